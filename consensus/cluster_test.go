@@ -238,7 +238,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 	tr, err := transport.New(transport.Config{
 		Listener: ln, Advertise: n.addr, ClusterName: "test", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
 		Logger:     logger,
-		Membership: members, Elections: members,
+		Membership: members, Elections: members, Lease: cfg.Lease,
 		ReadOnly:          func() bool { return node.ReadOnly() },
 		ReplicationPaused: func() bool { return node.Stalled() && !n.loud.Load() || node.StepDownPending() },
 		Claim:             func() cluster.Claim { return node.Claim() },

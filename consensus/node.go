@@ -38,6 +38,7 @@ type Node struct {
 	caughtUp         atomic.Bool
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
+	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
 	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
 	stateKick        chan struct{} // capacity 1: the state has changed
 	fatal            chan error    // capacity 1: why Run ends
@@ -49,7 +50,7 @@ type Node struct {
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
 	jobs        sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
-	startCommit uint64         // first commit index that a leader sent; only watchLeadership uses it
+	startCommit uint64         // first commit index that a leader sent; of the loops, only watchLeadership uses it
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
 	elections        electionTracker

@@ -5,6 +5,7 @@ import (
 
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
+	"northstar/state"
 )
 
 // startRaft starts Raft on this node's storage. With rebuilt the state is that of the previous instance.
@@ -15,6 +16,15 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	}
 	if err := n.logRecovery(); err != nil {
 		return nil, err
+	}
+	if rebuilt && n.abandonState.Swap(false) {
+		// The state is that of the abandoned restore. No reader gets the empty one, nor an older snapshot.
+		if err := n.fsm.Reset(state.New(n.cfg.stateOptions()).Snapshot()); err != nil {
+			return nil, fmt.Errorf("undo a restore: %w", err)
+		}
+		n.caughtUp.Store(false)
+		n.startCommit = 0
+		rebuilt = false
 	}
 	inst, err := raftnode.Start(raftnode.Config{
 		Self: n.cfg.Self.NodeID, TimeoutMin: n.cfg.TimeoutMin, TimeoutMax: n.cfg.TimeoutMax,
@@ -32,9 +42,10 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	return inst, err
 }
 
-// checkEntry ends this node if the current term's leader has another history than this node's newest snapshot. That is
-// an uncommitted restore then, which raft.Raft installs before it commits. If the cluster continues without it, this
-// node's state diverges and skips committed entries.
+// checkEntry restarts raft without the newest snapshot if the current term's leader has another history. A committed
+// snapshot would match the leader's log, so this one is an uncommitted restore. raft.Raft installs a restore on each
+// node before it commits. If the cluster continues without the restore, this node's state diverges and skips committed
+// entries.
 func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	p, conflicts := inst.ConflictingSnapshot(index, term)
 	if !conflicts {
@@ -47,11 +58,15 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	})
 	if err != nil {
 		err = fmt.Errorf("record the abandoned restore: %w", err)
-	} else {
-		err = fmt.Errorf("the cluster has continued without the restored backup of this node (index %d of term %d): "+
-			"the next start removes it", p.Index, p.Term)
+		n.fail(err)
+		return err
 	}
-	n.fail(err)
+	err = fmt.Errorf("the cluster has continued without the restored backup of this node (index %d of term %d)",
+		p.Index, p.Term)
+	if n.inst.Load() == inst { // otherwise it is being replaced
+		n.abandonState.Store(true)
+		n.requestRestart(err.Error())
+	}
 	return err
 }
 

@@ -105,6 +105,16 @@ func (n *Node) currentSoftState() raftnode.SoftState {
 	return n.elections.softState
 }
 
+// LedLast reports whether this node is the last leader that this process has known.
+func (n *Node) LedLast() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l := n.elections.softState.Leader; l != "" {
+		return l == n.cfg.Self.NodeID
+	}
+	return n.elections.previousLeader == n.cfg.Self.NodeID
+}
+
 // LeaderChanged returns a channel that is closed at the next change of the leader, or of its term, as this node knows
 // it. To miss nothing, get the channel first, then read Status, then wait.
 func (n *Node) LeaderChanged() <-chan struct{} {

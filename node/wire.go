@@ -31,9 +31,9 @@ func (n *Node) transportConfig(members transport.Membership) transport.Config {
 		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
 		Membership: members, Elections: elections{n},
 		Claim: n.claim, ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
-		Relayed: n.receiveAuditBatch, Rejected: n.metrics.RPCRejected,
+		Relayed: n.receiveAuditBatch, Rejected: n.metrics.RPCRejected, InstallRepeated: n.installRepeated,
 		ReadOnly: func() bool { return n.consensus.ReadOnly() }, ReplicationPaused: n.replicationPaused,
-		TLS: n.tls, ClusterName: n.cfg.ClusterName,
+		TLS: n.tls, ClusterName: n.cfg.ClusterName, Lease: n.cfg.Election.Lease,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 		Faults: n.env.Faults, Logger: n.log,
 	}

@@ -25,12 +25,10 @@ func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAd
 	default:
 		return
 	}
-	self := r.t.cfg.Membership.LocalPeer().NodeID
 	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
 	defer look.Stop()
 	for {
-		local := r.node()
-		if local == nil || local.Leader() != self || local.CurrentTerm() != term {
+		if !r.leads(term) {
 			return
 		}
 		changed := r.t.acks.Changed()

@@ -33,6 +33,9 @@ type Config struct {
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
 	// Rejected counts rejected connections and messages (rpc_rejected_total). Both strings are from small fixed sets.
 	Rejected func(kind, reason string)
+	// InstallRepeated is called before this node, as leader, sends a snapshot again that the peer has already installed
+	// so many times. Optional.
+	InstallRepeated func(peer cluster.NodeID, index uint64, times int)
 	// ReadOnly reports whether appends with entries, and snapshots, are rejected because disk space is short.
 	// Heartbeats pass. It is called for each message.
 	ReadOnly func() bool
@@ -43,6 +46,8 @@ type Config struct {
 	TLS *TLS
 	// ClusterName is the cluster's name in node certificates.
 	ClusterName string
+	// Lease: leaders may have leases.
+	Lease bool
 	// TimeoutMin and TimeoutMax are the election timeouts.
 	TimeoutMin, TimeoutMax time.Duration
 	// Faults injects faults in chaos tests; nil in production.
@@ -96,19 +101,26 @@ type Elections interface {
 	VoteAnswered(granted bool, reason string)
 }
 
+// RaftLog is the log of a RaftNode.
+type RaftLog interface {
+	// LastEntry returns the position of the last entry, in log or snapshot.
+	LastEntry() (index, term uint64)
+	// EndsSnapshot reports whether this node's newest snapshot ends with the entry.
+	EndsSnapshot(index, term uint64) bool
+	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
+	// block for a disk write then.
+	CheckEntry(index, term uint64) error
+}
+
 // RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
 // must not block, unless their comment says so.
 type RaftNode interface {
+	RaftLog
 	CurrentTerm() uint64
 	// Leader returns the leader that Raft knows, "" if none.
 	Leader() cluster.NodeID
 	// Progress returns the last applied index, and a number that grows while a snapshot is restored, as its bytes do.
 	Progress() (applied, restored uint64)
-	// LastEntry returns the position of the last entry, in log or snapshot.
-	LastEntry() (index, term uint64)
-	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
-	// block for a disk write then.
-	CheckEntry(index, term uint64) error
 	// TrackVote is called when a vote request enters and leaves Raft: the store may delay a term until the vote then.
 	TrackVote(inside bool)
 	// FlushBeforeReply makes delayed writes durable. Responses of Raft leave only when it has succeeded. It may block.

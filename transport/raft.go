@@ -31,6 +31,7 @@ type Raft struct {
 	// when its leader or an operator last made this node start an election
 	transferFlagAllowedAt atomic.Pointer[time.Time]
 	ballots               recentVotes
+	installs              snapshotInstalls
 
 	mu    sync.Mutex
 	peers map[cluster.NodeID]*peer
@@ -194,10 +195,16 @@ func (r *Raft) InstallSnapshot(
 		return r.fail(start, err)
 	}
 	s := r.sending(m.To, args.Term, args.LastLogIndex, start)
-	err := r.call(m, start, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
+	install := installOf(s, args)
+	r.delayRepeatedInstall(m.To, install)
+	s.at = time.Now()
+	err := r.call(m, s.at, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
 	if err != nil {
 		r.awaitRetryable(err, m.To, target, s.term)
 		return err
+	}
+	if resp.Success {
+		r.installs.done(m.To, install)
 	}
 	r.record(s, resp.Term, resp.Success)
 	return nil

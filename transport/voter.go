@@ -21,6 +21,7 @@ const (
 type voteRequest struct {
 	candidate           cluster.NodeID
 	pre, transfer       bool
+	ordered             bool // transfer, as the candidate has set it
 	term                uint64
 	lastIndex, lastTerm uint64
 }
@@ -30,7 +31,7 @@ func (m incoming) voteRequest() (voteRequest, bool) {
 	switch c := m.rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
 		return voteRequest{
-			candidate: m.p.id, transfer: c.LeadershipTransfer, term: c.Term,
+			candidate: m.p.id, transfer: c.LeadershipTransfer, ordered: c.LeadershipTransfer, term: c.Term,
 			lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm,
 		}, true
 	case *raft.RequestPreVoteRequest:
@@ -62,11 +63,16 @@ func (m incoming) vote(b voteRequest, a cluster.Admission) {
 	m.deliverVote(b)
 }
 
-// rejectVote rejects a vote request before raft.
+// rejectVote rejects a vote request before raft. The answer shows the current term, which may not be durable yet.
 func (m incoming) rejectVote(b voteRequest, kind, why string) {
 	m.r.t.reject(m.kind, kind)
 	m.count(b, false, kind)
-	m.answerVote(b, false, m.local.CurrentTerm(), why)
+	term := m.local.CurrentTerm()
+	if err := m.local.FlushBeforeReply(); err != nil {
+		m.rpc.Respond(nil, err)
+		return
+	}
+	m.answerVote(b, false, term, why)
 }
 
 // count counts this node's response to a candidate.
@@ -92,6 +98,8 @@ func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) 
 		return "behind", b.missesCommitted(m.committed()) + ", which is committed"
 	case !m.r.t.cfg.Elections.MayVote():
 		return "lease", "a lease from before this node's restart may be running"
+	case !b.ordered && m.r.boundByLease(m.p.id, b.term, now) != "":
+		return "lease", m.r.boundByLease(m.p.id, b.term, now)
 	case b.pre:
 		if rival := m.r.ballots.votedSince(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
 			return "voted", fmt.Sprintf("already voted for %s", rival)
@@ -176,6 +184,8 @@ func (m incoming) deliverVote(b voteRequest) {
 	switch {
 	case !granted:
 		reason, why = "raft", explain(b, before)
+	case !b.ordered && m.r.boundByLease(m.p.id, b.term, time.Now()) != "":
+		granted, reason, why = false, "lease", m.r.boundByLease(m.p.id, b.term, time.Now())
 	case !b.pre && !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term):
 		// The request waited while raft was busy, and was delivered before the proxied acknowledgement. To the
 		// candidate the vote is lost.

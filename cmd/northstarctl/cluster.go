@@ -46,7 +46,11 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n",
 		q.Needed, q.Voters, q.Healthy, q.Tolerates)
 	if !cl.AutoFailover {
-		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
+		line := "automatic failover is paused"
+		if cl.LeaderID == "" {
+			line += ": start an election with northstarctl failover"
+		}
+		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, line))
 	}
 	fmt.Fprintln(a.stdout)
 	return tableOf(a, []string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, cl.Members,

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,9 @@ type FSM struct {
 	config    atomic.Uint64 // index of the newest applied configuration entry
 	delivered atomic.Uint64 // newest index handed over by the current raft.Raft
 	progress  atomic.Uint64 // grows while a snapshot is restored
-	halted    atomic.Bool
+	// index of the newest snapshot in storage
+	snapshotEnd atomic.Uint64
+	halted      atomic.Bool
 
 	mu      sync.Mutex
 	waiting chan struct{} // closed at the next apply; nil when no goroutine waits
@@ -156,6 +159,11 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	if f.delivered.Load() < f.applied.Load() {
 		return nil, errReplaying
 	}
+	// raft.Raft takes one after a restore, whose index is beyond the log: one more of the same entry would push the
+	// snapshot before the restore out of the storage.
+	if f.delivered.Load() <= f.snapshotEnd.Load() {
+		return nil, raft.ErrNothingNewToSnapshot
+	}
 	return &snapshot{captured: f.cfg.State.Snapshot(), done: f.cfg.SnapshotDone}, nil
 }
 
@@ -165,6 +173,16 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 	if f.halted.Load() {
 		return errHalted
 	}
+	if err := f.replace(r); err != nil {
+		return err
+	}
+	if f.cfg.SnapshotDone != nil {
+		f.cfg.SnapshotDone(true)
+	}
+	return nil
+}
+
+func (f *FSM) replace(r io.Reader) error {
 	before := f.cfg.State.View()
 	if _, err := f.cfg.State.ReadFrom(&progressReader{r, &f.progress}); err != nil {
 		var newer *state.UnknownCommandError
@@ -183,10 +201,16 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 	f.delivered.Store(index)
 	f.wake()
 	f.cfg.MembersChanged()
-	if f.cfg.SnapshotDone != nil {
-		f.cfg.SnapshotDone(true)
-	}
 	return nil
+}
+
+// Reset empties the state, for an instance that begins with an older snapshot, or with none. No instance may run.
+func (f *FSM) Reset(empty *state.Snapshot) error {
+	var content bytes.Buffer
+	if _, err := empty.WriteTo(&content); err != nil {
+		return err
+	}
+	return f.replace(&content)
 }
 
 func (f *FSM) wake() {

@@ -67,7 +67,8 @@ func Start(cfg Config) (i *Instance, err error) {
 	i.shortSnapshotIntervalUntil = time.Now().Add(conf.SnapshotInterval)
 	var running atomic.Pointer[raft.Raft]
 	self := cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr())
-	i.store = newRaftStore(cfg.Log, cfg.Stable, self)
+	i.store = newRaftStore(&snapshotLog{cfg.Log, cfg.Snapshots}, cfg.Stable, self)
+	cfg.Snapshots.deleteRange = i.store.DeleteRange
 	i.store.electionBlocked = i.electionBlocked.Load
 	i.store.state = func() raft.RaftState {
 		if r := running.Load(); r != nil {
@@ -188,6 +189,11 @@ func (i *Instance) LastEntry() (index, term uint64) {
 
 // GetLog reads an entry of the log; ErrNoopPending for a pending no-op.
 func (i *Instance) GetLog(index uint64, out *raft.Log) error { return i.store.GetLog(index, out) }
+
+// EndsSnapshot reports whether the newest snapshot ends with the entry.
+func (i *Instance) EndsSnapshot(index, term uint64) bool {
+	return i.cfg.Snapshots.endsAt(LogPosition{index, term})
+}
 
 // ConflictingSnapshot reports whether an entry of the current term's leader conflicts with the newest snapshot.
 func (i *Instance) ConflictingSnapshot(index, term uint64) (LogPosition, bool) {
