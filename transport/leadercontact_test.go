@@ -82,6 +82,27 @@ func TestLeaseBindsTheProcess(t *testing.T) {
 	}
 }
 
+// TestLeaseWaitsForEvidence: the candidate has found its leader silent a moment before this voter does.
+func TestLeaseWaitsForEvidence(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, ends []*end) {
+		n1, n2, n3 := ends[0], ends[1], ends[2]
+		n3.bind()
+		if _, err := n1.heartbeat(n3); err != nil {
+			t.Fatal(err)
+		}
+		contact := time.Now()
+		n3.mayIgnoreLeader = func(_ cluster.NodeID, _ uint64, now time.Time) bool { return now.Sub(contact) >= testMin }
+		time.Sleep(testMin - evidenceWait/2)
+		if v, err := n2.vote(n3, 6); err != nil || !v.Granted {
+			t.Errorf("%+v, %v", v, err)
+		}
+		for _, e := range ends {
+			e.stop()
+		}
+	}, func(cfg *Config, _ *end) { cfg.Lease = true })
+}
+
 // TestLeaseBindsAVoteInRaft: raft answers an append while a vote request waits for it. The vote is lost.
 func TestLeaseBindsAVoteInRaft(t *testing.T) {
 	t.Parallel()

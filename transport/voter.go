@@ -56,6 +56,10 @@ func (m incoming) vote(b voteRequest, a cluster.Admission) {
 		c.LeadershipTransfer, b.transfer = true, true
 		m.rpc.Command = &c
 	}
+	if why := m.r.boundByLease(m.p.id, b.term, time.Now()); why != "" && !b.ordered {
+		m.rejectVote(b, "lease", why)
+		return
+	}
 	if !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term) {
 		m.rejectVote(b, "busy", "has acknowledged its leader recently")
 		return
@@ -98,8 +102,6 @@ func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) 
 		return "behind", b.missesCommitted(m.committed()) + ", which is committed"
 	case !m.r.t.cfg.Elections.MayVote():
 		return "lease", "a lease from before this node's restart may be running"
-	case !b.ordered && m.r.boundByLease(m.p.id, b.term, now) != "":
-		return "lease", m.r.boundByLease(m.p.id, b.term, now)
 	case b.pre:
 		if rival := m.r.ballots.votedSince(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
 			return "voted", fmt.Sprintf("already voted for %s", rival)
@@ -181,11 +183,12 @@ func (m incoming) deliverVote(b voteRequest) {
 		m.r.ballots.cast(b.term, b.candidate, time.Now())
 	}
 	reason, why := "granted", ""
+	lease := m.r.boundByLease(m.p.id, b.term, time.Now())
 	switch {
 	case !granted:
 		reason, why = "raft", explain(b, before)
-	case !b.ordered && m.r.boundByLease(m.p.id, b.term, time.Now()) != "":
-		granted, reason, why = false, "lease", m.r.boundByLease(m.p.id, b.term, time.Now())
+	case !b.ordered && lease != "":
+		granted, reason, why = false, "lease", lease // as below
 	case !b.pre && !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term):
 		// The request waited while raft was busy, and was delivered before the proxied acknowledgement. To the
 		// candidate the vote is lost.
