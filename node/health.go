@@ -8,14 +8,6 @@ import (
 	"northstar/health"
 )
 
-// health returns what this node knows of the cluster's health now.
-func (n *Node) health() health.Report {
-	return health.Assess(health.Input{
-		Now: time.Now(), Self: n.consensus.Status(), RaftPeers: n.consensus.Peers(), Claims: n.transport.Claims(),
-		MaxSilence: 2 * n.cfg.Election.TimeoutMax,
-	})
-}
-
 // nodeWithHealth is consensus whose Peers also have the health that the peers report about themselves.
 type nodeWithHealth struct {
 	*consensus.Node
@@ -23,4 +15,9 @@ type nodeWithHealth struct {
 }
 
 // Peers returns what this node knows of the other servers of the configuration.
-func (i nodeWithHealth) Peers() []cluster.PeerStatus { return i.of.health().Statuses() }
+func (i nodeWithHealth) Peers() []cluster.PeerStatus {
+	return health.Assess(health.Input{
+		Now: time.Now(), Self: i.Status(), RaftPeers: i.Node.Peers(), Claims: i.of.transport.Claims(),
+		MaxSilence: 2 * i.of.cfg.Election.TimeoutMax,
+	})
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,7 +57,7 @@ type Node struct {
 	external   *externalLock // nil: no failover.external-lock
 	api        *api.Server
 	http       *http.Server
-	conns      connCount
+	conns      sync.WaitGroup // one for each connection whose goroutine has not ended
 	joiner     *joiner // nil: neither join nor discover
 
 	draining         atomic.Bool
@@ -138,7 +139,7 @@ func (n *Node) build() error {
 		return err
 	}
 	n.http = n.api.HTTPServer()
-	n.http.ConnState = n.conns.track
+	n.http.ConnState = n.trackConn
 	n.metrics.SetSource(telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
@@ -210,26 +211,8 @@ func newBootID(entropy io.Reader) (string, error) {
 	return hex.EncodeToString(b[:]), nil
 }
 
-// ID returns the node's ID.
-func (n *Node) ID() cluster.NodeID { return n.cfg.ID }
-
-// HTTPAddr returns the advertised HTTP address.
-func (n *Node) HTTPAddr() string { return n.httpAddr }
-
-// RaftAddr returns the advertised Raft address.
-func (n *Node) RaftAddr() string { return n.raftAddr }
-
 // Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
-
-// Transport returns the peer transport.
-func (n *Node) Transport() *transport.Transport { return n.transport }
-
-// Journal returns the events of this node.
-func (n *Node) Journal() *telemetry.Journal { return n.journal }
-
-// Handler returns the API's handler, for tests without connections.
-func (n *Node) Handler() http.Handler { return n.api }
 
 // autoFailoverEnabled reports whether the cluster may replace a leader without an operator. Before the first
 // leader it may.
@@ -304,7 +287,7 @@ func (n *Node) snapshotState() stateSnapshot {
 	}
 	if since := o.status.LeaderSince; !since.IsZero() && time.Since(since) > healthWarmup {
 		o.peers = map[cluster.NodeID]cluster.PeerStatus{}
-		for _, p := range n.health().Statuses() {
+		for _, p := range (nodeWithHealth{n.consensus, n}).Peers() {
 			o.peers[p.ID] = p
 		}
 	}
