@@ -5,7 +5,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"slices"
 	"time"
 
 	"northstar/api/token"
@@ -28,7 +30,7 @@ func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, no
 		return "tls.ca", errors.New("holds no certificate in PEM form")
 	}
 	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
-	if !hasURI(pair.Leaf, want) {
+	if !slices.ContainsFunc(pair.Leaf.URIs, func(u *url.URL) bool { return u.String() == want }) {
 		return "tls.cert", fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want,
 			pair.Leaf.URIs)
 	}
@@ -57,13 +59,4 @@ func checkTokens(name string) error {
 	}
 	_, err = token.ParseFile(data)
 	return err
-}
-
-func hasURI(cert *x509.Certificate, want string) bool {
-	for _, u := range cert.URIs {
-		if u.String() == want {
-			return true
-		}
-	}
-	return false
 }
