@@ -155,6 +155,17 @@ func CountVoters(servers []Server) int {
 	return n
 }
 
+// CompareBool orders false before true.
+func CompareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
 // Quorum returns the size of a majority of n voters.
 func Quorum(n int) int { return n/2 + 1 }
 

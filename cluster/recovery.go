@@ -27,10 +27,9 @@ type Survivor struct {
 // compareUpToDate orders survivors by their logs, as Raft compares them: the more up-to-date log first. Equal
 // logs are ordered by suffrage, priority and ID.
 func compareUpToDate(a, b Survivor) int {
-	voter := map[bool]int{true: 1}
 	return cmp.Or(
 		cmp.Compare(b.LastTerm, a.LastTerm), cmp.Compare(b.LastIndex, a.LastIndex),
-		cmp.Compare(voter[b.Voter], voter[a.Voter]), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID),
+		CompareBool(b.Voter, a.Voter), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID),
 	)
 }
 

@@ -12,7 +12,6 @@ import (
 // ClusterPoll is what one node knows of all servers at one moment: its own claim and the responses to a poll.
 // Servers that did not respond are not in it.
 type ClusterPoll struct {
-	Now       time.Time
 	Servers   []cluster.Server
 	Mine      cluster.Claim
 	Responses map[cluster.NodeID]cluster.ReceivedClaim // of the other servers
@@ -162,7 +161,7 @@ func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 		ca, okA := s.claim(a.ID)
 		cb, okB := s.claim(b.ID)
 		if okA != okB || !okA {
-			return cmp.Compare(btoi(okB), btoi(okA))
+			return cluster.CompareBool(okB, okA)
 		}
 		return s.Params.compare(ca, cb, order)
 	})
@@ -171,8 +170,7 @@ func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 		choices[i] = s.choice(sv, end)
 	}
 	slices.SortStableFunc(choices, func(a, b cluster.TargetOption) int {
-		return cmp.Compare(btoi(b.Eligible),
-			btoi(a.Eligible))
+		return cluster.CompareBool(b.Eligible, a.Eligible)
 	})
 	return choices
 }
@@ -200,11 +198,4 @@ func (s ClusterPoll) choice(sv cluster.Server, end uint64) cluster.TargetOption 
 	}
 	ch.Eligible = ch.Reason == ""
 	return ch
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -23,7 +23,6 @@ type Peer struct {
 	FitSince       time.Time // since when it has been fit without interruption; zero: it is not
 	Disk           cluster.DiskState
 	DiskKnown      bool // Disk is from a recent claim
-	Connected      bool
 	IsVoter        bool
 	SelfIneligible bool // its claim says that it is ineligible: draining, or a bad disk
 }

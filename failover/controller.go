@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/time/rate"
 
 	"northstar/cluster"
 	"northstar/election"
@@ -101,7 +102,7 @@ type Controller struct {
 	deadLeader     leaderInstance // the leader whose process is confirmed dead; zero: none
 	deadLeaderAt   time.Time      // when it was confirmed
 	handover       cluster.TransferNotice
-	electionLimits map[string]*tokenBucket // fast elections by leader process
+	electionLimits map[string]*rate.Limiter // fast elections by leader process
 	cooldown       cooldown
 }
 
@@ -123,8 +124,8 @@ type cooldown struct {
 func New(cfg Config, deps Deps) *Controller {
 	return &Controller{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now, began: time.Now(),
-		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{},
-			1), electionLimits: map[string]*tokenBucket{},
+		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1),
+		electionLimits: map[string]*rate.Limiter{},
 	}
 }
 
@@ -297,7 +298,7 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	settled := make(chan struct{}) // peers that hear of the dead process must also see the log with its last entries
 	go func() {
 		defer close(settled)
-		c.barrier(ctx)
+		c.barrier(ctx, pollWait)
 	}()
 	alive := c.deps.Peers.Confirm(ctx, loss.Peer, loss.BootID)
 	<-settled

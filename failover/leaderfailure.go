@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"northstar/cluster"
 	"northstar/election"
 )
@@ -111,7 +113,7 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 			ask = append(ask, sv.ID)
 		}
 	}
-	c.barrier(ctx)
+	c.barrier(ctx, pollWait)
 	c.pollVoters(ctx, ev, servers, ask, func(answers map[cluster.NodeID]cluster.ReceivedClaim) (enough bool) {
 		seen, mine = answers, c.deps.Claim()
 		v = election.DecideElection(election.Input{
@@ -123,9 +125,9 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 	return v, mine, seen
 }
 
-// barrier waits briefly until this node's Raft has finished its append.
-func (c *Controller) barrier(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, pollWait)
+// barrier waits, at most for wait, until this node's Raft has finished its append.
+func (c *Controller) barrier(ctx context.Context, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if err := c.deps.Raft().WaitMainLoop(ctx); err != nil {
 		c.log.Debug("raft is busy: its log position may be out of date", "error", err)
@@ -213,10 +215,10 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
 		return
 	}
-	c.book.begin(candidacy{
-		term: mine.Term + 1, trigger: v.Trigger, reason: v.Reason, startedAt: now,
-		leaderlessSince: now.Add(-max(0, mine.LeaderSilence)),
-		steps:           Timeline{Noticed: ev.At, Confirmed: confirmed, Agreed: now},
+	c.book.begin(CandidacyRecord{
+		Term: mine.Term + 1, Trigger: v.Trigger, Reason: v.Reason, Began: now,
+		LeaderlessSince: now.Add(-max(0, mine.LeaderSilence)),
+		Steps:           Timeline{Noticed: ev.At, Confirmed: confirmed, Agreed: now},
 	})
 	c.deps.Event(cluster.Event{
 		Type: "failover", Term: mine.Term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, v.Reason),
@@ -247,22 +249,6 @@ const (
 	maxLimits        = 64 // number of remembered leader processes
 )
 
-// tokenBucket is a token bucket.
-type tokenBucket struct {
-	left float64
-	at   time.Time
-}
-
-func (l *tokenBucket) allow(now time.Time) bool {
-	l.left = min(maxElectionBurst, l.left+float64(now.Sub(l.at))/float64(electionRefill))
-	l.at = now
-	if l.left < 1 {
-		return false
-	}
-	l.left--
-	return true
-}
-
 func (c *Controller) allowElection(ev election.Evidence, now time.Time) bool {
 	key := string(ev.Leader) + "/" + ev.BootID
 	c.mu.Lock()
@@ -272,8 +258,8 @@ func (c *Controller) allowElection(ev election.Evidence, now time.Time) bool {
 		if len(c.electionLimits) >= maxLimits {
 			clear(c.electionLimits) // most of these processes ended long ago
 		}
-		l = &tokenBucket{left: maxElectionBurst, at: now}
+		l = rate.NewLimiter(rate.Every(electionRefill), maxElectionBurst)
 		c.electionLimits[key] = l
 	}
-	return l.allow(now)
+	return l.AllowN(now, 1)
 }

@@ -53,17 +53,17 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 		if to, why := election.FullDiskTarget(in, own.DiskState); to != "" {
 			if to != fullTo || in.Now.Sub(fullTried) >= fullDiskRetry {
 				fullTried, fullTo = in.Now, to
-				// The next check tries again
-				_ = c.transferWithEvent(ctx, term, cluster.TransferNotice{
-					To: to, Trigger: election.TriggerDiskStall,
-					Reason: why,
-				})
+				h := cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why}
+				_ = c.transferWithEvent(ctx, term, h) // the next check tries again
 			}
-		} else if to, why := election.PriorityTarget(in); to != "" {
-			h := cluster.TransferNotice{To: to, Trigger: election.TriggerPriority, Reason: why}
-			c.startCooldown(h, c.transferWithEvent(ctx, term, h))
-		} else if to, why := election.SlowDiskTarget(in, own); to != "" {
-			h := cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why}
+			continue
+		}
+		h := cluster.TransferNotice{Trigger: election.TriggerPriority}
+		if h.To, h.Reason = election.PriorityTarget(in); h.To == "" {
+			h.Trigger = election.TriggerDiskStall
+			h.To, h.Reason = election.SlowDiskTarget(in, own)
+		}
+		if h.To != "" {
 			c.startCooldown(h, c.transferWithEvent(ctx, term, h))
 		}
 	}
@@ -94,15 +94,14 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	}
 	for _, ps := range c.deps.Consensus.Peers() {
 		sv, _ := cluster.FindServer(st.Servers, ps.ID)
-		p := election.Peer{
-			Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries,
-			NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter,
-		}
 		member, known := view.Member(ps.ID)
 		if !known {
 			continue
 		}
-		p.Member = member
+		p := election.Peer{
+			Member: member, Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries,
+			NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter,
+		}
 		if s, ok := claims[ps.ID]; ok && s.Connected && now.Sub(s.At) < freshClaim {
 			p.Disk, p.DiskKnown = s.Claim.Disk, true
 			p.SelfIneligible = s.Claim.Draining || s.Claim.Lifecycle == cluster.Draining || !s.Claim.Eligible

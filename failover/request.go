@@ -100,16 +100,11 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var barrier sync.WaitGroup
-	barrier.Go(func() {
-		if err := c.deps.Raft().WaitMainLoop(ctx); err != nil {
-			c.log.Debug("raft is busy: its log position may be out of date", "error", err)
-		}
-	})
+	barrier.Go(func() { c.barrier(ctx, wait) })
 	seen := c.deps.Peers.Poll(ctx, ask)
 	barrier.Wait()
 	return election.ClusterPoll{
-		Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Responses: seen,
-		Params: c.cfg.params(),
+		Servers: servers, Mine: c.deps.Claim(), Responses: seen, Params: c.cfg.params(),
 	}
 }
 
@@ -167,9 +162,14 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		mine := c.deps.Claim()
 		term := mine.Term
 		why := fmt.Sprintf("%s ordered by %s: %s", o.Action, o.Operator, o.Reason)
-		c.book.begin(candidacy{
-			term: term + 1, trigger: triggerOf(o.Action), reason: o.Reason, operator: o.Operator, overLiveLeader: true,
-			startedAt: c.now(), leaderlessSince: leaderlessSince(mine, c.now(), c.cfg.TimeoutMin),
+		now := c.now()
+		leaderless := now // unless the leader is silent
+		if mine.LeaderSilence >= c.cfg.TimeoutMin {
+			leaderless = now.Add(-mine.LeaderSilence)
+		}
+		c.book.begin(CandidacyRecord{
+			Term: term + 1, Trigger: triggerOf(o.Action), Reason: o.Reason, Operator: o.Operator, Ordered: true,
+			Began: now, LeaderlessSince: leaderless,
 		})
 		c.deps.Event(cluster.Event{
 			Type: "failover", Term: term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, why),
@@ -200,14 +200,6 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 	return cluster.TransferOutcome{},
 		electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self,
 			maxElectionAttempts)
-}
-
-// leaderlessSince returns when the leader was last heard, or now if it is alive.
-func leaderlessSince(mine cluster.Claim, now time.Time, silent time.Duration) time.Time {
-	if mine.LeaderSilence >= silent {
-		return now.Add(-mine.LeaderSilence)
-	}
-	return now
 }
 
 // awaitRequestedElection waits for the end of the election after term. The error is nil when this node leads

@@ -41,9 +41,8 @@ func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID,
 		return fmt.Sprintf("node %s does not announce a transfer to this node", from)
 	}
 	h := received.Claim.Handover
-	c.book.begin(candidacy{
-		term: term + 1, trigger: h.Trigger, reason: h.Reason, operator: h.Operator, startedAt: now,
-		leaderlessSince: now,
+	c.book.begin(CandidacyRecord{
+		Term: term + 1, Trigger: h.Trigger, Reason: h.Reason, Operator: h.Operator, Began: now, LeaderlessSince: now,
 	})
 	return ""
 }
@@ -79,10 +78,8 @@ func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h clust
 	if h.Reason != "" {
 		reason += " (" + h.Reason + ")"
 	}
-	c.book.begin(candidacy{
-		term: term + 1, trigger: h.Trigger, operator: h.Operator, startedAt: now,
-		leaderlessSince: now,
-		reason:          reason,
+	c.book.begin(CandidacyRecord{
+		Term: term + 1, Trigger: h.Trigger, Reason: reason, Operator: h.Operator, Began: now, LeaderlessSince: now,
 	})
 	return c.deps.Raft().StartElection(ctx, term, cluster.CauseTransferFailed)
 }

@@ -41,7 +41,7 @@ func (c *Controller) LastResort() bool {
 		}
 	}
 	s := election.ClusterPoll{
-		Now: now, Servers: c.deps.Consensus.Status().Servers, Mine: mine,
+		Servers: c.deps.Consensus.Status().Servers, Mine: mine,
 		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: c.cfg.params(),
 	}
 	for id, seen := range c.deps.Peers.Claims() {

@@ -58,7 +58,7 @@ type Node struct {
 	api        *api.Server
 	http       *http.Server
 	conns      sync.WaitGroup // one for each connection whose goroutine has not ended
-	joiner     *joiner // nil: neither join nor discover
+	joiner     *joiner        // nil: neither join nor discover
 
 	draining         atomic.Bool
 	restartRequested chan struct{} // capacity 1

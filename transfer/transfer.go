@@ -46,7 +46,7 @@ type Transfer struct {
 	transferSem chan struct{} // capacity 1: one transfer at a time
 }
 
-// Options holds optional callbacks of a Transfer, and its logger.
+// Options holds the callbacks of a Transfer, and its logger.
 type Options struct {
 	// Done is called at the end of each transfer that was started. It must not block.
 	Done func(Result)
@@ -58,21 +58,13 @@ type Options struct {
 
 // Result is the result of one transfer, for metrics and events.
 type Result struct {
-	OldLeader, Target cluster.NodeID
-	NewLeader         cluster.NodeID // "" if none was seen
-	Term              uint64
-	Duration          time.Duration
-	Err               error
+	cluster.TransferOutcome // NewLeader is "" if none was seen
+	Target                  cluster.NodeID
+	Err                     error
 }
 
 // New returns a Transfer.
 func New(node Consensus, opts Options) *Transfer {
-	if opts.Done == nil {
-		opts.Done = func(Result) {}
-	}
-	if opts.ReclaimLeadership == nil {
-		opts.ReclaimLeadership = func(context.Context, uint64, cluster.TransferNotice) error { return nil }
-	}
 	return &Transfer{
 		node: node, opts: opts, log: opts.Logger.Named("transfer"), now: time.Now,
 		transferSem: make(chan struct{}, 1),
@@ -108,18 +100,18 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 		}
 		h.To = best
 	}
-	r := Result{OldLeader: st.NodeID, Target: h.To}
-	r.Err = t.run(ctx, st.Term, h)
+	r := Result{Target: h.To, Err: t.run(ctx, st.Term, h)}
 	after := t.node.Status()
-	r.NewLeader, r.Term, r.Duration = after.LeaderID, after.Term, t.now().Sub(start)
+	r.TransferOutcome = cluster.TransferOutcome{
+		OldLeader: st.NodeID, NewLeader: after.LeaderID, Term: after.Term, Duration: t.now().Sub(start),
+	}
 	t.log.Info("transfer of leadership", "target", h.To, "leader", r.NewLeader, "term", r.Term, "took", r.Duration,
 		"error", r.Err)
 	t.opts.Done(r)
 	if r.Err != nil {
 		return cluster.TransferOutcome{}, r.Err
 	}
-	return cluster.TransferOutcome{OldLeader: r.OldLeader, NewLeader: r.NewLeader, Term: r.Term, Duration: r.Duration},
-		nil
+	return r.TransferOutcome, nil
 }
 
 func inProgress(format string, args ...any) *cluster.Error {
@@ -160,11 +152,11 @@ func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluste
 		if st.Role != cluster.Leader || st.Term != term {
 			return cluster.Errorf(cluster.CodeNoLeader, "node %s no longer leads", st.NodeID)
 		}
-		c := evaluateTarget(target, st, t.node.Peers(), t.node.View())
-		if c.err != nil {
-			return c.err
+		c, refusal := evaluateTarget(target, st, t.node.Peers(), t.node.View())
+		if refusal != nil {
+			return refusal
 		}
-		if c.lag <= caughtUpLag {
+		if c.LagEntries <= caughtUpLag {
 			return nil
 		}
 		select {
@@ -172,7 +164,7 @@ func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluste
 		case <-changed:
 		case <-ctx.Done():
 			return cluster.Errorf(cluster.CodeTransferFailed,
-				"node %s was still %d entries behind at the deadline; node %s continues to lead", target, c.lag,
+				"node %s was still %d entries behind at the deadline; node %s continues to lead", target, c.LagEntries,
 				st.NodeID)
 		}
 	}
