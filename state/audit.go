@@ -185,8 +185,13 @@ func (w *txn) record(c *Command, result Result) {
 
 func (b *AuditBatch) apply(w *txn) Result {
 	byName := func(p auditProducer, name string) int { return cmp.Compare(p.name, name) }
-	i, known := slices.BinarySearchFunc(w.audit.producers, b.Producer, byName)
 	producers := slices.Clone(w.audit.producers) // older Views share the list
+	i, known := slices.BinarySearchFunc(producers, b.Producer, byName)
+	if !known && len(producers) >= maxAuditProducers { // evict the one that sent its last batch first
+		oldest := slices.MinFunc(producers, func(a, b auditProducer) int { return cmp.Compare(a.at, b.at) })
+		producers = slices.DeleteFunc(producers, func(p auditProducer) bool { return p.name == oldest.name })
+		i, _ = slices.BinarySearchFunc(producers, b.Producer, byName)
+	}
 	if !known {
 		producers = slices.Insert(producers, i, auditProducer{name: b.Producer})
 	}
@@ -205,23 +210,8 @@ func (b *AuditBatch) apply(w *txn) Result {
 		r := b.Records[j]
 		w.audit.push(&r)
 	}
-	w.audit.producers = evictAuditProducer(producers, i)
+	w.audit.producers = producers
 	return Result{}
-}
-
-// evictAuditProducer evicts the producer that sent its last batch first if there is one too many. It never evicts the
-// producer at index keep, which sent the present batch.
-func evictAuditProducer(producers []auditProducer, keep int) []auditProducer {
-	if len(producers) <= maxAuditProducers {
-		return producers
-	}
-	oldest := -1
-	for i, p := range producers {
-		if i != keep && (oldest < 0 || p.at < producers[oldest].at) {
-			oldest = i
-		}
-	}
-	return slices.Delete(producers, oldest, oldest+1)
 }
 
 func (b *AuditBatch) check() *cluster.Error {

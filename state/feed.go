@@ -94,15 +94,14 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 		return nil
 	}
 	var found []Change
-	all := c.feed.of(v)
-	h := &all.changes
-	for pos := all.after(c.seen); pos < h.end; pos++ {
+	h := &c.feed.of(v).changes
+	for pos := h.search(func(ch change) bool { return ch.item.Revision > c.seen }); pos < h.end; pos++ {
 		ch := h.at(pos)
-		c.seen = ch.item.Revision
-		if !strings.HasPrefix(ch.item.Key, c.prefix) {
+		it := ch.item
+		c.seen = it.Revision
+		if !strings.HasPrefix(it.Key, c.prefix) {
 			continue
 		}
-		it := ch.item
 		found = append(found, Change{Key: it.Key, Value: it.Value, Revision: it.Revision, Deleted: ch.deleted})
 		if len(found) == limit {
 			return found

@@ -47,11 +47,6 @@ func (h *history) push(c change, keep Options) {
 	}
 }
 
-// after returns the position of the first change with a revision > rev.
-func (h *history) after(rev uint64) uint64 {
-	return h.changes.search(func(c change) bool { return c.item.Revision > rev })
-}
-
 // blockLen is the capacity of a block.
 const blockLen = 256
 

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"iter"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
@@ -24,11 +23,6 @@ func ownershipKey(session string, kind ownedKind, name string) []byte {
 	b := make([]byte, 0, len(session)+2+len(name))
 	b = append(b, session...)
 	return append(append(b, 0, byte(kind)), name...)
-}
-
-func splitOwnershipKey(k []byte) (session string, kind ownedKind, name string) {
-	at := bytes.IndexByte(k, 0)
-	return string(k[:at]), ownedKind(k[at+1]), string(k[at+2:])
 }
 
 func (w *txn) link(session string, kind ownedKind, name string) {
@@ -73,19 +67,10 @@ func ownedNames(root *iradix.Node[struct{}], session string, kind ownedKind) []s
 	return names
 }
 
-// values yields the values of a tree in order of keys.
-func values[T any](root *iradix.Node[T]) iter.Seq[T] {
+// values yields the values with a key greater than after, in order of keys.
+func values[T any](root *iradix.Node[T], after string) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		it := root.Iterator()
-		for _, v, ok := it.Next(); ok && yield(v); _, v, ok = it.Next() {
-		}
-	}
-}
-
-// valuesAfter yields the values with a key greater than after, in order of keys.
-func valuesAfter[T any](tree *iradix.Tree[T], after string) iter.Seq[T] {
-	return func(yield func(T) bool) {
-		it := tree.Root().Iterator()
 		it.SeekLowerBound([]byte(after))
 		for k, v, ok := it.Next(); ok; k, v, ok = it.Next() {
 			if string(k) != after && !yield(v) {
@@ -128,7 +113,7 @@ func (w *treeWriter[T]) remove(key string) (T, bool) {
 func (w *treeWriter[T]) len() int { return (*w.tree).Len() + w.added }
 
 // all yields the values in order of keys. The tree must not be changed meanwhile.
-func (w *treeWriter[T]) all() iter.Seq[T] { return values(w.open().Root()) }
+func (w *treeWriter[T]) all() iter.Seq[T] { return values(w.open().Root(), "") }
 
 func (w *treeWriter[T]) commit() {
 	if w.txn != nil {

@@ -30,7 +30,7 @@ func (p *Recovery) apply(w *txn) Result {
 	if w.clusterID == "" || p.Generation.Number <= w.generation.Number {
 		return Result{}
 	}
-	w.commit()
+	w.write.commit()
 	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
 	w.keys, w.bytes = withoutSessionKeys(&w.View)

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -121,16 +122,17 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 
 // withoutSessionKeys returns the keys that belong to no session, and the number of their bytes.
 func withoutSessionKeys(v *View) (*iradix.Tree[*Item], int64) {
-	txn, bytes := v.keys.Txn(), v.bytes
+	txn, size := v.keys.Txn(), v.bytes
 	v.ownership.Root().Walk(func(k []byte, _ struct{}) bool {
-		if _, kind, key := splitOwnershipKey(k); kind == ownedKey {
-			if it, ok := txn.Delete([]byte(key)); ok {
-				bytes -= it.size()
+		_, owned, _ := bytes.Cut(k, []byte{0}) // kind and name
+		if ownedKind(owned[0]) == ownedKey {
+			if it, ok := txn.Delete(owned[1:]); ok {
+				size -= it.size()
 			}
 		}
 		return false
 	})
-	return txn.CommitOnly(), bytes
+	return txn.CommitOnly(), size
 }
 
 // endSessions ends every session of a View that is not published yet. It writes no events: no watch outlasts a restore
@@ -183,7 +185,7 @@ func ownershipOf(v *View) (*iradix.Tree[struct{}], error) {
 			err = cmp.Or(err, damaged("%q belongs to session %q twice", name, session))
 		}
 	}
-	for item := range values(v.keys.Root()) {
+	for item := range values(v.keys.Root(), "") {
 		if item.Session != "" {
 			own(item.Session, ownedKey, item.Key)
 		}

@@ -120,7 +120,7 @@ func (v *View) Role(name string) (*Role, bool) { return v.roles.Get([]byte(name)
 func (v *View) Roles() int { return v.roles.Len() }
 
 // RolesAfter yields the roles with a name greater than after, in order of names.
-func (v *View) RolesAfter(after string) iter.Seq[*Role] { return valuesAfter(v.roles, after) }
+func (v *View) RolesAfter(after string) iter.Seq[*Role] { return values(v.roles.Root(), after) }
 
 // role returns a copy of a role's record, or a new record, to be changed and written by setRole. Its slices are shared.
 func (w *txn) role(name string) *Role {

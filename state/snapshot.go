@@ -17,9 +17,6 @@ type Snapshot struct {
 // Snapshot returns a snapshot of what has been applied. It costs nothing.
 func (s *State) Snapshot() *Snapshot { return &Snapshot{view: s.view.Load()} }
 
-// View returns the captured state.
-func (c *Snapshot) View() *View { return c.view }
-
 // WriteTo writes the snapshot. Besides the state it needs little more than the memory of one value. Equal states write
 // equal bytes.
 func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
@@ -44,7 +41,7 @@ func writeSections(f *frameWriter, v *View) {
 	writeRecords(f, sectionMembers, mapped(pointers(v.members),
 		func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
 	writeRecords(f, sectionElections, pointers(v.elections))
-	writeRecords(f, sectionKeys, values(v.keys.Root()))
+	writeRecords(f, sectionKeys, values(v.keys.Root(), ""))
 	// A change that is the present state of its key is written without its value. So neither the snapshot nor the node
 	// that reads it holds the value twice.
 	var k keyChange

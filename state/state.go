@@ -81,13 +81,14 @@ func (s *State) NodeFeed() *Feed { return s.feeds[2] }
 // version: members of different builds must store the same bytes.
 func (s *State) Apply(index, term uint64, cmds []Command) []Result {
 	before := s.view.Load()
-	w := newTxn(before, s.options)
+	w := &txn{View: *before, options: s.options}
+	w.write = writersOf(&w.View)
 	w.index, w.term = index, term
 	results := make([]Result, len(cmds))
 	for i := range cmds {
 		results[i] = w.apply(&cmds[i])
 	}
-	w.commit()
+	w.write.commit()
 	s.view.Store(&w.View)
 	for _, f := range s.feeds {
 		f.announce(before, &w.View)
@@ -112,12 +113,6 @@ type writers struct {
 	appNodes    treeWriter[*AppNode]
 }
 
-func newTxn(v *View, o Options) *txn {
-	w := &txn{View: *v, options: o}
-	w.write = writersOf(&w.View)
-	return w
-}
-
 func writersOf(v *View) writers {
 	return writers{
 		keys: treeWriter[*Item]{tree: &v.keys}, idempotency: treeWriter[*idempotencyEntry]{tree: &v.idempotency.byKey},
@@ -135,26 +130,17 @@ func (w *writers) commit() {
 	w.appNodes.commit()
 }
 
-func (w *txn) commit() { w.write.commit() }
-
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
 	w.version = max(w.version, c.MinVersion())
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
-	result := w.applyIdempotent(c)
+	result := w.applyOnce(c)
 	if c.Audit != nil {
 		w.record(c, result)
 	}
 	return result
-}
-
-func (w *txn) applyIdempotent(c *Command) Result {
-	if c.Idempotency == nil {
-		return w.applyFenced(c)
-	}
-	return w.applyOnce(c.Idempotency, func() Result { return w.applyFenced(c) })
 }
 
 func (w *txn) applyFenced(c *Command) Result {
