@@ -22,13 +22,6 @@ type stream struct {
 	lastRenewedAt time.Duration // on the leaderState's clock: time of the last renewal
 }
 
-// RenewAttached renews attached sessions, under the rules of Renew. Without an error, this leadership has recorded
-// the connections. During the report window of a new leader they must be reported again, because unknown connections
-// end with their sessions.
-func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
-	return k.renewAfterBarrier(ctx, list)
-}
-
 // attach records a live connection. It forgets connections of nodes that died without a report.
 func (e *sessionTimer) attach(id string, at time.Duration) {
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool { return s.id == id || !s.isLive(e, at) })

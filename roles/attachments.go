@@ -224,9 +224,8 @@ func (a *connection) notify(k cluster.KeepAlive) {
 // renew reports connections to the leader. A session is not renewed while its client has not acknowledged the last
 // event: the client may be gone.
 func (h *Attachments) renew(ctx context.Context, batch []*connection) ([]cluster.AttachResult, error) {
-	list := make([]cluster.Attachment, len(batch))
+	list := attachmentsOf(batch)
 	for i, a := range batch {
-		list[i] = a.Attachment
 		a.renewsSession = !a.Passive && !a.Unacknowledged()
 		list[i].Passive = !a.renewsSession
 	}
@@ -280,7 +279,12 @@ func (h *Attachments) detachLoop(ctx context.Context) {
 			pause(ctx, leader, h.detach, time.Hour)
 			continue
 		}
-		if err := h.detachBatch(ctx, batch); err != nil {
+		// The grace is complete even if the report is late: the client counts its grace from the last renewal, which
+		// may be newer than this node's record.
+		detaching, cancel := h.bound(ctx)
+		err := h.leader.Detach(detaching, batch[0].Credential, attachmentsOf(batch))
+		cancel()
+		if err != nil {
 			h.mu.Lock()
 			h.closed = append(h.closed, batch...)
 			h.mu.Unlock()
@@ -310,14 +314,10 @@ func (h *Attachments) takeClosed() (batch []*connection) {
 	return batch
 }
 
-// detachBatch reports with the complete grace, even if the report is late: the client counts its grace from the last
-// renewal, which may be newer than this node's record.
-func (h *Attachments) detachBatch(ctx context.Context, batch []*connection) error {
+func attachmentsOf(batch []*connection) []cluster.Attachment {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {
 		list[i] = a.Attachment
 	}
-	ctx, cancel := h.bound(ctx)
-	defer cancel()
-	return h.leader.Detach(ctx, batch[0].Credential, list)
+	return list
 }

@@ -199,8 +199,6 @@ type pauseClock struct {
 // delay costs no session anything.
 const pauseSlack = 100 * time.Millisecond
 
-func newPauseClock(raw time.Duration) pauseClock { return pauseClock{at: raw} }
-
 // read returns the time counted up to raw, which must not be before the last tick. When a pause is detected, the
 // clock goes back behind earlier reads: deadlines become later, never earlier.
 func (c *pauseClock) read(raw time.Duration) time.Duration {

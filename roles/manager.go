@@ -107,7 +107,7 @@ func (k *SessionManager) Lead(ctx context.Context, _ uint64) {
 // be newer.
 func (k *SessionManager) startLeading() *leaderState {
 	r := &leaderState{
-		clock: newPauseClock(k.deps.Clock()), sessions: map[string]*sessionTimer{},
+		clock: pauseClock{at: k.deps.Clock()}, sessions: map[string]*sessionTimer{},
 		wakeExpiry: make(chan struct{}, 1), wakeElections: make(chan struct{}, 1), wakeTimer: make(chan struct{}, 1),
 		pendingRoles: map[string]pendingRole{}, orphans: map[candidacy]time.Duration{},
 	}

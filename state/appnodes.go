@@ -62,7 +62,9 @@ type AppNodeRemove struct {
 func (v *View) AppNode(id string) (*AppNode, bool) { return v.appNodes.Get([]byte(id)) }
 
 // AppNodesAfter yields the nodes with an ID greater than after, in order.
-func (v *View) AppNodesAfter(after string) iter.Seq[*AppNode] { return values(v.appNodes.Root(), after) }
+func (v *View) AppNodesAfter(after string) iter.Seq[*AppNode] {
+	return values(v.appNodes.Root(), after)
+}
 
 func (p *AppNodePut) check() *cluster.Error {
 	n := &p.Node

@@ -83,7 +83,9 @@ func (v *View) Session(id string) (*Session, bool) { return v.sessions.Get([]byt
 func (v *View) Sessions() int { return v.sessions.Len() }
 
 // SessionsAfter yields the sessions with an ID greater than after, oldest first.
-func (v *View) SessionsAfter(after string) iter.Seq[*Session] { return values(v.sessions.Root(), after) }
+func (v *View) SessionsAfter(after string) iter.Seq[*Session] {
+	return values(v.sessions.Root(), after)
+}
 
 var noncePattern = regexp.MustCompile(`^[a-z0-9]{8,32}$`)
 
