@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,6 +23,15 @@ func ParseNodeID(s string) (NodeID, error) {
 			s)
 	}
 	return NodeID(s), nil
+}
+
+// JoinIDs returns the IDs, separated by commas.
+func JoinIDs(ids []NodeID) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = string(id)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Suffrage is a member's voting right: it counts towards the quorum or it does not.

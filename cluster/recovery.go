@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // RecoveryRequest asks for the recovery of a lost quorum.
@@ -170,10 +169,10 @@ func (p RecoveryPlan) Summary() string {
 		for _, s := range p.Survivors[1:] {
 			others = append(others, s.ID)
 		}
-		text += fmt.Sprintf("; %s set their data aside and come back as non-voters, then voters", joinIDs(others))
+		text += fmt.Sprintf("; %s set their data aside and come back as non-voters, then voters", JoinIDs(others))
 	}
 	if len(p.Lost) > 0 {
-		text += fmt.Sprintf("; %s stay out until they are wiped and re-admitted", joinIDs(p.Lost))
+		text += fmt.Sprintf("; %s stay out until they are wiped and re-admitted", JoinIDs(p.Lost))
 	}
 	return text
 }
@@ -183,20 +182,12 @@ func (p RecoveryPlan) Losses() string {
 	best := p.Survivors[0]
 	return fmt.Sprintf(
 		"every write that node %s does not hold: what the lost nodes (%s) acknowledged after entry %d of term %d. What it holds and nobody acknowledged may take effect now",
-		best.ID, joinIDs(p.Lost), best.LastIndex, best.LastTerm)
+		best.ID, JoinIDs(p.Lost), best.LastIndex, best.LastTerm)
 }
 
 // Warning returns what no recovery can prevent, for people.
 func (p RecoveryPlan) Warning() string {
 	return fmt.Sprintf(
 		"nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",
-		p.Generation-1, p.Generation, p.Needed, p.Voters, joinIDs(p.Lost))
-}
-
-func joinIDs(ids []NodeID) string {
-	names := make([]string, len(ids))
-	for i, id := range ids {
-		names[i] = string(id)
-	}
-	return strings.Join(names, ", ")
+		p.Generation-1, p.Generation, p.Needed, p.Voters, JoinIDs(p.Lost))
 }

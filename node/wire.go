@@ -216,7 +216,7 @@ func (n *Node) buildSplitBrainDetector() {
 				n.journal.Append(e)
 			}
 		},
-		Detected: n.metrics.SplitBrain, Logger: n.log,
+		Detected: n.metrics.SplitBrain,
 	})
 }
 

@@ -25,7 +25,9 @@ func (w *Detector) check(ctx context.Context) Report {
 		return r
 	}
 	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.StepDownTerm != 0 }) {
-		in.Proven = w.verifyLeadership(ctx)
+		proof, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
+		in.Proven = w.deps.VerifyLeadership(proof) == nil
+		cancel()
 		return Detect(in, time.Now())
 	}
 	poll, cancel := context.WithTimeout(ctx, w.probeTimeout())
@@ -33,13 +35,6 @@ func (w *Detector) check(ctx context.Context) Report {
 	cancel()
 	maps.Copy(answers, w.fetchLeader(ctx, leading(answers)))
 	return Detect(w.input(answers, since), time.Now())
-}
-
-// verifyLeadership reports whether this node can prove that it leads.
-func (w *Detector) verifyLeadership(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
-	defer cancel()
-	return w.deps.VerifyLeadership(ctx) == nil
 }
 
 // leading returns the nodes whose HTTP address claims leadership.
@@ -185,7 +180,8 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 	claims := w.deps.Claims()
 	for id, s := range claims {
 		if s.Connected {
-			in.Claims = append(in.Claims, fromPeerClaim(s.Claim, addressOf(in.Servers, id), s.At))
+			sv, _ := cluster.FindServer(in.Servers, id)
+			in.Claims = append(in.Claims, fromPeerClaim(s.Claim, sv.Address, s.At))
 		}
 	}
 	for _, a := range answers {
@@ -213,9 +209,4 @@ func fromPeerClaim(c cluster.Claim, address string, at time.Time) Claim {
 		ClusterID: c.ClusterID, Generation: c.Generation, Term: c.Term, Leads: c.Role == cluster.Leader,
 		LeaderID: c.LeaderID,
 	}
-}
-
-func addressOf(servers []cluster.Server, id cluster.NodeID) string {
-	s, _ := cluster.FindServer(servers, id)
-	return s.Address
 }
