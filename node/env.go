@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
@@ -59,12 +60,9 @@ func (e Env) withDefaults() Env {
 	if e.LeaseClock == nil {
 		e.LeaseClock = sinceBoot
 	}
-	if e.Entropy == nil {
-		e.Entropy = rand.Reader
-	}
-	if e.Resolver == nil {
-		e.Resolver = net.DefaultResolver
-	}
+	e.Entropy = cmp.Or(e.Entropy, rand.Reader)
+	e.Resolver = cmp.Or[Resolver](e.Resolver, net.DefaultResolver)
+	e.Logger = cmp.Or(e.Logger, hclog.NewNullLogger())
 	if e.Notify == nil {
 		// without a service manager there is nothing to do
 		e.Notify = func(state string) { _, _ = daemon.SdNotify(false, state) }
@@ -74,9 +72,6 @@ func (e Env) withDefaults() Env {
 		if every, err := daemon.SdWatchdogEnabled(false); err == nil && every > 0 {
 			e.WatchdogInterval = every / 3
 		}
-	}
-	if e.Logger == nil {
-		e.Logger = hclog.NewNullLogger()
 	}
 	return e
 }

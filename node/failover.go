@@ -27,11 +27,6 @@ func (n *Node) buildFailover() {
 	n.consensus.AddLeaderTask("drain", n.handOverIfIneligible)
 }
 
-// campaignAgain starts an election after a transfer that left the cluster without a leader.
-func (n *Node) campaignAgain(ctx context.Context, term uint64, h cluster.TransferNotice) error {
-	return n.failover.ReclaimLeadership(ctx, term, h)
-}
-
 // claim returns this node's claim for its peers.
 func (n *Node) claim() cluster.Claim {
 	c := n.consensus.Claim()
@@ -61,7 +56,7 @@ func (n *Node) election(e consensus.Election) {
 		return // Raft's timer made it a candidate, and its vote requests were not sent
 	}
 	if e.Open {
-		n.journal.Warn(openElectionEvent(e))
+		n.journal.Warn(electionEvent(e, "open", nil))
 		return
 	}
 	var how failover.Timeline

@@ -45,7 +45,7 @@ func readFile(name string) (*file, []error) {
 		return f, []error{&Problem{Key: "config", Value: strconv.Quote(name), Message: err.Error()}}
 	}
 	r := fileReader{file: f, lines: linesOf(data), known: map[string]Key{}, sections: map[string]bool{}}
-	for _, k := range keys() {
+	for _, k := range Keys() {
 		r.known[k.Name] = k
 		if section, _, ok := strings.Cut(k.Name, "."); ok {
 			r.sections[section] = true

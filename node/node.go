@@ -3,6 +3,7 @@
 package node
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -114,14 +115,17 @@ func (n *Node) build() error {
 		}
 	}
 	if n.cfg.Failover.ExternalLock != "" {
-		n.external = n.newExternalLock()
+		n.external = &externalLock{n: n}
 	}
 	if err := n.buildConsensus(); err != nil {
 		return err
 	}
 	n.transfer = transfer.New(nodeWithHealth{n.consensus, n}, transfer.Options{
-		Done:              n.onTransfer,
-		ReclaimLeadership: n.campaignAgain, Logger: n.log,
+		Done: n.onTransfer,
+		ReclaimLeadership: func(ctx context.Context, term uint64, h cluster.TransferNotice) error {
+			return n.failover.ReclaimLeadership(ctx, term, h)
+		},
+		Logger: n.log,
 	})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{

@@ -64,7 +64,7 @@ func (v *validator) problem(key string, value any, format string, args ...any) {
 	if value != nil {
 		text = fmt.Sprint(value)
 	}
-	for _, k := range keys() {
+	for _, k := range Keys() {
 		if k.Name == key && value != nil {
 			text = k.show(text)
 		}

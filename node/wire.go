@@ -84,8 +84,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Poll:       n.transport.Poll,
 		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
 		Announce: func(ctx context.Context, h cluster.TransferNotice) func() {
-			return n.failover.AnnounceTransfer(ctx,
-				h)
+			return n.failover.AnnounceTransfer(ctx, h)
 		},
 		HeldWrites: func() int { return n.api.QueuedWrites() },
 		Facts:      n.electionFacts,
