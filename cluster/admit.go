@@ -2,8 +2,7 @@ package cluster
 
 import "fmt"
 
-// Refusal is the reason why one node exchanges no Raft messages with another. Every refusal except NotMember
-// is permanent: only an operator can remove its cause.
+// Refusal is why one node exchanges no Raft messages with another. Every one is permanent until an operator acts.
 type Refusal string
 
 // The reasons for a refusal. They are sent in the verdict of the hello.
@@ -41,8 +40,7 @@ func (a Admission) OK() bool { return a.Refusal == "" }
 type Record struct {
 	Incarnation string `json:"incarnation"` // "" when never recorded, or re-admitted
 	Removed     bool   `json:"removed,omitempty"`
-	// AsOfIndex is the log index as of which this record is known. It is 0 in a roster, which has one index
-	// for all records.
+	// AsOfIndex is the log index as of which this record is known. It is 0 in a roster: see Roster.Index.
 	AsOfIndex uint64 `json:"-"`
 }
 

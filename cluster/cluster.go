@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// NodeID names a node. It is unique in its cluster for the life of the node's data. Its form is
-// [a-z0-9][a-z0-9._-]{0,62}.
+// NodeID names a node for the life of its data, unique in its cluster. Its form is [a-z0-9][a-z0-9._-]{0,62}.
 type NodeID string
 
 var nodeIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
@@ -77,8 +76,7 @@ type Generation struct {
 	RecoveryID string `json:"recovery_id,omitempty"`
 }
 
-// Identity identifies a data directory. It is durable. It changes only when a node without a cluster ID
-// adopts one, and by recovery.
+// Identity identifies a data directory, durably. Only the adoption of a cluster ID and a recovery change it.
 type Identity struct {
 	NodeID      NodeID     `json:"node_id"`
 	ClusterID   string     `json:"cluster_id,omitempty"` // "" until adopted
@@ -96,8 +94,7 @@ const (
 	StartJoinOnly     Start = "waits"        // it never bootstraps: it waits until a leader adds it
 )
 
-// Peer is a node's report of itself in a hello: its identity, and the facts that the leader writes into its
-// member record.
+// Peer is a node's report of itself in a hello: its identity, and what the leader writes into its member record.
 type Peer struct {
 	Identity
 	BootID         string `json:"boot_id"` // random, of this process

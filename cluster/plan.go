@@ -94,8 +94,7 @@ const (
 // Risk is the possible damage of a plan.
 type Risk string
 
-// The risks: a pause of writes, an election that may take several rounds, and the loss of the quorum or of
-// data.
+// The risks: a pause of writes, an election that may take several rounds, the loss of the quorum or of data.
 const (
 	RiskLow    Risk = "low"
 	RiskMedium Risk = "medium"
@@ -158,8 +157,7 @@ func ParsePlanID(id string) (action string, term uint64, target NodeID, err *Err
 
 const maxPlanID = 160
 
-// MembershipDigest returns a digest of all facts about the members on which a plan depends: IDs, addresses,
-// suffrage, and the right to lead.
+// MembershipDigest returns a digest of all facts about the members on which a plan depends.
 func MembershipDigest(servers []Server, members []Member) string {
 	var lines []string
 	for _, s := range servers {

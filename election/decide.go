@@ -205,8 +205,7 @@ func (e Evidence) CountConfirming(claims map[cluster.NodeID]cluster.ReceivedClai
 // confirmed reports whether the claim is that the leader's process is dead.
 func (e Evidence) confirmed(c cluster.Claim) bool { return c.LeaderProcessDead && e.sameLeader(c) }
 
-// sameLeader reports whether a claim is about the leader in question. It compares boot IDs if known, because a
-// candidate has forgotten the leader's name.
+// sameLeader reports whether a claim is about the leader in question. A candidate has forgotten the leader's name.
 func (e Evidence) sameLeader(c cluster.Claim) bool {
 	if c.LeaderBootID != "" && e.BootID != "" {
 		return c.LeaderBootID == e.BootID

@@ -9,8 +9,7 @@ import (
 	"northstar/cluster"
 )
 
-// ClusterPoll is what one node knows of all servers at one moment: its own claim and the responses to a poll.
-// Servers that did not respond are not in it.
+// ClusterPoll is what one node knows at one moment: its own claim, and those of the servers that responded.
 type ClusterPoll struct {
 	Servers   []cluster.Server
 	Mine      cluster.Claim
@@ -73,8 +72,7 @@ func (s ClusterPoll) Leader() (id cluster.NodeID, why string) {
 	return leader.NodeID, ""
 }
 
-// Responding returns the number of voters that responded, this node included, and how many are needed to elect
-// a leader.
+// Responding returns the number of voters that responded, with this node, and of those needed to elect a leader.
 func (s ClusterPoll) Responding() (n, need int) {
 	for _, sv := range s.Servers {
 		if _, ok := s.claim(sv.ID); ok && sv.Suffrage == cluster.Voter {
@@ -149,8 +147,7 @@ func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 	return true
 }
 
-// TargetOptions evaluates every server as the target of a requested election, the best first: by its log, then
-// like DecideElection.
+// TargetOptions evaluates every server as the target of a requested election, the best first.
 func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 	end := uint64(0)
 	for _, c := range s.claims() {

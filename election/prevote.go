@@ -51,8 +51,7 @@ func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 	}
 	i := slices.IndexFunc(rivals, func(c cluster.Claim) bool { return c.NodeID == ranking[0].ID })
 	best, cand := rivals[i], candidate.Claim
-	// Only a higher priority justifies a veto. All other criteria only decide who starts, and both candidates
-	// are good.
+	// Only a higher priority justifies a veto: all other criteria only decide who starts.
 	if best.Priority <= cand.Priority || lessUpToDate(best, cand) {
 		return true, ""
 	}

@@ -15,8 +15,7 @@ import (
 	"northstar/cluster"
 )
 
-// Stagger is the delay between two ranks. With half of it, the second candidate deposed the first one just
-// after its election.
+// Stagger is the delay between two ranks. With half of it, the second candidate deposed the first one.
 const Stagger = 20 * time.Millisecond
 
 // Recheck is when to poll again after too few voters agreed.

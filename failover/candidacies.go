@@ -89,8 +89,7 @@ func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	*answers = append(earlier, cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason})
 }
 
-// unwinnable reports whether too many of the voters refused or could not be asked, so that the candidacy for a
-// term cannot be won.
+// unwinnable reports whether so many of the voters refused that the candidacy for a term cannot be won.
 func (b *candidacyLog) unwinnable(term uint64, voters int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,8 +104,7 @@ func (b *candidacyLog) unwinnable(term uint64, voters int) bool {
 	return refused > voters-cluster.Quorum(voters)
 }
 
-// facts returns the newest candidacy for a term up to the given one. If that got no further than pre-votes, it
-// has the pre-votes.
+// facts returns the newest candidacy up to a term, with its pre-votes if it got no further.
 func (b *candidacyLog) facts(self cluster.NodeID, term uint64) (c CandidacyRecord, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,8 +130,7 @@ func answered(votes []cluster.Vote, id cluster.NodeID) bool {
 // OnVoteResponse records a voter's response to this node. It does not block.
 func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, c.now()) }
 
-// Facts returns the candidacy of this node that ended with the election of that term. For a lost election the
-// candidacy may be of an earlier term.
+// Facts returns the candidacy of that term's election, which this node was in. A lost one may be of an earlier term.
 func (c *Controller) Facts(term uint64) CandidacyRecord {
 	f, known := c.book.facts(c.cfg.Self, term)
 	if !known || len(f.Votes) == 0 {

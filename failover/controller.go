@@ -22,8 +22,7 @@ type Peers interface {
 	Claims() map[cluster.NodeID]cluster.ReceivedClaim
 	// ClaimsChanged returns a channel that is closed at the next claim of any peer. It does not block.
 	ClaimsChanged() <-chan struct{}
-	// Poll requests claims of peers and returns those received before ctx ends. The request carries this node's
-	// claim.
+	// Poll requests claims of peers, with this node's claim, and returns those received before ctx ends.
 	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	// Confirm dials a peer again to find out whether the given process is dead. It takes at most about 60 ms.
 	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
@@ -62,8 +61,7 @@ type Config struct {
 	TimeoutMin    time.Duration // election.timeout-min
 	TimeoutMax    time.Duration
 	Lease         bool // election.lease: wait until the leader's lease has expired
-	// LeaseWait is how long a node elected over a live leader waits before it serves: that leader may have a
-	// lease. 0 without leases.
+	// LeaseWait is how long a node elected over a live leader, which may have a lease, waits before it serves.
 	LeaseWait time.Duration
 }
 
@@ -73,8 +71,7 @@ func (c Config) params() election.Params {
 
 // Deps are the dependencies of a Controller; all are required.
 type Deps struct {
-	// Claim returns this node's current claim, completed by AnnotateClaim. It is cheap. AnnotateClaim must not
-	// call it.
+	// Claim returns this node's current claim, completed by AnnotateClaim, which must not call it. It is cheap.
 	Claim     func() cluster.Claim
 	Peers     Peers
 	Raft      func() Raft // returns the running one
@@ -183,8 +180,7 @@ func (c *Controller) rememberLeader(st cluster.NodeStatus) {
 	c.deadLeader = leaderInstance{}
 }
 
-// clearDeadLeader drops the dead mark when the leader is heard more than TimeoutMin later. A firewall, for
-// example, may have refused the confirming dial.
+// clearDeadLeader drops the dead mark when the leader is heard later. A firewall may have refused the dial.
 func (c *Controller) clearDeadLeader() {
 	c.mu.Lock()
 	lost, at := c.deadLeader, c.deadLeaderAt
@@ -266,8 +262,7 @@ func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 	return c.deadLeader.id == leader && c.deadLeader.term == term && leader != ""
 }
 
-// handleSilence starts a failover if the leader has been silent for too long. It returns false if the leader is
-// not silent, or was heard meanwhile.
+// handleSilence starts a failover if the leader is silent. It returns false if it is not, or was heard meanwhile.
 func (c *Controller) handleSilence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.lastLeader()
 	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
@@ -282,8 +277,7 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // a leader heard meanwhile may become silent any moment
 }
 
-// handleConnectionLoss handles a lost monitor connection. If it was the leader's and a new dial confirms that
-// the process is dead, it starts a failover. Otherwise it returns false.
+// handleConnectionLoss starts a failover if the connection was the leader's and a new dial finds the process dead.
 func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.ConnectionLoss) bool {
 	c.rememberLeader(c.deps.Consensus.Status())
 	l, mine := c.lastLeader(), c.deps.Claim()

@@ -49,8 +49,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		case v.After == 0:
 			return
 		case !v.StartElection && v.After <= election.Recheck:
-			// Too few voters agree: poll less and less often. While this node waits for its rank's delay the
-			// interval is not doubled, because a node that sleeps past its delay loses its rank.
+			// Poll less and less often. A node that waits for its rank's delay must not: it would sleep past the delay.
 			recheck = min(max(2*recheck, election.Recheck), maxRecheck)
 			v.After = recheck
 		}
@@ -107,8 +106,7 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 	servers := c.deps.Consensus.Status().Servers
 	var ask []cluster.NodeID
 	for _, sv := range servers {
-		// A silent leader is polled too. On a busy machine it may only have been delayed, and its response ends
-		// the silence.
+		// A silent leader is polled too: a response of one that was only delayed ends the silence.
 		if sv.ID != c.cfg.Self && (sv.Suffrage == cluster.Voter && sv.ID != ev.Leader || sv.ID == ev.Leader && !asked) {
 			ask = append(ask, sv.ID)
 		}
@@ -193,8 +191,7 @@ func (c *Controller) unsolicited(ev election.Evidence,
 	return seen
 }
 
-// pollTimeout returns how long to wait for responses. It uses the network's round trip, because the last
-// exchange may include a delay of the peer itself.
+// pollTimeout returns how long to wait for responses: some round trips of the network, without delays of the peer.
 func (c *Controller) pollTimeout() time.Duration {
 	wait := pollWait
 	for _, s := range c.deps.Peers.Claims() {
@@ -205,8 +202,7 @@ func (c *Controller) pollTimeout() time.Duration {
 	return wait
 }
 
-// startElection starts an election, within the rate limit for this leader. An election's higher term would also
-// depose a living leader.
+// startElection starts an election, within a rate limit: its higher term would also depose a living leader.
 func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision,
 	mine cluster.Claim,
 ) {

@@ -16,15 +16,13 @@ const (
 	freshClaim = 3 * time.Second
 	// moveTime limits one attempt to transfer leadership.
 	moveTime = 10 * time.Second
-	// fullDiskInterval is how often a leader checks whether its disk is full. Until it has transferred
-	// leadership, the cluster accepts no writes.
+	// fullDiskInterval is how often a leader checks whether its disk is full. Then the cluster accepts no writes.
 	fullDiskInterval = 100 * time.Millisecond
 	// fullDiskRetry is how often a leader without disk space retries a transfer to the same node.
 	fullDiskRetry = 5 * time.Second
 )
 
-// MonitorLeadership is the leader task that transfers leadership to a better target, or away from a full or
-// slow disk. It returns when ctx ends.
+// MonitorLeadership is the leader task that transfers leadership to a better target, or away from a bad disk.
 func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	tick := time.NewTicker(min(max(c.cfg.TakeoverDelay/5, leadMin), leadMax))
 	defer tick.Stop()
@@ -69,8 +67,7 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	}
 }
 
-// leaderView returns the input of the transfer policy. It updates fitSince, the time since when each peer has
-// been fit.
+// leading returns the input of the transfer policy. It updates since when each peer has been fit.
 func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.LeaderView, election.OwnDisk) {
 	now := c.now()
 	st, view, claims := c.deps.Consensus.Status(), c.deps.Consensus.View(), c.deps.Peers.Claims()

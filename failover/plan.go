@@ -108,8 +108,7 @@ func (in planInput) planElection(p *cluster.Plan) {
 	in.warnPriorityTakeover(p, chosen)
 }
 
-// planEmergency checks only Raft's own rule: the target must be a voter, and its log must allow a majority to
-// vote for it.
+// planEmergency checks only Raft's own rule: the target is a voter, and a majority may vote for its log.
 func (in planInput) planEmergency(p *cluster.Plan) {
 	s := in.Survey
 	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(),

@@ -147,8 +147,7 @@ func triggerOf(action string) string {
 	return election.TriggerTransfer
 }
 
-// runRequestedElection starts an election at operator request and waits for its result. If other nodes are in a
-// later term, it starts another election with that term known.
+// runRequestedElection starts an election and waits for its result. It repeats it if others are in a later term.
 func (c *Controller) runRequestedElection(ctx context.Context, o cluster.LeadershipRequest,
 	p cluster.Plan,
 ) (cluster.TransferOutcome, error) {

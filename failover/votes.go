@@ -71,8 +71,7 @@ func (c *Controller) announcesTransfer(leader cluster.Claim, term uint64) bool {
 	return leader.Role == cluster.Leader && leader.Term == term && leader.Handover.To == c.cfg.Self
 }
 
-// ReclaimLeadership starts an election after this node transferred leadership away in an earlier term and no
-// node leads.
+// ReclaimLeadership starts an election after this node transferred leadership to a node that does not lead.
 func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	now := c.now()
 	reason := fmt.Sprintf("node %s did not take over; node %s starts a new election", h.To, c.cfg.Self)
@@ -105,8 +104,7 @@ func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refus
 	return reason
 }
 
-// LastResort reports whether this drained node may start an election: the cluster has been without a leader for
-// long, and no other node could win. It does not block.
+// LastResort reports whether this drained node may start an election after all. It does not block.
 func (c *Controller) LastResort() bool {
 	mine, now := c.deps.Claim(), c.now()
 	if mine.LeaderID != "" {

@@ -95,15 +95,13 @@ type LogConfig struct {
 // Enabled reports whether this node has a certificate.
 func (t TLSConfig) Enabled() bool { return t.Cert != "" && t.Key != "" && t.CA != "" }
 
-// AdvertisedHTTP is the HTTP address that others are told, as configured: with
-// port 0 the node puts the bound port in its place.
+// AdvertisedHTTP is the HTTP address that others are told. The node puts the bound port in place of port 0.
 func (c *Config) AdvertisedHTTP() string { return cmp.Or(c.HTTPAdvertise, c.HTTPAddr) }
 
 // AdvertisedRaft is AdvertisedHTTP for peer traffic.
 func (c *Config) AdvertisedRaft() string { return cmp.Or(c.RaftAdvertise, c.RaftAddr) }
 
-// loopback reports whether only processes of this machine can reach the host of addr. A name other than
-// localhost is not resolved: the result is false.
+// loopback reports whether only this machine can reach the host of addr. No name but localhost is resolved.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

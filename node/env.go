@@ -16,8 +16,7 @@ import (
 	"northstar/transport"
 )
 
-// Env holds what a node uses of the operating system. The zero value of each field selects the real
-// implementation; a simulation sets its own.
+// Env holds what a node uses of the operating system. The zero value of a field selects the real implementation.
 type Env struct {
 	// Listen opens the listeners for peers and for HTTP.
 	Listen func(addr string) (net.Listener, error)
@@ -33,8 +32,7 @@ type Env struct {
 	Resolver Resolver
 	// Notify sends the state of this process to the service manager, like sd_notify.
 	Notify func(state string)
-	// WatchdogInterval is the period of WATCHDOG=1. 0 reads it from the service manager; a negative value
-	// disables the watchdog.
+	// WatchdogInterval is the period of WATCHDOG=1. 0: as the service manager says; negative: no watchdog.
 	WatchdogInterval time.Duration
 	// Faults is the hook of chaos tests in peer traffic.
 	Faults transport.Faults

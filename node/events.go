@@ -16,8 +16,7 @@ import (
 const (
 	// pollInterval is how often the node looks for state changes that have no notification.
 	pollInterval = 250 * time.Millisecond
-	// healthWarmup is how long a new leader waits for contact with all nodes before it reports one as
-	// unhealthy.
+	// healthWarmup is how long a new leader waits for contact before it reports a node as unhealthy.
 	healthWarmup = time.Second
 )
 
@@ -37,8 +36,7 @@ type pause struct {
 	set    state.Settings
 }
 
-// diffEvents returns the events for the difference between two snapshots. warn is set for events that need
-// attention.
+// diffEvents returns the events for the difference between two snapshots.
 func diffEvents(prev, next stateSnapshot) (events []journalEvent) {
 	events = append(events, memberChanges(prev, next)...)
 	events = append(events, healthChanges(prev, next)...)

@@ -70,8 +70,7 @@ func (n *Node) election(e consensus.Election) {
 	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
 }
 
-// addElectionCause adds cause and votes to a lost candidacy. It returns false if the facts are of an earlier
-// candidacy.
+// addElectionCause adds cause and votes to a lost candidacy, unless the facts are of an earlier one.
 func addElectionCause(e *consensus.Election, f failover.CandidacyRecord) bool {
 	if f.Term == 0 || f.Term < e.FromTerm {
 		return false
@@ -109,8 +108,7 @@ var (
 	_ transport.Elections  = elections{}
 )
 
-// membership is what the transport knows of the members: consensus, and the
-// split-brain detector, which hears of each hello as well.
+// membership is what the transport knows of the members. The split-brain detector hears of each hello too.
 type membership struct {
 	*consensus.Node // nil until it is made; the transport asks after that
 	n               *Node
@@ -122,8 +120,7 @@ func (m *membership) OnHello(p cluster.Peer, a cluster.Admission) {
 	m.n.splitBrain.OnHello(p)
 }
 
-// elections decides about this node's votes and elections for the transport, from
-// what failover, consensus and the split-brain detector say.
+// elections decides about this node's votes and elections for the transport.
 type elections struct{ n *Node }
 
 func (e elections) VetoPreVote(candidate cluster.NodeID, now time.Time) string {

@@ -16,8 +16,7 @@ import (
 // maxFileBytes limits the size of the configuration file.
 const maxFileBytes = 1 << 20
 
-// readFile reads a TOML file; an empty name is an empty file. The errors list every unknown key and every value
-// of the wrong type, in line order.
+// readFile reads a TOML file, "" for none. The errors list every unknown key and wrong type, in line order.
 func readFile(name string) (*file, []error) {
 	f := &file{name: name, values: map[string]fileValue{}}
 	if name == "" {

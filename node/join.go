@@ -45,8 +45,7 @@ type joiner struct {
 	lastError string // the error logged last; only a new one is logged
 }
 
-// run asks every address in turn, until this node belongs to a cluster or ctx ends. It never gives up: the
-// cluster may start later than this node.
+// run asks every address in turn until this node belongs to a cluster, which may start later than this node.
 func (j *joiner) run(ctx context.Context) error {
 	wait := minJoinBackoff
 	for ctx.Err() == nil && !j.joined() {
@@ -174,8 +173,7 @@ type discovery struct {
 	port string // "" with SRV records, which name the port
 }
 
-// parseDiscover reads dns://NAME[:PORT] and dns+srv://NAME. Without a port, peers are expected on the same HTTP
-// port as this node.
+// parseDiscover reads dns://NAME[:PORT] and dns+srv://NAME. The default port is this node's HTTP port.
 func parseDiscover(s, ownHTTP string) (discovery, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {

@@ -30,8 +30,7 @@ import (
 	"northstar/transport/crashdetect"
 )
 
-// ErrRestart ends Run when the data was set aside and the node must be built again, over the same data
-// directory and in the same process.
+// ErrRestart ends Run when the data was set aside: the node must be built again, in the same process.
 var ErrRestart = errors.New("node restart requested")
 
 // Node is one member of a cluster; it does nothing before Run. Its methods may be called from any goroutine.
@@ -218,8 +217,7 @@ func newBootID(entropy io.Reader) (string, error) {
 // Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
 
-// autoFailoverEnabled reports whether the cluster may replace a leader without an operator. Before the first
-// leader it may.
+// autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.View().AutoFailover(time.Now()) }
 
 // replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its

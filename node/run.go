@@ -82,12 +82,10 @@ func (n *Node) tasks() []func(context.Context) error {
 	return tasks
 }
 
-// restartDrainTimeout limits requests in flight when the node restarts. The recovery request that caused the
-// restart is one of them.
+// restartDrainTimeout limits requests in flight, such as the recovery request that caused the restart.
 const restartDrainTimeout = 10 * time.Second
 
-// restartWhenRequested ends Run once the node's data has been set aside and requests in flight have been
-// answered.
+// restartWhenRequested ends Run once requests in flight have been answered.
 func (n *Node) restartWhenRequested(ctx context.Context) error {
 	select {
 	case <-n.restartRequested:

@@ -122,8 +122,7 @@ func (v *validator) address(listenKey, listen, advertiseKey, advertise string) {
 	}
 }
 
-// startWays checks how an empty data directory gets a cluster. Whether there is any way is checked once the
-// directory is known to be empty.
+// startWays checks how an empty data directory gets a cluster, if there is any way.
 func (v *validator) startWays() {
 	c := v.cfg
 	if len(c.InitialCluster) > 0 {
@@ -258,8 +257,7 @@ func (v *validator) logging() {
 	v.require(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
 }
 
-// checkCertificate reads this node's certificate as the transport will, and names the wrong key. The files are
-// known to be readable.
+// checkCertificate reads this node's readable certificate as the transport will, and names the wrong key.
 func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, now time.Time) (key string, err error) {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {

@@ -219,8 +219,7 @@ func (n *Node) buildSplitBrainDetector() {
 	})
 }
 
-// vacantRoleMetricTTL is how long a vacant role without candidates stays in the metrics: long enough for an
-// alert.
+// vacantRoleMetricTTL is how long a vacant role without candidates stays in the metrics, for an alert.
 const vacantRoleMetricTTL = 24 * time.Hour
 
 // metricRoles returns the metrics of roles and sessions.

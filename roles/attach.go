@@ -86,8 +86,7 @@ func (k *SessionManager) detachAll(list []cluster.Attachment) (ends []*pendingEx
 	return ends, unsure, nil
 }
 
-// detach removes a connection from its session. unsure reports that another connection, unknown to this leader, may
-// hold the session.
+// detach removes a connection from its session. unsure: another one, unknown to this leader, may hold the session.
 func (r *leaderState) detach(e *sessionTimer, a cluster.Attachment, now time.Duration) (unsure bool) {
 	known, others := false, false
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool {

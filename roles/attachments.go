@@ -221,8 +221,7 @@ func (a *connection) notify(k cluster.KeepAlive) {
 	}
 }
 
-// renew reports connections to the leader. A session is not renewed while its client has not acknowledged the last
-// event: the client may be gone.
+// renew reports connections. A client that has not acknowledged the last event may be gone: it renews nothing.
 func (h *Attachments) renew(ctx context.Context, batch []*connection) ([]cluster.AttachResult, error) {
 	list := attachmentsOf(batch)
 	for i, a := range batch {
@@ -293,8 +292,7 @@ func (h *Attachments) detachLoop(ctx context.Context) {
 	}
 }
 
-// takeClosed removes closed connections with the same credential. It drops those whose TTL has passed: their sessions
-// have already expired.
+// takeClosed removes closed connections with one credential, and drops those whose session has expired.
 func (h *Attachments) takeClosed() (batch []*connection) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

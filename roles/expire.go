@@ -34,8 +34,7 @@ func (k *SessionManager) timerLoop(ctx context.Context, r *leaderState) {
 	}
 }
 
-// tick advances the clock and hands over expired sessions. It returns the time until the next tick, and the length of
-// a pause that has just ended.
+// tick advances the clock and hands over expired sessions. It returns the length of a pause that has just ended.
 func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 	view := k.deps.Consensus.View()
 	raw := k.deps.Clock()
@@ -195,8 +194,7 @@ type pauseClock struct {
 	allowed time.Duration // until the next tick; a longer time is a pause
 }
 
-// pauseSlack is how late a tick may be without counting as a pause. Deadlines are extended by it, so that such a
-// delay costs no session anything.
+// pauseSlack is how late a tick may be without counting as a pause. Deadlines are extended by it.
 const pauseSlack = 100 * time.Millisecond
 
 // read returns the time counted up to raw, which must not be before the last tick. When a pause is detected, the

@@ -138,8 +138,7 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, list []cluster.Attachme
 	return out, late, noted
 }
 
-// renew renews a session and records its connection, unless a role was revoked from it. It returns the expiry in flight
-// if there is one.
+// renew renews a session that has no revoked role and is not expiring, and records its connection.
 func (r *leaderState) renew(s *state.Session, c *cluster.Attachment, at time.Duration, revoked bool) *pendingExpiry {
 	e := r.sessions[s.ID]
 	if e == nil { // its timer has not started yet

@@ -16,8 +16,7 @@ type Input struct {
 	Claims  []Claim // of all other nodes, and of all processes that sent a hello
 	Doubles []DuplicateID
 	MaxAge  time.Duration // older claims are ignored
-	// Since is the minimum time of claims about leading or following; zero: none. Leadership may move between
-	// two claims, but not back.
+	// Since is the minimum time of claims about leading; zero: none. Leadership may move between two claims.
 	Since time.Time
 	// Proven: after the claims were received, a majority of voters acknowledged that this node leads.
 	Proven bool

@@ -43,11 +43,9 @@ type Deps struct {
 	Poll func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	// FetchLeader asks a node's HTTP address, and returns that address.
 	FetchLeader func(ctx context.Context, id cluster.NodeID) (a Answer, address string, err error)
-	// Probe sends a hello to the peer address; the response is reported through OnHello. It returns false
-	// without a response.
+	// Probe sends a hello to the peer address, which is reported through OnHello. false: no response.
 	Probe func(ctx context.Context, address string) bool
-	// VerifyLeadership reports whether this node leads: whether a majority of voters acknowledges it after the
-	// call.
+	// VerifyLeadership reports whether a majority of voters acknowledges after the call that this node leads.
 	VerifyLeadership func(ctx context.Context) error
 	// BroadcastClaim sends this node's claim to all peers.
 	BroadcastClaim func()
@@ -161,8 +159,7 @@ func (w *Detector) Check(ctx context.Context) (Report, error) {
 	}
 }
 
-// Run checks at each interval, on request, and when a peer claims a later term than the one that this node
-// leads in, until ctx ends.
+// Run checks at each interval, on request, and when a peer knows a later term while this node leads.
 func (w *Detector) Run(ctx context.Context) error {
 	defer w.background.Wait()
 	for ctx.Err() == nil {

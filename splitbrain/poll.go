@@ -95,8 +95,7 @@ const (
 	probeInBackground            // no response, and another probe is running
 )
 
-// probeAddresses probes all addresses. It does not wait for addresses whose last probe timed out. The next
-// check uses their late responses.
+// probeAddresses probes all addresses. The next check uses late responses of those that timed out.
 func (w *Detector) probeAddresses(ctx context.Context, addresses []string) {
 	w.mu.Lock()
 	last := maps.Clone(w.hellos)

@@ -19,8 +19,7 @@ const (
 type processLog struct {
 	self cluster.NodeID
 	boot string // boot ID of this process
-	// overlapping is longer than a hello takes. A process whose hello ended that much later than another one's
-	// was alive after it.
+	// overlapping is longer than a hello takes. A process whose hello ended later than that was alive after another.
 	overlapping time.Duration
 	procs       []processRecord // in order of arrival
 }
@@ -93,8 +92,7 @@ func doubleOf(id cluster.NodeID, a, b string) DuplicateID {
 	return DuplicateID{Node: id, Boots: [2]string{min(a, b), max(a, b)}}
 }
 
-// duplicateAddresses returns the addresses of processes that share their ID with another one. If both respond
-// again, they are two processes.
+// duplicateAddresses returns the addresses of processes that share their ID. If both respond again, they are two.
 func (s *processLog) duplicateAddresses() (addresses []string) {
 	count := map[cluster.NodeID]int{}
 	for _, p := range s.procs {

@@ -53,8 +53,7 @@ type AppNodePut struct {
 // AppNodeRemove removes nodes. CodeBadRequest with status 404 if none of them exists.
 type AppNodeRemove struct {
 	IDs []string // 1 to maxNodesRemoved
-	// DeadSince, if not 0, is Unix nanoseconds. Then only nodes that died before are removed, and it is no error if
-	// there are none.
+	// DeadSince, if not 0, is Unix nanoseconds: only nodes that died before are removed, and there may be none.
 	DeadSince int64
 }
 

@@ -9,8 +9,7 @@ import (
 	"northstar/cluster"
 )
 
-// Bounds of the audit log. They are the same on every node and in every build: eviction must not depend on the
-// node.
+// Bounds of the audit log, the same on every node and in every build: eviction must not depend on the node.
 const (
 	MaxAuditRecords = 10_000              // of a class …
 	MaxAuditBytes   = 4 << 20             // … in so many bytes …

@@ -102,8 +102,7 @@ type Delete struct {
 	IfPresent  bool    // an absent key is CodeConditionFailed instead of CodeBadRequest
 }
 
-// LeaderStart is the first command of a term. It proves that the term's leader can commit, and records its
-// election.
+// LeaderStart is the first command of a term: its leader can commit. It records the election.
 type LeaderStart struct {
 	Term      uint64 // must be the term of the log entry, else CodeTermStale
 	Node      cluster.NodeID
@@ -308,8 +307,7 @@ func (c Command) Validate() *cluster.Error {
 	return firstError(err, p.check())
 }
 
-// UnknownCommandError means that a log entry or a snapshot needs a newer build. The node must stop before it
-// applies anything further.
+// UnknownCommandError means that a log entry or a snapshot needs a newer build. The node must stop.
 type UnknownCommandError struct {
 	Kind    Kind   // 0 if the error is not about one command
 	Version uint32 // command version needed, as recorded by the writer

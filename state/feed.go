@@ -127,8 +127,7 @@ func (c *Cursor) wait(ctx context.Context) error {
 	}
 }
 
-// join adds a cursor to the group of its prefix. It returns nil if changes after seen have been announced
-// meanwhile.
+// join adds a cursor to the group of its prefix, nil if changes after seen have been announced meanwhile.
 func (f *Feed) join(prefix string, seen uint64) *waiters {
 	f.mu.Lock()
 	defer f.mu.Unlock()

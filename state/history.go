@@ -5,8 +5,7 @@ import (
 	"sort"
 )
 
-// historyBlockBytes bounds the values in one block of the history. A block is freed as a whole, so this also bounds
-// what is kept too long.
+// historyBlockBytes bounds the values in one block of the history, which is freed as a whole.
 const historyBlockBytes = 1 << 20
 
 // change is one entry of the history. The item of a deleted key holds only key and revision. The item of a put is
@@ -100,8 +99,7 @@ func (q *queue[T]) at(pos uint64) T {
 	return b.items[pos-b.start]
 }
 
-// search returns the position of the first element for which after is true, or end. It must be true for all later
-// elements.
+// search returns the position of the first element for which after is true, and with it all later ones, or end.
 func (q *queue[T]) search(after func(T) bool) uint64 {
 	return q.first + uint64(sort.Search(q.len(), func(i int) bool { return after(q.at(q.first + uint64(i))) }))
 }

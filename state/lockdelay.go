@@ -30,8 +30,7 @@ func (v *View) ClusterLockDelay() (since uint64, d time.Duration) {
 // LockDelay returns the whole lock delay of a role, which may be without a record. 0: none, or it is over.
 func (v *View) LockDelay(r *Role) time.Duration { return max(r.LockDelay, v.clusterLockDelay) }
 
-// holderTTL returns the TTL of the session that may act for a role: its holder, or the session from which it was
-// revoked. 0: none.
+// holderTTL returns the TTL of a role's holder, or of the session from which it was revoked. 0: none.
 func (v *View) holderTTL(r *Role) time.Duration {
 	return max(r.LockDelay, v.ttlOf(r.Current.Session), v.ttlOf(r.RevokedFrom))
 }

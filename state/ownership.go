@@ -45,8 +45,7 @@ func (v *View) OwnedBy(session string) (roles, keys, nodes []string) {
 		ownedNames(root, session, ownedNode)
 }
 
-// Revocations returns the tenures that were revoked from a session and that it has not acknowledged. Until then the
-// session must not be renewed.
+// Revocations returns a session's revoked tenures that it has not acknowledged. It must not be renewed until then.
 func (v *View) Revocations(session string) []Revocation {
 	var list []Revocation
 	for _, name := range ownedNames(v.ownership.Root(), session, ownedRevocation) {

@@ -34,8 +34,7 @@ type Role struct {
 	History       []Tenure    // the last MaxTenures ended tenures, oldest first, without their values
 	StateRevision uint64      // revision of the last election or vacancy
 	Elections     uint64      // number of elections
-	// TakeoverPending: the last tenure ended involuntarily, and the first eligible candidate wants a delay. RoleElect
-	// ends the delay.
+	// TakeoverPending: the last tenure ended involuntarily. RoleElect ends the next candidate's delay.
 	TakeoverPending bool
 	// RevokedFrom is the session from which an operator took the role, or "". It may not know that yet, and act until
 	// its own deadline. Until it acknowledges (RoleRelease) or ends, no other session is elected. The session is not
@@ -131,8 +130,7 @@ func (w *txn) role(name string) *Role {
 	return &Role{Name: name}
 }
 
-// setRole elects the next candidate if the role may be given away, writes the record and returns it. It deletes a
-// record without holder, queue, history and lock delay.
+// setRole elects the next candidate if it may, and writes the record, or deletes one that holds nothing.
 func (w *txn) setRole(r *Role, delayOver bool) *Role {
 	w.electNext(r, delayOver)
 	if !r.Held() && len(r.Queue) == 0 && len(r.History) == 0 && r.LockDelay == 0 { // a revoked role has a history
@@ -223,8 +221,7 @@ func (w *txn) withdraw(name, session string) *Role {
 	return w.setRole(r, false)
 }
 
-// evictVacantRoles evicts the longest vacant roles if there are MaxRoles. It reports whether there is room for another
-// role.
+// evictVacantRoles evicts the longest vacant roles if there are MaxRoles. It reports whether there is room.
 func (w *txn) evictVacantRoles() bool {
 	if w.write.roles.len() < MaxRoles {
 		return true

@@ -17,8 +17,7 @@ type Snapshot struct {
 // Snapshot returns a snapshot of what has been applied. It costs nothing.
 func (s *State) Snapshot() *Snapshot { return &Snapshot{view: s.view.Load()} }
 
-// WriteTo writes the snapshot. Besides the state it needs little more than the memory of one value. Equal states write
-// equal bytes.
+// WriteTo writes the snapshot with little more than the memory of one value. Equal states write equal bytes.
 func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	f := newFrameWriter(w)
 	writeSections(f, c.view)
@@ -28,8 +27,7 @@ func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	return f.n, nil
 }
 
-// Fingerprint returns a digest of the whole state. Nodes that applied the same log up to the same index with the same
-// Options have the same fingerprint. It takes as long as writing a snapshot.
+// Fingerprint returns a digest of the whole state, equal on nodes that applied the same log with the same Options.
 func (v *View) Fingerprint() [sha256.Size]byte {
 	h := sha256.New()
 	_, _ = (&Snapshot{view: v}).WriteTo(h) // a hash does not fail

@@ -65,12 +65,10 @@ func (s *State) View() *View { return s.view.Load() }
 // Feed returns the feed of changes of keys.
 func (s *State) Feed() *Feed { return s.feeds[0] }
 
-// RoleFeed returns the feed of elections and vacancies of roles. The key of a change is RoleKey of the role, and
-// DecodeRoleEvent decodes its value.
+// RoleFeed returns the feed of elections and vacancies: keys are RoleKey, values are for DecodeRoleEvent.
 func (s *State) RoleFeed() *Feed { return s.feeds[1] }
 
-// NodeFeed returns the feed of the application nodes. The key of a change is the node's ID. DecodeAppNode decodes its
-// value unless the change is a removal.
+// NodeFeed returns the feed of application nodes: keys are their IDs, values are for DecodeAppNode unless deleted.
 func (s *State) NodeFeed() *Feed { return s.feeds[2] }
 
 // Apply applies the commands of one log entry in order and returns their results. Index and term are those of the

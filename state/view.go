@@ -108,8 +108,7 @@ func (v *View) List(prefix, after string, limit int) (items []Item, next string)
 // Revision returns the revision of the last change.
 func (v *View) Revision() uint64 { return v.revision }
 
-// AppliedIndex returns the index of the last log entry given to Apply. Raft's own applied index may be higher:
-// entries without commands are not given to Apply.
+// AppliedIndex returns the index of the last log entry given to Apply. Entries without commands are not.
 func (v *View) AppliedIndex() uint64 { return v.index }
 
 // AppliedTerm returns the term of the entry at AppliedIndex.
@@ -182,8 +181,7 @@ func (v *View) Elections() []Election { return slices.Clone(v.elections) }
 
 func (v *View) Settings() Settings { return v.settings }
 
-// AutoFailover reports whether automatic failover is on at the time now of this node's clock. A pause may have
-// expired.
+// AutoFailover reports whether automatic failover is on at this node's time now, when a pause may have expired.
 func (v *View) AutoFailover(now time.Time) bool {
 	s := v.settings
 	return s.AutoFailover || s.PausedUntil != 0 && now.UnixNano() >= s.PausedUntil

@@ -10,8 +10,7 @@ import (
 	"northstar/state"
 )
 
-// caughtUpLag is the maximum lag of a target that counts as caught up. The leader pauses writes then and sends
-// it the rest.
+// caughtUpLag is the maximum lag of a target. The leader then pauses writes and sends it the rest.
 const caughtUpLag = 16
 
 // evaluateTarget returns whether id may take over from the node with status st, once it has caught up. The error is
@@ -98,8 +97,7 @@ func (t *Transfer) evaluateTargets() []cluster.TargetOption {
 	return all
 }
 
-// Choices returns every server but this node, the leader, as a target, the best first. A server that only lags
-// is eligible.
+// Choices returns every other server as a target, the best first. A server that only lags is eligible.
 func (t *Transfer) Choices() []cluster.TargetOption {
 	all := t.evaluateTargets()
 	slices.SortStableFunc(all, compareTargets)

@@ -25,8 +25,7 @@ type Consensus interface {
 	TransferTo(ctx context.Context, h cluster.TransferNotice) error
 }
 
-// TimeoutNowError is an error of TransferTo. TimeoutNowSent reports whether the target was, or may
-// have been, sent TimeoutNow.
+// TimeoutNowError is an error of TransferTo. It reports whether the target may have been sent TimeoutNow.
 type TimeoutNowError interface {
 	error
 	TimeoutNowSent() bool
@@ -50,8 +49,7 @@ type Transfer struct {
 type Options struct {
 	// Done is called at the end of each transfer that was started. It must not block.
 	Done func(Result)
-	// ReclaimLeadership starts an election of this node, in the term that it knows, after a transfer that left
-	// the cluster without a leader.
+	// ReclaimLeadership starts an election of this node after a transfer that left the cluster without a leader.
 	ReclaimLeadership func(ctx context.Context, term uint64, h cluster.TransferNotice) error
 	Logger            hclog.Logger
 }
@@ -186,8 +184,7 @@ func (t *Transfer) resolveFailed(ctx context.Context, term uint64, h cluster.Tra
 			return failedAfterTimeoutNow(st.LeaderID, "node %s got TimeoutNow, but node %s leads (term %d): %w", h.To,
 				st.LeaderID, st.Term, cause)
 		case st.LeaderID == "" && !returned:
-			// The target had its time. Raft's timers would take longer, and while failover is paused no other
-			// node may start an election.
+			// The target had its time. While failover is paused, no other node may start an election.
 			returned = true
 			if err := t.opts.ReclaimLeadership(ctx, st.Term, h); err != nil {
 				t.log.Warn("transfer failed and this node cannot start an election", "target", h.To, "error", err)
@@ -207,8 +204,7 @@ func (t *Transfer) resolveFailed(ctx context.Context, term uint64, h cluster.Tra
 	}
 }
 
-// failedAfterTimeoutNow returns the error of a transfer that failed after TimeoutNow was sent; leader is the
-// leader then, "" if none is known.
+// failedAfterTimeoutNow returns the error of a transfer that failed after TimeoutNow; leader may be "".
 func failedAfterTimeoutNow(leader cluster.NodeID, format string, args ...any) error {
 	err := cluster.Errorf(cluster.CodeTransferFailed, format, args...)
 	err.Status, err.Leader = 504, leader
