@@ -110,9 +110,8 @@ type Peer struct {
 	// RecordedIndex is a log index at which the node's applied state records this data directory; 0 if it
 	// does not. A node whose disk was wiped has 0 until an operator re-admits it.
 	RecordedIndex uint64 `json:"recorded,omitempty"`
-	// Roster is the node's knowledge of the members' data directories. The hello does not contain it. A node
-	// without a cluster ID receives it with the verdict. If the sender has no cluster ID either, the roster
-	// names the nodes that it started with.
+	// Roster is the node's knowledge of the members' data directories, or without a cluster ID the nodes that it
+	// started with. The hello does not contain it: a node without a cluster ID receives it with the verdict.
 	Roster *Roster `json:"-"`
 }
 

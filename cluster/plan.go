@@ -111,9 +111,8 @@ func (p Plan) ID() string {
 	return fmt.Sprintf("%s.%d.%s.%s", p.Action, p.Term, p.Target, hex.EncodeToString(h.Sum(nil)[:8]))
 }
 
-// Check returns nil if id is the ID of this plan, which was made just now for the same request. The error is
-// CodeTermStale if term or membership have changed since, and CodeBadRequest if id is that of another request
-// or malformed.
+// Check returns nil if id is the ID of this plan, made just now for the same request. The error is CodeTermStale if
+// term or membership have changed since, and CodeBadRequest if id is of another request or malformed.
 func (p Plan) Check(id string) *Error {
 	if id == p.ID() {
 		return nil

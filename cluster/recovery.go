@@ -32,15 +32,13 @@ func compareUpToDate(a, b Survivor) int {
 	)
 }
 
-// RecoveryInputs is everything that a recovery is decided from. Servers is the latest configuration of the
-// deciding node. Responses are its own report and those of the nodes that answer it, all of the same cluster
-// and generation.
+// RecoveryInputs is everything that a recovery is decided from. Servers is the latest configuration of the deciding
+// node. Responses are its report and those of other nodes of the same cluster and generation.
 type RecoveryInputs struct {
 	Identity Identity // of the deciding node
 	Servers  []Server
-	// ElectionBlocked: the deciding node must not start an election, not even as the only voter. Its
-	// configuration is older than its own re-admission, and no other node of the current cluster has
-	// answered.
+	// ElectionBlocked: the deciding node must not start an election, not even as the only voter: its configuration is
+	// older than its own re-admission.
 	ElectionBlocked bool
 	Responses       map[NodeID]Survivor
 }

@@ -153,9 +153,8 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 	return "", 0
 }
 
-// isNewCandidate reports whether a node has started an election. A node that sends pre-vote requests because
-// its timer fired has not: voters that know the leader reject it, and a TimeoutNow can still make it a
-// candidate.
+// isNewCandidate reports whether a node has started an election. One that only sends pre-vote requests has not: voters
+// that know the leader reject it, and a TimeoutNow can still make it a candidate.
 func (in Input) isNewCandidate(c cluster.Claim) bool {
 	return c.Role == cluster.Candidate && c.Term > in.Evidence.Term
 }
@@ -225,11 +224,10 @@ func (in Input) confirms(c cluster.Claim) bool {
 	return silent || c.LeaderProcessDead
 }
 
-// remainingDelay returns how much longer a rank must wait. If the term has moved on, there was another
-// candidate. It gets time to be heard as leader, counted from when that was noticed, because its disk may be
-// slow. A higher-ranked pre-vote candidate may be about to start its election. After a silent leader, its
-// pre-vote may only have been refused. Voters that have not responded keep their rank if an equal log would
-// place them above this node.
+// remainingDelay returns how much longer a rank must wait. If the term has moved on, there was another candidate: it
+// gets time to be heard as leader, counted from when that was noticed. A higher-ranked pre-vote candidate may be about
+// to start its election, or after a silent leader only have been refused. Voters that have not responded keep their
+// rank if an equal log would place them above this node.
 func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.Duration {
 	ahead := v.Ranking[:v.Rank]
 	lost := in.unwinnableTerms(others)
@@ -277,9 +275,8 @@ func (in Input) unwinnableTerms(others []cluster.ReceivedClaim) (terms []uint64)
 	return terms
 }
 
-// cannotWin reports whether a candidate cannot win: without the dead leader and all voters with more up-to-date
-// logs, no majority is left. This happens when a survivor receives the leader's last entries only after the
-// candidate's poll.
+// cannotWin reports whether no majority is left for a candidate, without the dead leader and all voters with more
+// up-to-date logs. A survivor may receive the leader's last entries only after the candidate's poll.
 func (in Input) cannotWin(candidate cluster.Claim, others []cluster.ReceivedClaim) bool {
 	if !in.Evidence.ProcessDead || candidate.Term > in.Mine.Term {
 		return false // a silent leader may vote, and this node would be a candidate of the same term

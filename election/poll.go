@@ -124,10 +124,9 @@ const lastResort = 2 * vetoTimeouts
 // missed a membership change rejects candidates that its configuration does not have.
 const forcedLastResort = 4 * lastResort
 
-// LastResort reports whether this node, a drained voter, starts an election nevertheless. The cluster had no
-// leader for the duration leaderless. No responding eligible node could win, or none won for a long time.
-// Usually this node's log is the most up-to-date one, and the others get its entries only from a leader. It
-// transfers leadership once one of them has caught up. Responses holds only claims received during leaderless.
+// LastResort reports whether this node, a drained voter, starts an election nevertheless: no other node could win, or
+// none won for a long time. Usually the others get this node's entries only from a leader; it transfers leadership once
+// one of them has caught up. Responses holds only claims received during leaderless, the time without a leader.
 func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 	switch {
 	case leaderless < lastResort*s.Params.TimeoutMin:

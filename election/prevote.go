@@ -23,9 +23,8 @@ type PreVoteInput struct {
 	Params      Params
 }
 
-// MayPreVote reports whether the candidate may have this node's pre-vote with regard to priorities, and why
-// not. The veto is limited in time. Only claims received on a current connection within TimeoutMin count, so
-// that a preferred node that is down delays nothing.
+// MayPreVote reports whether the candidate may have this node's pre-vote with regard to priorities, and why not. The
+// veto is limited in time. Only recent claims on a current connection count.
 func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 	if in.LastContact.IsZero() || in.Now.Sub(in.LastContact) >= vetoTimeouts*in.Params.TimeoutMin {
 		return true, ""
@@ -78,9 +77,8 @@ func LogReason(lastTerm, lastIndex uint64, mine cluster.Claim) string {
 	return ""
 }
 
-// MayIgnoreLeader reports whether a voter has its own evidence that its leader failed, so that leader
-// stickiness does not apply: the leader's process is confirmed dead, or it has been silent for TimeoutMin. With
-// a lease, only silence counts.
+// MayIgnoreLeader reports whether a voter has its own evidence that its leader failed, so that leader stickiness does
+// not apply: it is silent for TimeoutMin, or, without a lease, its process is confirmed dead.
 func MayIgnoreLeader(mine cluster.Claim, p Params) bool {
 	if mine.Role == cluster.Leader {
 		return false

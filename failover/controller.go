@@ -1,6 +1,5 @@
-// Package failover acts on leaders that are dead, silent or badly placed. It collects what the transport and
-// consensus know, lets package election decide, and executes the decision. It can only start elections earlier
-// than Raft's timers, or transfer leadership; Raft still counts the votes.
+// Package failover acts on leaders that are dead, silent or badly placed: it collects what the transport and consensus
+// know, lets package election decide, and executes that. Raft still counts the votes.
 package failover
 
 import (

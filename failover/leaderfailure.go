@@ -97,9 +97,8 @@ func (c *Controller) awaitChange(ctx context.Context, v election.Decision, chang
 	}
 }
 
-// evaluate polls the other voters and decides. All nodes wait for Raft to finish its append first; otherwise
-// the best candidate may claim one entry too few and be rejected. asked reports that the leader needs no poll
-// any more; its late response still counts.
+// evaluate polls the other voters and decides. All nodes wait for Raft to finish its append first, or the best
+// candidate may claim one entry too few. asked: the leader needs no poll any more.
 func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked bool) (v election.Decision,
 	mine cluster.Claim, seen map[cluster.NodeID]cluster.ReceivedClaim,
 ) {
@@ -132,11 +131,10 @@ func (c *Controller) barrier(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// pollVoters polls peers and calls decide at the start, after each response and at the end, until decide
-// reports that its result is final. It is final if the leader's process is dead, a majority confirms it, this
-// node ranks first among the responses, and no other voter has a higher priority. This node can win then, and
-// one slow voter of five does not delay it. A peer that already confirmed the leader's death and ranks below
-// this node is not polled.
+// pollVoters polls peers and calls judge at the start, after each response and at the end, until its result is final:
+// the leader's process is dead, a majority confirms it, this node ranks first among the responses, and no other voter
+// has a higher priority. So one slow voter of five does not delay it. A peer that already confirmed the leader's death
+// and ranks below this node is not polled.
 func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, servers []cluster.Server,
 	ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool),
 ) {

@@ -108,9 +108,8 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	}
 }
 
-// Execute executes a request by the plan made for it on this node, and returns once the target is seen leading.
-// It returns the errors of Transfer.Execute; for an election also CodeVoteDenied with the votes,
-// CodeElectionFailed, and CodeBusy while this node executes another request.
+// Execute executes a request by this node's plan for it, and returns once the target is seen leading. It returns the
+// errors of Transfer.Execute; for an election also CodeVoteDenied with the votes, CodeElectionFailed and CodeBusy.
 func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest,
 	p cluster.Plan,
 ) (cluster.TransferOutcome, error) {

@@ -28,10 +28,9 @@ func (c *Controller) AnnounceTransfer(ctx context.Context, h cluster.TransferNot
 	return func() { set(cluster.TransferNotice{}) }
 }
 
-// ApproveTimeoutNow decides about a TimeoutNow from the leader of that term. It returns why this
-// node rejects it, or "" if this node accepts. The message may be old: this process or the network
-// may have been stopped, and the leader may have cancelled the transfer since. Therefore the leader's
-// notice must be recent; otherwise this node polls the leader.
+// ApproveTimeoutNow decides about a TimeoutNow from the leader of that term. It returns why this node rejects it, or
+// "". The message may be old, and the transfer cancelled: therefore the leader's notice must be recent, or this node
+// polls the leader.
 func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID, term uint64) (refuse string) {
 	now := c.now()
 	received := c.deps.Peers.Claims()[from]

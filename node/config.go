@@ -12,10 +12,8 @@ import (
 	"northstar/cluster"
 )
 
-// Config is everything that can be set on a node, and the only list of its
-// keys: flags, environment variables, the TOML file, `check-config` and the
-// documentation are derived from it (Keys). A key is the field's name tag, in a
-// section the section's name, a dot and the tag.
+// Config is everything that can be set on a node. Flags, environment variables, the TOML file, `check-config` and the
+// documentation are derived from it (Keys). A key is the field's name tag, behind the section's name and a dot.
 //
 // Load reads one; a Config made in Go starts from Default.
 type Config struct {

@@ -13,9 +13,8 @@ const (
 	drainNoTargetTimeout = 2 * time.Second        // how long there may be no eligible target
 )
 
-// Drain prepares the node for its stop, within drain-timeout or the end of ctx. The node starts no elections,
-// rejects new writes and transfers leadership to the best target. It ends its streams, finishes requests in
-// flight and accepts no new ones. It remains a follower; end Run's context next.
+// Drain prepares the node for its stop, within drain-timeout or the end of ctx: it starts no elections, rejects new
+// writes, transfers leadership, ends its streams and finishes requests in flight. End Run's context next.
 func (n *Node) Drain(ctx context.Context) {
 	if !n.draining.CompareAndSwap(false, true) {
 		return

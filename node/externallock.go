@@ -21,9 +21,8 @@ const (
 	lockRetryDelay     = time.Second     // after an error that needs a change of the configuration
 )
 
-// externalLock is a lock outside the cluster that a leader must also hold to serve writes, for users who want
-// two systems to agree on the leader. Each leadership campaigns for it, and campaigns again when it loses the
-// lock.
+// externalLock is a lock outside the cluster that a leader must also hold to serve writes, for users who want two
+// systems to agree on the leader. Each leadership campaigns for it, also when it loses the lock.
 type externalLock struct {
 	n    *Node
 	gate client.Gate

@@ -139,10 +139,9 @@ func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, ter
 	return e.n.failover.ApproveTimeoutNow(ctx, by, term)
 }
 
-// MayStartElection reports whether this node may start elections by itself. It may not while it is about to
-// stop or part of a split brain. It may not if its record forbids it, or, before there is one, its
-// configuration. It may not while failover is paused, except for the cluster's first election. A drained node
-// may if no other node could lead, and transfers leadership then.
+// MayStartElection reports whether this node may start elections by itself. It may not while it stops, while it is part
+// of a split brain, if its record or, before there is one, its configuration forbids it, and while failover is paused,
+// except for the first election. A drained node may if no other node could lead, and transfers leadership then.
 func (e elections) MayStartElection() bool {
 	n := e.n
 	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {

@@ -34,8 +34,7 @@ func (s stream) isLive(e *sessionTimer, now time.Duration) bool {
 }
 
 // Detach ends the sessions of closed connections, immediately or after their grace, unless another connection holds
-// them. It returns when they have ended or are known to live on. After an error, usually CodeNoLeader, it must be
-// repeated.
+// them. It returns when they have ended or are known to live on, and must be repeated after an error.
 func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) error {
 	ends, unsure, err := k.detachAll(list)
 	if err != nil {

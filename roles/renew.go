@@ -23,9 +23,8 @@ func (k *SessionManager) Renew(ctx context.Context, ids []string) (state.Renewed
 	return k.RenewAttached(ctx, list)
 }
 
-// RenewAttached renews attached sessions, under the rules of Renew. Without an error, this leadership has recorded the
-// connections that name a stream. During the report window of a new leader they must be reported again, because unknown
-// connections end with their sessions. A passive connection does not renew its session.
+// RenewAttached is Renew for attached sessions. Without an error, this leadership has recorded the connections that
+// name a stream. In the report window of a new leader they must be reported again. A passive connection renews nothing.
 func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
 	a := k.beginRenewal(list)
 	if err := k.deps.Consensus.ReadBarrier(ctx); err != nil {
@@ -96,11 +95,10 @@ func (a pendingRenewal) release() {
 }
 
 // finishRenewal finishes renewals after the barrier. It returns the expirations in flight, whose results the caller
-// must await, and whether this leadership has recorded the connections. It looks up everything under the lock, so that
-// a renewal which comes after collectExpired sees what that has seen.
+// must await, and whether this leadership has recorded the connections. It looks up everything under the lock: a
+// renewal that comes after collectExpired sees what that has seen.
 //
-// If leadership has changed since the renewal arrived, the TTL counts from now. If this node no longer leads, the
-// next leader starts every TTL after the renewal arrived.
+// If leadership has changed since the renewal arrived, the TTL counts from now, or from the start of the next leader.
 func (k *SessionManager) finishRenewal(a pendingRenewal, list []cluster.Attachment) (out state.Renewed,
 	late []*pendingExpiry, noted bool,
 ) {

@@ -12,9 +12,8 @@ import (
 	"northstar/cluster"
 )
 
-// check collects the claims and evaluates them. Leadership may move between two claims, so a conflict of other
-// nodes is checked again with newer claims. A finding that makes this node step down takes effect immediately:
-// it does not depend on timing.
+// check collects the claims and evaluates them. Leadership may move between two claims, so a conflict of other nodes is
+// checked again. A finding that makes this node step down takes effect immediately.
 func (w *Detector) check(ctx context.Context) Report {
 	w.fetchLeaders(ctx)
 	answers := w.fetchLeader(ctx, w.peers())
@@ -63,9 +62,8 @@ func (w *Detector) peers() []cluster.NodeID {
 	return ids
 }
 
-// fetchLeaders probes servers without a recent claim, processes that share an ID, the configured address of
-// this node if it differs from the advertised one, and its own address if a peer reports its ID twice. The
-// responses are reported through OnHello.
+// fetchLeaders probes servers without a recent claim, processes that share an ID, the configured address of this node
+// if it differs, and its own address if a peer reports its ID twice. OnHello hears of the responses.
 func (w *Detector) fetchLeaders(ctx context.Context) {
 	now := time.Now()
 	w.mu.Lock()

@@ -71,9 +71,8 @@ type Command struct {
 	extension
 }
 
-// Idempotency executes a retried command only once. The first result of a Key is kept and returned for every later
-// command with the same Key and RequestHash. The same Key with another RequestHash is CodeBadRequest with status
-// 422.
+// Idempotency executes a retried command only once: later commands with the same Key and RequestHash get the first
+// result. The same Key with another RequestHash is CodeBadRequest with status 422.
 type Idempotency struct {
 	Key         string // 1 to MaxIdempotencyKey bytes, with the caller's identity
 	RequestHash []byte // of the request; at most MaxRequestHash bytes
@@ -155,10 +154,9 @@ type SettingsChange struct {
 	Operator     string // operator that set it
 }
 
-// Recovery begins a new generation after the permanent loss of a quorum. The lost nodes may have acknowledged
-// writes and granted roles that this state does not have. So every key gets a new revision above all of the
-// previous generation, all sessions end, all roles become vacant, and all watches end. Only a higher generation
-// than the state's has an effect. Otherwise the result has Created false and no error.
+// Recovery begins a new generation after the permanent loss of a quorum. The lost nodes may have acknowledged writes
+// and granted roles that this state does not have. So every key gets a new revision above all previous ones, and all
+// sessions, tenures and watches end. Only a higher generation has an effect; otherwise the result has Created false.
 type Recovery struct {
 	Generation cluster.Generation
 	Voters     []cluster.NodeID // become voters again when they have caught up

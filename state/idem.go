@@ -14,8 +14,7 @@ const (
 	maxIdempotencyKeys = 100_000
 )
 
-// idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue for the use of
-// copies.
+// idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue.
 //
 // Invariants: byKey and order hold the same entries, each key once; order is that of first application and of time.
 type idempotencyTable struct {

@@ -6,9 +6,8 @@ import (
 )
 
 // A restore or a recovery replaces the state and ends all its sessions. Their clients may still act for a role until
-// their own deadline, which is at most one TTL after the last renewal. So the role cannot be acquired for that TTL: its
-// lock delay. The leader measures it from the moment when it saw the new state. If several clients may act for one
-// role, the longest TTL counts.
+// their own deadline, at most one TTL after the last renewal. So the role cannot be acquired for its lock delay: that
+// TTL, the longest if several clients may act, which the leader measures from when it saw the new state.
 
 // After a recovery it is unknown which roles the lost nodes granted, and to whom. So every role, known or not, has
 // a lock delay: minRecoveryLockDelay, or the longest TTL of a session that took part in elections, at most

@@ -6,9 +6,8 @@ import (
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
 )
 
-// ownedKind is the kind of a thing that a session owns. The ownership index has one entry for each owned thing: the
-// session's ID, a NUL, the kind and the name. A session may own any number of keys. The index follows from keys, roles
-// and nodes, and is not part of a snapshot.
+// ownedKind is the kind of a thing that a session owns. The ownership index has one entry for each: the session's ID, a
+// NUL, the kind and the name. It follows from keys, roles and nodes, and is not part of a snapshot.
 type ownedKind byte
 
 const (

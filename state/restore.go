@@ -15,9 +15,8 @@ import (
 	"northstar/cluster"
 )
 
-// restoreRevisionGap is the increase of the revision at a restore. It is far greater than the number of writes in
-// flight. Some node may still apply and show one of those writes just before the restored state replaces it. No
-// watcher may continue from such a revision.
+// restoreRevisionGap is the increase of the revision at a restore, far greater than the number of writes in flight: a
+// node may still show one of those. No watcher may continue from such a revision.
 const restoreRevisionGap = 1 << 20
 
 // ReadFrom replaces the state with a snapshot and returns the size of the snapshot. An error leaves the state

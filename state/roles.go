@@ -36,14 +36,12 @@ type Role struct {
 	Elections     uint64      // number of elections
 	// TakeoverPending: the last tenure ended involuntarily. RoleElect ends the next candidate's delay.
 	TakeoverPending bool
-	// RevokedFrom is the session from which an operator took the role, or "". It may not know that yet, and act until
-	// its own deadline. Until it acknowledges (RoleRelease) or ends, no other session is elected. The session is not
-	// renewed meanwhile, so its deadline comes first. A held role has no RevokedFrom.
+	// RevokedFrom is the session from which an operator took the role, or "". It may act until its own deadline. Until
+	// it acknowledges (RoleRelease) or ends, it is not renewed and no other session is elected. A held role has none.
 	RevokedFrom string
-	// LockDelay is the TTL of the session that held the role in a state that a restore or a recovery replaced. That
-	// session no longer exists and cannot acknowledge, but its client may still act. No session is elected until the
-	// leader has measured the delay (RoleElect). A role that is held, revoked or TakeoverPending has no LockDelay. See
-	// View.LockDelay too.
+	// LockDelay is the TTL of the session that held the role in a state that a restore or a recovery replaced: its
+	// client may still act. No session is elected until the leader has measured the delay (RoleElect). A role that is
+	// held, revoked or TakeoverPending has none. See View.LockDelay too.
 	LockDelay time.Duration
 }
 

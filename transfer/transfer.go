@@ -19,9 +19,8 @@ type Consensus interface {
 	View() *state.View
 	// LeaderChanged returns a channel that is closed when the leader or its term changes.
 	LeaderChanged() <-chan struct{}
-	// TransferTo makes one library transfer to h.To. It returns nil when the target
-	// was seen leading. The target got a TimeoutNow only if the error is a
-	// TimeoutNowError that says so.
+	// TransferTo makes one library transfer to h.To. It returns nil when the target was seen leading. The target got a
+	// TimeoutNow only if the error is a TimeoutNowError that says so.
 	TransferTo(ctx context.Context, h cluster.TransferNotice) error
 }
 
