@@ -24,7 +24,7 @@ var wallClock = map[string]string{
 	"consensus/storage/setaside.go pruneArchives": "times of files, against each other",
 	"consensus/storage/checksum.go checksum":      "a checksum over the entry's own field",
 	"failover/leadertask.go leading":              "rate limit of hand-overs for slow disks; a time in the future is passed over",
-	"node/events.go pauseChanges":                 "shown",
+	"node/events.go addPause":                     "shown",
 	"node/failover.go failoverPhases":             "shown",
 	"node/hooks.go electionFields":                "shown",
 	"node/wire.go exportRole":                     "which roles the metrics show",

@@ -128,7 +128,7 @@ func answered(votes []cluster.Vote, id cluster.NodeID) bool {
 }
 
 // OnVoteResponse records a voter's response to this node. It does not block.
-func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, c.now()) }
+func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, time.Now()) }
 
 // Facts returns the candidacy of that term's election, which this node was in. A lost one may be of an earlier term.
 func (c *Controller) Facts(term uint64) CandidacyRecord {

@@ -85,7 +85,6 @@ type Controller struct {
 	cfg  Config
 	deps Deps
 	log  hclog.Logger
-	now  func() time.Time
 
 	began time.Time // when New was called
 
@@ -119,7 +118,7 @@ type cooldown struct {
 // New returns a Controller and starts no goroutine.
 func New(cfg Config, deps Deps) *Controller {
 	return &Controller{
-		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now, began: time.Now(),
+		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), began: time.Now(),
 		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1),
 		electionLimits: map[string]*rate.Limiter{},
 	}
@@ -148,11 +147,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		case <-changed:
 		case loss := <-c.losses:
 			if c.handleConnectionLoss(ctx, loss) {
-				quiet = c.now().Add(c.cfg.TimeoutMin)
+				quiet = time.Now().Add(c.cfg.TimeoutMin)
 			}
 		case <-timer.C:
 			if c.handleSilence(ctx) {
-				quiet = c.now().Add(c.cfg.TimeoutMin)
+				quiet = time.Now().Add(c.cfg.TimeoutMin)
 			}
 		}
 		timer.Stop()
@@ -191,7 +190,7 @@ func (c *Controller) clearDeadLeader() {
 	if mine.LeaderID != lost.id || mine.LeaderSilence < 0 {
 		return
 	}
-	if heard := c.now().Add(-mine.LeaderSilence); heard.Sub(at) <= c.cfg.TimeoutMin {
+	if heard := time.Now().Add(-mine.LeaderSilence); heard.Sub(at) <= c.cfg.TimeoutMin {
 		return // sent before the process died, perhaps
 	}
 	c.mu.Lock()
@@ -234,7 +233,7 @@ func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	if !c.cfg.Fast || mine.Role == cluster.Leader {
 		return maxCheckInterval
 	}
-	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(c.now()))
+	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(time.Now()))
 }
 
 // affectedBy reports whether this node follows the leader, or did when its own timer fired. A candidate that
@@ -270,7 +269,7 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 	if !c.affectedBy(mine, l) {
 		return true // this node leads, is a candidate or knows no leader: Raft's timers decide
 	}
-	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: c.now()}
+	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: time.Now()}
 	ev.DiskStalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
 	c.runFailover(ctx, ev, time.Time{})
 	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // a leader heard meanwhile may become silent any moment
@@ -304,12 +303,12 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 		if l.boot == "" {
 			c.leader.boot = loss.BootID
 		}
-		c.deadLeader, c.deadLeaderAt = c.leader, c.now()
+		c.deadLeader, c.deadLeaderAt = c.leader, time.Now()
 	}
 	l = c.leader
 	c.mu.Unlock()
 	// The first poll announces the dead process to all peers. One of them may need one more report.
 	c.runFailover(ctx, election.Evidence{Leader: l.id, BootID: l.boot, ProcessDead: true, Term: mine.Term, At: loss.At},
-		c.now())
+		time.Now())
 	return true
 }

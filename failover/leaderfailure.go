@@ -33,7 +33,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		if ctx.Err() != nil {
 			return
 		}
-		now := c.now()
+		now := time.Now()
 		if v.StartElection && ev.AgreedAt.IsZero() {
 			ev.AgreedAt = now
 		}
@@ -114,7 +114,7 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 	c.pollVoters(ctx, ev, servers, ask, func(answers map[cluster.NodeID]cluster.ReceivedClaim) (enough bool) {
 		seen, mine = answers, c.deps.Claim()
 		v = election.DecideElection(election.Input{
-			Now: c.now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(),
+			Now: time.Now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(),
 			Evidence: ev, Params: c.cfg.params(),
 		})
 		return ev.ProcessDead && v.StartElection && v.After == 0
@@ -204,7 +204,7 @@ func (c *Controller) pollTimeout() time.Duration {
 func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision,
 	mine cluster.Claim,
 ) {
-	now := c.now()
+	now := time.Now()
 	if !c.allowElection(ev, now) {
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
 		return
@@ -225,7 +225,7 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		c.log.Warn("cannot start election", "error", err)
 		return
 	}
-	c.book.markStarted(mine.Term+1, c.now())
+	c.book.markStarted(mine.Term+1, time.Now())
 }
 
 func describe(ranking []election.Ranked) []string {

@@ -69,7 +69,7 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 
 // leading returns the input of the transfer policy. It updates since when each peer has been fit.
 func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.LeaderView, election.OwnDisk) {
-	now := c.now()
+	now := time.Now()
 	st, view, claims := c.deps.Consensus.Status(), c.deps.Consensus.View(), c.deps.Peers.Claims()
 	in := election.LeaderView{
 		Now: now, Delay: c.cfg.TakeoverDelay, Paused: !view.AutoFailover(now), Params: c.cfg.params(),
@@ -142,7 +142,7 @@ func (c *Controller) DetachFromLeadership(reign context.Context) (context.Contex
 
 // startCooldown starts the pause after an attempt to transfer leadership.
 func (c *Controller) startCooldown(h cluster.TransferNotice, err error) {
-	now := c.now()
+	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cooldown.last = election.Cooldown(c.cooldown.last, c.cfg.TakeoverDelay, err == nil)

@@ -27,7 +27,7 @@ func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (clu
 		in.Survey = c.pollForRequest(ctx, o)
 	}
 	view := c.deps.Consensus.View()
-	in.Status, in.Members, in.Paused = c.deps.Consensus.Status(), view.Members(), !view.AutoFailover(c.now())
+	in.Status, in.Members, in.Paused = c.deps.Consensus.Status(), view.Members(), !view.AutoFailover(time.Now())
 	in.Transfers = view.Gaps(election.TriggerTransfer, election.TriggerPriority)
 	in.Elections = view.Gaps(election.TriggerConnectionLost, election.TriggerTimeout, election.TriggerManual,
 		election.TriggerEmergency)
@@ -54,7 +54,7 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 	if o.Action == cluster.ActionEmergency || o.Forwarded || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
 		wait = emergencyPollTimeout
 	}
-	began := c.now()
+	began := time.Now()
 	look := time.NewTicker(inFlightPollInterval)
 	defer look.Stop()
 	for {
@@ -67,7 +67,7 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 		case o.Target != "" && lost && inFlight(s, o.Target):
 			patience = c.cfg.TimeoutMin
 		}
-		if c.now().Sub(began) >= patience {
+		if time.Now().Sub(began) >= patience {
 			return s
 		}
 		select {
@@ -150,7 +150,7 @@ func triggerOf(action string) string {
 func (c *Controller) runRequestedElection(ctx context.Context, o cluster.LeadershipRequest,
 	p cluster.Plan,
 ) (cluster.TransferOutcome, error) {
-	began, old := c.now(), c.lastLeader().id
+	began, old := time.Now(), c.lastLeader().id
 	for try := range maxElectionAttempts {
 		if try > 0 {
 			if leader, _ := c.survey(ctx, emergencyPollTimeout).Leader(); leader != "" {
@@ -160,7 +160,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		mine := c.deps.Claim()
 		term := mine.Term
 		why := fmt.Sprintf("%s ordered by %s: %s", o.Action, o.Operator, o.Reason)
-		now := c.now()
+		now := time.Now()
 		leaderless := now // unless the leader is silent
 		if mine.LeaderSilence >= c.cfg.TimeoutMin {
 			leaderless = now.Add(-mine.LeaderSilence)
@@ -192,7 +192,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		st := c.deps.Consensus.Status()
 		return cluster.TransferOutcome{
 			OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term,
-			Duration: c.now().Sub(began),
+			Duration: time.Now().Sub(began),
 		}, nil
 	}
 	return cluster.TransferOutcome{},

@@ -32,7 +32,7 @@ func (c *Controller) AnnounceTransfer(ctx context.Context, h cluster.TransferNot
 // "". The message may be old, and the transfer cancelled: therefore the leader's notice must be recent, or this node
 // polls the leader.
 func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID, term uint64) (refuse string) {
-	now := c.now()
+	now := time.Now()
 	received := c.deps.Peers.Claims()[from]
 	if !c.announcesTransfer(received.Claim, term) || now.Sub(received.At) >= c.cfg.TimeoutMin {
 		received = c.freshClaim(ctx, from)
@@ -72,7 +72,7 @@ func (c *Controller) announcesTransfer(leader cluster.Claim, term uint64) bool {
 
 // ReclaimLeadership starts an election after this node transferred leadership to a node that does not lead.
 func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h cluster.TransferNotice) error {
-	now := c.now()
+	now := time.Now()
 	reason := fmt.Sprintf("node %s did not take over; node %s starts a new election", h.To, c.cfg.Self)
 	if h.Reason != "" {
 		reason += " (" + h.Reason + ")"
@@ -105,7 +105,7 @@ func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refus
 
 // LastResort reports whether this drained node may start an election after all. It does not block.
 func (c *Controller) LastResort() bool {
-	mine, now := c.deps.Claim(), c.now()
+	mine, now := c.deps.Claim(), time.Now()
 	if mine.LeaderID != "" {
 		return false
 	}

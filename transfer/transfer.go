@@ -40,7 +40,6 @@ type Transfer struct {
 	node        Consensus
 	opts        Options
 	log         hclog.Logger
-	now         func() time.Time
 	transferSem chan struct{} // capacity 1: one transfer at a time
 }
 
@@ -63,7 +62,7 @@ type Result struct {
 // New returns a Transfer.
 func New(node Consensus, opts Options) *Transfer {
 	return &Transfer{
-		node: node, opts: opts, log: opts.Logger.Named("transfer"), now: time.Now,
+		node: node, opts: opts, log: opts.Logger.Named("transfer"),
 		transferSem: make(chan struct{}, 1),
 	}
 }
@@ -85,7 +84,7 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 	default:
 		return cluster.TransferOutcome{}, inProgress("another transfer of leadership is in progress")
 	}
-	start := t.now()
+	start := time.Now()
 	st := t.node.Status()
 	if st.Role != cluster.Leader {
 		return cluster.TransferOutcome{}, cluster.Errorf(cluster.CodeNoLeader, "node %s does not lead", st.NodeID)
@@ -100,7 +99,7 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 	r := Result{Target: h.To, Err: t.run(ctx, st.Term, h)}
 	after := t.node.Status()
 	r.TransferOutcome = cluster.TransferOutcome{
-		OldLeader: st.NodeID, NewLeader: after.LeaderID, Term: after.Term, Duration: t.now().Sub(start),
+		OldLeader: st.NodeID, NewLeader: after.LeaderID, Term: after.Term, Duration: time.Now().Sub(start),
 	}
 	t.log.Info("transfer of leadership", "target", h.To, "leader", r.NewLeader, "term", r.Term, "took", r.Duration,
 		"error", r.Err)
