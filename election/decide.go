@@ -75,20 +75,20 @@ func DecideElection(in Input) Decision {
 	if v.Reason, v.After = in.selfObjection(); v.Reason != "" {
 		return v
 	}
-	others := in.others()
+	others, claims := in.others(), []cluster.Claim{in.Mine}
 	for _, s := range others {
-		reason, again := in.voterObjection(s)
-		if reason != "" {
-			v.Reason, v.After = reason, again
+		if v.Reason, v.After = in.voterObjection(s); v.Reason != "" {
 			return v
 		}
+		claims = append(claims, s.Claim)
 	}
-	agree := []cluster.Claim{in.Mine}
-	for _, s := range others {
-		if in.confirms(s.Claim) {
-			agree = append(agree, s.Claim)
+	var agree []string
+	for _, c := range claims {
+		if in.confirms(c) {
+			agree = append(agree, string(c.NodeID))
 		}
 	}
+	slices.Sort(agree)
 	voters := cluster.CountVoters(in.Servers)
 	switch waited := in.Mine.LeaderSilence; {
 	case in.Params.Lease && waited < in.Params.TimeoutMin:
@@ -97,26 +97,18 @@ func DecideElection(in Input) Decision {
 		return v
 	case !in.confirms(in.Mine), len(agree) < cluster.Quorum(voters):
 		v.After = Recheck
-		v.Reason = fmt.Sprintf("%d of %d voters report that leader %s is %s; %d are needed", count(agree, in.confirms),
-			voters,
+		v.Reason = fmt.Sprintf("%d of %d voters report that leader %s is %s; %d are needed", len(agree), voters,
 			in.Evidence.Leader, in.Evidence.adjective(), cluster.Quorum(voters))
 		return v
 	}
 	// Voters that have not noticed the failure are ranked too: they soon will. A candidate in a newer term is
 	// not, because it cannot start again before its own timer fires.
-	candidates := []cluster.Claim{in.Mine}
-	for _, s := range others {
-		if !in.isNewCandidate(s.Claim) {
-			candidates = append(candidates, s.Claim)
-		}
-	}
-	v.Ranking = in.Params.rank(candidates, in.Servers)
+	v.Ranking = in.Params.rank(slices.DeleteFunc(claims, in.isNewCandidate), in.Servers)
 	v.Rank = slices.IndexFunc(v.Ranking, func(r Ranked) bool { return r.ID == in.Mine.NodeID })
 	v.TermProgress = in.progress(others)
 	v.StartElection, v.After = true, in.remainingDelay(v, others)
 	v.Reason = fmt.Sprintf("leader %s is %s (reported by %s); rank %d (%s)", in.Evidence.Leader,
-		in.Evidence.adjective(),
-		names(agree), v.Rank+1, v.Ranking[v.Rank].Why)
+		in.Evidence.adjective(), strings.Join(agree, ", "), v.Rank+1, v.Ranking[v.Rank].Why)
 	return v
 }
 
@@ -230,7 +222,12 @@ func (in Input) confirms(c cluster.Claim) bool {
 // rank if an equal log would place them above this node.
 func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.Duration {
 	ahead := v.Ranking[:v.Rank]
-	lost := in.unwinnableTerms(others)
+	var lost []uint64 // terms whose candidate cannot win
+	for _, s := range others {
+		if in.isNewCandidate(s.Claim) && in.cannotWin(s.Claim, others) {
+			lost = append(lost, s.Claim.Term)
+		}
+	}
 	moves := func(c cluster.Claim) bool { return c.Term > in.Evidence.Term && !slices.Contains(lost, c.Term) }
 	moved, standing, late := moves(in.Mine), false, 0
 	for _, s := range others {
@@ -263,16 +260,6 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 		since = in.Now
 	}
 	return max(0, wait-in.Now.Sub(since))
-}
-
-// unwinnableTerms returns the terms whose candidate cannot win.
-func (in Input) unwinnableTerms(others []cluster.ReceivedClaim) (terms []uint64) {
-	for _, s := range others {
-		if in.isNewCandidate(s.Claim) && in.cannotWin(s.Claim, others) {
-			terms = append(terms, s.Claim.Term)
-		}
-	}
-	return terms
 }
 
 // cannotWin reports whether no majority is left for a candidate, without the dead leader and all voters with more
@@ -322,25 +309,6 @@ func (in Input) progress(others []cluster.ReceivedClaim) uint64 {
 		}
 	}
 	return 2*term + standing
-}
-
-func count(claims []cluster.Claim, is func(cluster.Claim) bool) int {
-	n := 0
-	for _, c := range claims {
-		if is(c) {
-			n++
-		}
-	}
-	return n
-}
-
-func names(claims []cluster.Claim) string {
-	ids := make([]string, len(claims))
-	for i, c := range claims {
-		ids[i] = string(c.NodeID)
-	}
-	slices.Sort(ids)
-	return strings.Join(ids, ", ")
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

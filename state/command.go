@@ -147,12 +147,7 @@ type MemberRemove struct {
 }
 
 // SettingsChange replaces the settings of automatic failover.
-type SettingsChange struct {
-	AutoFailover bool
-	PausedUntil  int64 // end of a pause (AutoFailover false), Unix nanoseconds; 0: no end
-	Reason       string
-	Operator     string // operator that set it
-}
+type SettingsChange Settings
 
 // Recovery begins a new generation after the permanent loss of a quorum. The lost nodes may have acknowledged writes
 // and granted roles that this state does not have. So every key gets a new revision above all previous ones, and all

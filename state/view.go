@@ -59,7 +59,7 @@ type Item struct {
 // Settings are the settings of the whole cluster.
 type Settings struct {
 	AutoFailover bool
-	PausedUntil  int64 // end of a pause, Unix nanoseconds; 0: no end
+	PausedUntil  int64 // end of a pause (AutoFailover false), Unix nanoseconds; 0: no end
 	Reason       string
 	Operator     string // operator that set them; "": initial settings
 }
