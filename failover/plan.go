@@ -167,11 +167,14 @@ func (in planInput) member(id cluster.NodeID) cluster.Member {
 	return cluster.Member{}
 }
 
-// expect adds how long writes will wait, from the gaps of similar cases.
+// expect adds how long writes will wait, from the gaps of similar cases, the shortest first.
 func (in planInput) expect(p *cluster.Plan, gaps []time.Duration) {
-	if p.Gap = expectedDowntime(gaps); p.Gap.Samples == 0 {
+	n := len(gaps)
+	if n == 0 {
 		warn(p, "no similar move is recorded in this cluster: the expected write gap is unknown")
+		return
 	}
+	p.Gap = cluster.Gap{Expected: gaps[n/2], Worst: gaps[n-1], Samples: n}
 }
 
 func warn(p *cluster.Plan, format string, args ...any) {
@@ -207,15 +210,6 @@ func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetO
 			return
 		}
 	}
-}
-
-// expectedDowntime estimates the write gap from recorded gaps, the shortest first.
-func expectedDowntime(gaps []time.Duration) cluster.Gap {
-	n := len(gaps)
-	if n == 0 {
-		return cluster.Gap{}
-	}
-	return cluster.Gap{Expected: gaps[n/2], Worst: gaps[n-1], Samples: n}
 }
 
 func leadsAlready(id cluster.NodeID) *cluster.Error {

@@ -3,6 +3,7 @@ package failover
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,7 +65,9 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 		switch answer, need := s.Responding(); {
 		case answer < need:
 			patience = c.cfg.TimeoutMax
-		case o.Target != "" && lost && inFlight(s, o.Target):
+		case o.Target != "" && lost && slices.ContainsFunc(s.TargetOptions(), func(c cluster.TargetOption) bool {
+			return c.ID == o.Target && c.LagEntries <= election.CaughtUp // what a leader may be sending to it
+		}):
 			patience = c.cfg.TimeoutMin
 		}
 		if time.Now().Sub(began) >= patience {
@@ -76,16 +79,6 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 			return s
 		}
 	}
-}
-
-// inFlight reports whether a node lags by no more than what a leader may be sending to it.
-func inFlight(s election.ClusterPoll, id cluster.NodeID) bool {
-	for _, ch := range s.TargetOptions() {
-		if ch.ID == id {
-			return ch.LagEntries <= election.CaughtUp
-		}
-	}
-	return false
 }
 
 // survey polls all servers, for at most wait, and waits for this node's Raft.

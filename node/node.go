@@ -72,10 +72,11 @@ func New(cfg Config, env Env) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, env: env.withDefaults(), restartRequested: make(chan struct{}, 1)}
 	n.log = n.env.Logger.With("node_id", string(cfg.ID))
-	var err error
-	if n.boot, err = newBootID(n.env.Entropy); err != nil {
-		return nil, err
+	var boot [8]byte
+	if _, err := io.ReadFull(n.env.Entropy, boot[:]); err != nil {
+		return nil, fmt.Errorf("read random bytes: %w", err)
 	}
+	n.boot = hex.EncodeToString(boot[:])
 	if err := n.build(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -204,14 +205,6 @@ func configProblem(err error) error {
 		return &Problem{Message: bad.Error()}
 	}
 	return err
-}
-
-func newBootID(entropy io.Reader) (string, error) {
-	var b [8]byte
-	if _, err := io.ReadFull(entropy, b[:]); err != nil {
-		return "", fmt.Errorf("read random bytes: %w", err)
-	}
-	return hex.EncodeToString(b[:]), nil
 }
 
 // Consensus returns the consensus node.

@@ -56,18 +56,16 @@ func (k *SessionManager) TrackWaiter(role, session string) (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.waiters[c]++
-	return func() { k.releaseWaiter(c) }
-}
-
-func (k *SessionManager) releaseWaiter(c candidacy) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.waiters[c]--; k.waiters[c] > 0 {
-		return
-	}
-	delete(k.waiters, c)
-	if r := k.leaderState; r != nil {
-		r.orphans[c] = r.clock.read(k.deps.Clock())
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.waiters[c]--; k.waiters[c] > 0 {
+			return
+		}
+		delete(k.waiters, c)
+		if r := k.leaderState; r != nil {
+			r.orphans[c] = r.clock.read(k.deps.Clock())
+		}
 	}
 }
 
@@ -84,15 +82,6 @@ func (k *SessionManager) Withdraw(ctx context.Context, role, session string) (*s
 		RoleWithdraw: &state.RoleWithdraw{Role: role, Session: session},
 	})
 	return result.Role, err
-}
-
-// markAllOrphaned marks every candidate as orphaned: no request waits here yet.
-func (r *leaderState) markAllOrphaned(view *state.View) {
-	for role := range view.RolesAfter("") {
-		for _, c := range role.Queue {
-			r.orphans[candidacy{role.Name, c.Session}] = 0
-		}
-	}
 }
 
 // electionLoop proposes due elections and withdrawals until ctx ends.

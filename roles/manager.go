@@ -108,7 +108,11 @@ func (k *SessionManager) startLeading() *leaderState {
 	}
 	view := k.deps.Consensus.View()
 	r.addNewSessions(view, 0)
-	r.markAllOrphaned(view)
+	for role := range view.RolesAfter("") {
+		for _, c := range role.Queue { // no request waits here yet
+			r.orphans[candidacy{role.Name, c.Session}] = 0
+		}
+	}
 	k.mu.Lock()
 	k.leaderState = r
 	k.mu.Unlock()

@@ -98,47 +98,38 @@ func (v *View) AuditCounts() AuditCounts {
 // AuditAfter yields the records with a Seq greater than since, oldest first.
 func (v *View) AuditAfter(since uint64) iter.Seq[*AuditRecord] {
 	return func(yield func(*AuditRecord) bool) {
-		var at [auditClasses]uint64 // position of the next record of each class
-		for i := range at {
-			at[i] = v.audit.rings[i].records.search(func(r *AuditRecord) bool { return r.Seq > since })
+		a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
+		later := func(r *AuditRecord) bool { return r.Seq > since }
+		for i, j := a.search(later), b.search(later); i < a.end || j < b.end; {
+			var next *AuditRecord
+			if j == b.end || i < a.end && a.at(i).Seq < b.at(j).Seq {
+				next = a.at(i)
+				i++
+			} else {
+				next = b.at(j)
+				j++
+			}
+			if !yield(next) {
+				return
+			}
 		}
-		v.audit.merge(at, false, yield)
 	}
 }
 
 // AuditBackward yields all records, newest first.
 func (v *View) AuditBackward(yield func(*AuditRecord) bool) {
-	var at [auditClasses]uint64 // position after the next record of each class
-	for i := range at {
-		at[i] = v.audit.rings[i].records.end
-	}
-	v.audit.merge(at, true, yield)
-}
-
-// merge yields the records of both classes in order of Seq, starting at the positions at.
-func (l *auditLog) merge(at [auditClasses]uint64, backward bool, yield func(*AuditRecord) bool) {
-	for {
+	a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
+	for i, j := a.end, b.end; i > a.first || j > b.first; {
 		var next *AuditRecord
-		from := 0
-		for i := range l.rings {
-			q, pos := &l.rings[i].records, at[i]
-			if backward {
-				pos--
-			}
-			if pos < q.first || pos >= q.end || at[i] == 0 && backward {
-				continue
-			}
-			if r := q.at(pos); next == nil || (r.Seq < next.Seq) != backward {
-				next, from = r, i
-			}
-		}
-		if next == nil || !yield(next) {
-			return
-		}
-		if backward {
-			at[from]--
+		if j == b.first || i > a.first && a.at(i-1).Seq > b.at(j-1).Seq {
+			i--
+			next = a.at(i)
 		} else {
-			at[from]++
+			j--
+			next = b.at(j)
+		}
+		if !yield(next) {
+			return
 		}
 	}
 }
