@@ -61,9 +61,6 @@ type Roster struct {
 // directory is on the roster cannot have been wiped, so any member may give it the ID. Without this rule, a leader that
 // crashed after committing the ID and before sending it would leave no electable node.
 func Admit(self, peer Peer, rec Record) Admission {
-	refuse := func(r Refusal, format string, args ...any) Admission {
-		return Admission{Refusal: r, Reason: fmt.Sprintf(format, args...)}
-	}
 	if peer.NodeID == self.NodeID {
 		return refuse(RefusedDuplicateID, "node ID %s is in use by another node (boot ID %s and %s)", self.NodeID,
 			self.BootID, peer.BootID)
@@ -104,14 +101,15 @@ func Admit(self, peer Peer, rec Record) Admission {
 	return a
 }
 
+func refuse(r Refusal, format string, args ...any) Admission {
+	return Admission{Refusal: r, Reason: fmt.Sprintf(format, args...)}
+}
+
 func admitWithoutID(self, peer Peer, rec Record) Admission {
 	starting := self.ClusterID == "" && peer.ClusterID == ""
 	if starting && self.Bootstrap != "" && peer.Bootstrap != "" && self.Bootstrap != peer.Bootstrap {
-		return Admission{
-			Refusal: RefusedBootstrap,
-			Reason: fmt.Sprintf(
-				"node %s has another initial-cluster or cluster-name than node %s: they must be the same on every first node", peer.NodeID, self.NodeID),
-		}
+		return refuse(RefusedBootstrap,
+			"node %s has another initial-cluster or cluster-name than node %s: they must be the same on every first node", peer.NodeID, self.NodeID)
 	}
 	if peer.ClusterID != "" {
 		return Admission{} // this node accepts the leader's entries, and its cluster ID with them
@@ -131,19 +129,13 @@ func MayRecordIncarnation(self, peer Peer) bool {
 
 func admitRecorded(peer Peer, rec Record) Admission {
 	if rec.Removed {
-		return Admission{
-			Refusal: RefusedRemoved,
-			Reason: fmt.Sprintf("node %s was removed from the cluster: add it again with an empty data directory",
-				peer.NodeID),
-		}
+		return refuse(RefusedRemoved, "node %s was removed from the cluster: add it again with an empty data directory",
+			peer.NodeID)
 	}
 	if rec.Incarnation != "" && rec.Incarnation != peer.Incarnation {
-		return Admission{
-			Refusal: RefusedIncarnation,
-			Reason: fmt.Sprintf(
-				"node %s is known with data directory %s and now has %s: if its disk was replaced, re-admit it",
-				peer.NodeID, rec.Incarnation, peer.Incarnation),
-		}
+		return refuse(RefusedIncarnation,
+			"node %s is known with data directory %s and now has %s: if its disk was replaced, re-admit it",
+			peer.NodeID, rec.Incarnation, peer.Incarnation)
 	}
 	return Admission{}
 }

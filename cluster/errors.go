@@ -63,15 +63,6 @@ var codes = map[Code]codeInfo{
 	CodeInternal:         {"ERR_INTERNAL", "internal error", http.StatusInternalServerError, false},
 }
 
-// Codes returns every code, for documents and tests, in no order.
-func Codes() []Code {
-	all := make([]Code, 0, len(codes))
-	for c := range codes {
-		all = append(all, c)
-	}
-	return all
-}
-
 // Name returns the symbolic name, such as ERR_NO_LEADER.
 func (c Code) Name() string { return codes[c].name }
 

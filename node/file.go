@@ -1,11 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"reflect"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,10 +52,10 @@ func readFile(name string) (*file, []error) {
 		}
 	}
 	r.take(tree, "")
-	sort.SliceStable(r.problems, func(i, j int) bool { return r.problems[i].line < r.problems[j].line })
+	slices.SortStableFunc(r.problems, func(a, b *Problem) int { return cmp.Compare(a.line, b.line) })
 	errs := make([]error, len(r.problems))
 	for i, p := range r.problems {
-		errs[i] = &p.Problem
+		errs[i] = p
 	}
 	return f, errs
 }
@@ -64,12 +65,7 @@ type fileReader struct {
 	lines    map[string]int
 	known    map[string]Key
 	sections map[string]bool
-	problems []*fileProblem
-}
-
-type fileProblem struct {
-	Problem
-	line int
+	problems []*Problem
 }
 
 func (r *fileReader) take(tree map[string]any, section string) {
@@ -98,9 +94,7 @@ func (r *fileReader) take(tree map[string]any, section string) {
 
 func (r *fileReader) problem(key, value, message string) {
 	line := r.lines[key]
-	r.problems = append(r.problems, &fileProblem{
-		Problem: Problem{Key: key, Value: value, Message: message, Source: r.file.source(line)}, line: line,
-	})
+	r.problems = append(r.problems, &Problem{key, value, r.file.source(line), message, line})
 }
 
 // text returns the value of a key as a flag would have it, and false if the type is wrong.

@@ -24,6 +24,7 @@ type Problem struct {
 	Value   string // as given; "" if absent
 	Source  string // where it was set; "" for a default
 	Message string // the error, or the allowed values
+	line    int    // in the file
 }
 
 // Error returns one line: key, value, allowed values, source.
@@ -104,7 +105,8 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 	}
 	l.sources[key.Name] = source
 	scratch := reflect.New(flag.Target.Type()).Elem()
-	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan(value)}, scratch); err != nil {
+	scan := &kong.DecodeContext{Value: flag.Value, Scan: kong.Scan().PushTyped(value, kong.FlagValueToken)}
+	if err := flag.Mapper.Decode(scan, scratch); err != nil {
 		l.invalidKeys[key.Name] = true
 		l.problems = append(l.problems, &Problem{
 			Key: key.Name, Value: key.show(value), Source: source,
@@ -113,10 +115,6 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 		return nil, nil
 	}
 	return value, nil
-}
-
-func scan(value string) *kong.Scanner {
-	return kong.Scan().PushTyped(value, kong.FlagValueToken)
 }
 
 // lookup returns the value of a key from environment or file.

@@ -207,46 +207,33 @@ func (v *validator) storage() {
 
 func (v *validator) security() {
 	c := v.cfg
-	set, readable := 0, 0
-	for _, f := range []struct{ key, file string }{
-		{"tls.cert", c.TLS.Cert},
-		{"tls.key", c.TLS.Key},
-		{"tls.ca", c.TLS.CA},
-	} {
-		if f.file == "" {
-			v.require(c.TLS == (TLSConfig{}), f.key, nil,
+	files, readable := map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key, "tls.ca": c.TLS.CA}, 0
+	for _, key := range []string{"tls.cert", "tls.key", "tls.ca"} {
+		if files[key] == "" {
+			v.require(c.TLS == (TLSConfig{}), key, nil,
 				"required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
-			continue
+		} else if _, err := os.ReadFile(files[key]); err != nil {
+			v.problem(key, files[key], "%v", err)
+		} else {
+			readable++
 		}
-		set++
-		if _, err := os.ReadFile(f.file); err != nil {
-			v.problem(f.key, f.file, "%v", err)
-			continue
-		}
-		readable++
 	}
-	if readable == 3 {
-		v.certificate()
+	if readable == len(files) {
+		if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
+			v.problem(key, files[key], "%v", err)
+		}
 	}
 	if c.Auth.Tokens != "" {
 		if err := checkTokens(c.Auth.Tokens); err != nil {
 			v.problem("auth.tokens", c.Auth.Tokens, "%v", err)
 		}
 	}
-	if c.Insecure || set == 3 {
+	if c.Insecure || c.TLS.Enabled() {
 		return // with a CA, client certificates are accepted in addition to tokens
 	}
 	for _, a := range []struct{ key, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}} {
 		v.require(checkListen(a.addr) != nil || loopback(a.addr), a.key, a.addr,
 			"not a loopback address: set tls.cert, tls.key and tls.ca, or insecure=true (no authentication)")
-	}
-}
-
-func (v *validator) certificate() {
-	c := v.cfg
-	if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
-		files := map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key, "tls.ca": c.TLS.CA}
-		v.problem(key, files[key], "%v", err)
 	}
 }
 
