@@ -34,9 +34,9 @@ func leaderEvent(id cluster.NodeID, term uint64) cluster.Event {
 	if id == "" {
 		return cluster.Event{Type: "election", Term: term, Message: "no leader known"}
 	}
+	message := fmt.Sprintf("node %s leads in term %d", id, term)
 	return cluster.Event{
-		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id,
-			term), Fields: map[string]any{"leader_id": string(id)},
+		Type: "election", Term: term, Message: message, Fields: map[string]any{"leader_id": string(id)},
 	}
 }
 

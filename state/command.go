@@ -170,7 +170,7 @@ type payload interface {
 	apply(w *txn) Result
 }
 
-// kindInfo describes a kind. The zero kindInfo is that of an unknown kind.
+// kindInfo describes a kind.
 type kindInfo struct {
 	version uint32 // command version that introduced the kind
 	// payload returns the payload in a command, nil if it has none. With create it first sets an empty payload.
@@ -226,7 +226,7 @@ func kindOf[T any, P interface {
 }
 
 func (k Kind) info() *kindInfo {
-	if int(k) < len(kinds) {
+	if int(k) < len(kinds) && kinds[k].payload != nil {
 		return &kinds[k]
 	}
 	return k.extension()
@@ -236,17 +236,12 @@ func (k Kind) info() *kindInfo {
 func (k Kind) ofSessions() bool { return k >= KindSessionCreate && k <= KindAppNodeRemove }
 
 // payload returns the payload of the kind, nil if there is none.
-func (c *Command) payload() payload { return c.payloadOf(false) }
+func (c *Command) payload() payload { return c.Kind.info().payload(c, false) }
 
 // newPayload creates an empty payload of the kind. It returns nil for an unknown kind.
-func (c *Command) newPayload() payload { return c.payloadOf(true) }
+func (c *Command) newPayload() payload { return c.Kind.info().payload(c, true) }
 
-func (c *Command) payloadOf(create bool) payload {
-	if k := c.Kind.info(); k.payload != nil {
-		return k.payload(c, create)
-	}
-	return nil
-}
+var unknownKind = kindInfo{payload: func(*Command, bool) payload { return nil }}
 
 // Administrative reports whether the kind may change members, settings or the cluster's identity.
 func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }

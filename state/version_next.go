@@ -19,7 +19,7 @@ type extension struct {
 	Note *Note
 }
 
-var unknownKind, noteKind = kindInfo{}, kindOf(5, func(c *Command) **Note { return &c.Note })
+var noteKind = kindOf(5, func(c *Command) **Note { return &c.Note })
 
 func (k Kind) extension() *kindInfo {
 	if k == KindNote {

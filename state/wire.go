@@ -133,6 +133,14 @@ func (c *codec) putBytesHead(num, size int) {
 	c.putUvarint(uint64(size))
 }
 
+// putSized writes a record after its length (4 bytes, little endian).
+func (c *codec) putSized(r record) {
+	at := len(c.buf)
+	c.buf = append(c.buf, 0, 0, 0, 0)
+	r.fields(c)
+	binary.LittleEndian.PutUint32(c.buf[at:], uint32(len(c.buf)-at-4))
+}
+
 // Functions that declare a field. Those with Always also write a zero value, which the others omit.
 
 func numberAlways[T ~uint32 | ~uint64 | ~int | ~int64](c *codec, num int, v *T) {
