@@ -233,7 +233,7 @@ func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	if !c.cfg.Fast || mine.Role == cluster.Leader {
 		return maxCheckInterval
 	}
-	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(time.Now()))
+	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), time.Until(quiet))
 }
 
 // affectedBy reports whether this node follows the leader, or did when its own timer fired. A candidate that

@@ -70,7 +70,7 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 		}):
 			patience = c.cfg.TimeoutMin
 		}
-		if time.Now().Sub(began) >= patience {
+		if time.Since(began) >= patience {
 			return s
 		}
 		select {
@@ -185,7 +185,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		st := c.deps.Consensus.Status()
 		return cluster.TransferOutcome{
 			OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term,
-			Duration: time.Now().Sub(began),
+			Duration: time.Since(began),
 		}, nil
 	}
 	return cluster.TransferOutcome{},

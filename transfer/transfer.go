@@ -99,7 +99,7 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 	r := Result{Target: h.To, Err: t.run(ctx, st.Term, h)}
 	after := t.node.Status()
 	r.TransferOutcome = cluster.TransferOutcome{
-		OldLeader: st.NodeID, NewLeader: after.LeaderID, Term: after.Term, Duration: time.Now().Sub(start),
+		OldLeader: st.NodeID, NewLeader: after.LeaderID, Term: after.Term, Duration: time.Since(start),
 	}
 	t.log.Info("transfer of leadership", "target", h.To, "leader", r.NewLeader, "term", r.Term, "took", r.Duration,
 		"error", r.Err)
