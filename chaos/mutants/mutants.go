@@ -6,9 +6,7 @@ package mutants
 import (
 	"embed"
 	"fmt"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,22 +36,10 @@ type hunk struct {
 	lines []string
 }
 
-// fuzz is how many lines of context may have changed on either side of a hunk.
-const fuzz = 3
-
-// edit returns the hunk without so many lines of context at each end.
-func (h hunk) edit(without int) overlay.Edit {
-	lines := h.lines
-	for range without {
-		if len(lines) > 0 && lines[0][0] == ' ' {
-			lines = lines[1:]
-		}
-		if n := len(lines); n > 0 && lines[n-1][0] == ' ' {
-			lines = lines[:n-1]
-		}
-	}
+// edit returns the hunk as the replacement of its old lines by its new ones.
+func (h hunk) edit() overlay.Edit {
 	e := overlay.Edit{File: h.file}
-	for _, line := range lines {
+	for _, line := range h.lines {
 		if line[0] != '+' {
 			e.Old += line[1:]
 		}
@@ -64,23 +50,14 @@ func (h hunk) edit(without int) overlay.Edit {
 	return e
 }
 
-// Edits fits the patch to the sources below root. It uses as much of the context
-// as the sources still have. It also returns edits that do not match: the code that
-// applies them reports the error.
-func (m Mutant) Edits(root string) (overlay.Set, error) {
+// Edits returns the patch as edits of the sources below root. The code that applies them reports those that do not
+// match.
+func (m Mutant) Edits(root string) overlay.Set {
 	set := overlay.Set{Root: root}
 	for _, h := range m.hunks {
-		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(h.file)))
-		if err != nil {
-			return set, err
-		}
-		e := h.edit(0)
-		for without := 1; without <= fuzz && strings.Count(string(text), e.Old) != 1; without++ {
-			e = h.edit(without)
-		}
-		set.Edits = append(set.Edits, e)
+		set.Edits = append(set.Edits, h.edit())
 	}
-	return set, nil
+	return set
 }
 
 // Find reads one.

@@ -67,11 +67,7 @@ func planted(name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := m.Edits(root)
-	if err != nil {
-		return nil, err
-	}
-	file, err := overlay.Write(binDir, set)
+	file, err := overlay.Write(binDir, m.Edits(root))
 	return []string{"-overlay", file}, err
 }
 

@@ -118,11 +118,7 @@ func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, e
 	if err != nil {
 		return detection{}, err
 	}
-	edits, err := m.Edits(filepath.Dir(root))
-	if err != nil {
-		return detection{}, err
-	}
-	bin, err := buildExact(ctx, dir, edits)
+	bin, err := buildExact(ctx, dir, m.Edits(filepath.Dir(root)))
 	if err != nil {
 		return detection{}, err
 	}
