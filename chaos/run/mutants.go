@@ -18,8 +18,8 @@ import (
 	"northstar/chaos/mutants"
 )
 
-// runMutants builds the simulation with one bug after the other, and wants each
-// to be found within its budget.
+// runMutants builds the simulation with all mutants, and expects each to be found within its budget. The mutants that
+// only tests of processes find get programs of their own.
 func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	only := fs.String("only", "", "these, separated by commas; absent: all")
@@ -36,6 +36,10 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	bin, err := buildMutants(ctx, dir, all)
+	if err != nil {
+		return err
+	}
 	work := make(chan mutants.Mutant, len(all))
 	for _, m := range all {
 		work <- m
@@ -50,7 +54,7 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	for range *procs {
 		wg.Go(func() {
 			for m := range work {
-				f, err := findMutant(ctx, filepath.Join(dir, m.Name), m)
+				f, err := findMutant(ctx, bin, m)
 				mu.Lock()
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
@@ -66,6 +70,20 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	}
 	wg.Wait()
 	return errors.Join(missed...)
+}
+
+// buildMutants builds the simulation with those of the mutants that it can find.
+func buildMutants(ctx context.Context, dir string, all []mutants.Mutant) (string, error) {
+	root, err := goEnv(ctx, "GOMOD")
+	if err != nil {
+		return "", err
+	}
+	simulated := slices.DeleteFunc(slices.Clone(all), func(m mutants.Mutant) bool { return m.Test != "" })
+	sources, err := mutants.Shared(filepath.Dir(root), simulated)
+	if err != nil {
+		return "", err
+	}
+	return buildExact(ctx, dir, sources)
 }
 
 func chooseMutants(only string) ([]mutants.Mutant, error) {
@@ -106,30 +124,19 @@ func nth(n int) string {
 	return fmt.Sprintf("number %d", n)
 }
 
-// findMutant runs runs of a mutant until one of its invariants breaks.
-func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return detection{}, err
-	}
+// findMutant runs runs of a mutant until one of its invariants breaks. bin has the mutants of the simulation.
+func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, error) {
 	if m.Test != "" {
 		return findMutantInProcesses(ctx, m)
 	}
-	root, err := goEnv(ctx, "GOMOD")
-	if err != nil {
-		return detection{}, err
-	}
-	bin, err := buildExact(ctx, dir, m.Edits(filepath.Dir(root)))
-	if err != nil {
-		return detection{}, err
-	}
-	defer func() { _ = os.Remove(bin) }()
 	start := time.Now()
 	f := detection{}
 	var other string
 	for f.violated == "" && f.runs < m.MaxSeeds && ctx.Err() == nil {
 		f.seed = m.Seed + uint64(f.runs)
 		f.runs++
-		err := simProcess{bin: bin, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
+		p := simProcess{bin: bin, mutant: m.Name, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}
+		err := p.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
 				if i := slices.IndexFunc(
 					m.Invariants, func(b string) bool { return strings.HasPrefix(v, b+" violated") },
