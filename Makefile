@@ -50,8 +50,8 @@ chaos: ## a few minutes of both: simulation runs of every scenario, then real pr
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
 	NORTHSTAR_CHAOS_FIGURES=1 NORTHSTAR_CHAOS_SECONDS=$(or $(SECONDS),3600) NORTHSTAR_CHAOS_NODES=$(or $(NODES),3) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 0
 
-mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b
-	$(GO) run ./chaos/run mutants -only '$(ONLY)'
+mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b; UPDATE=1 begins with the seeds that found them from now on
+	$(GO) run ./chaos/run mutants $(if $(UPDATE),-update) -only '$(ONLY)'
 
 chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mixed, optionally with FAULTS=2,5 alone
 	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))

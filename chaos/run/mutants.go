@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	only := fs.String("only", "", "these, separated by commas; absent: all")
 	procs := fs.Int("procs", runtime.NumCPU(), "mutants at a time: each uses one core")
+	update := fs.Bool("update", false, "begin with the seed that found it from now on: in its patch and in docs/testing.md")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -36,7 +38,12 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	bin, err := buildMutants(ctx, dir, all)
+	root, err := goEnv(ctx, "GOMOD")
+	if err != nil {
+		return err
+	}
+	root = filepath.Dir(root)
+	bin, err := buildMutants(ctx, dir, root, all)
 	if err != nil {
 		return err
 	}
@@ -56,6 +63,9 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 			for m := range work {
 				f, err := findMutant(ctx, bin, m)
 				mu.Lock()
+				if err == nil && *update && m.Test == "" {
+					err = record(root, m, f)
+				}
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
 				} else {
@@ -73,13 +83,9 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // buildMutants builds the simulation with those of the mutants that it can find.
-func buildMutants(ctx context.Context, dir string, all []mutants.Mutant) (string, error) {
-	root, err := goEnv(ctx, "GOMOD")
-	if err != nil {
-		return "", err
-	}
+func buildMutants(ctx context.Context, dir, root string, all []mutants.Mutant) (string, error) {
 	simulated := slices.DeleteFunc(slices.Clone(all), func(m mutants.Mutant) bool { return m.Test != "" })
-	sources, err := mutants.Shared(filepath.Dir(root), simulated)
+	sources, err := mutants.Shared(root, simulated)
 	if err != nil {
 		return "", err
 	}
@@ -115,6 +121,30 @@ func (f detection) in(m mutants.Mutant) string {
 		return fmt.Sprintf("`%s`, seed %d, up to %d faults", m.Test, f.seed, m.MaxSeeds)
 	}
 	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Scenario, m.Nodes, f.seed, nth(f.runs), m.MaxSeeds)
+}
+
+// record makes the seed that found a mutant the first of its patch, and changes its row in the documentation.
+func record(root string, m mutants.Mutant, f detection) error {
+	m.Seed, f.runs = f.seed, 1
+	patch := filepath.Join(root, "chaos", "mutants", "patches", m.Name+".patch")
+	page := filepath.Join(root, "docs", "testing.md")
+	return errors.Join(
+		replaceIn(patch, `(?m)^Seed: \d+$`, fmt.Sprintf("Seed: %d", m.Seed)),
+		replaceIn(page, "(?m)^(\\| `"+m.Name+"` \\|[^|]*\\|).*(\\|[^|]*\\|)$",
+			fmt.Sprintf("${1} %s | %s ${2}", f.in(m), f.violated)),
+	)
+}
+
+func replaceIn(file, pattern, by string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	re := regexp.MustCompile(pattern)
+	if !re.Match(text) {
+		return fmt.Errorf("%s has no line %s", file, pattern)
+	}
+	return os.WriteFile(file, re.ReplaceAll(text, []byte(by)), 0o600)
 }
 
 func nth(n int) string {
