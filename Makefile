@@ -50,8 +50,8 @@ chaos: ## a few minutes of both: simulation runs of every scenario, then real pr
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
 	NORTHSTAR_CHAOS_FIGURES=1 NORTHSTAR_CHAOS_SECONDS=$(or $(SECONDS),3600) NORTHSTAR_CHAOS_NODES=$(or $(NODES),3) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 0
 
-mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b; UPDATE=1 begins with the seeds that found them from now on
-	$(GO) run ./chaos/run mutants $(if $(UPDATE),-update) -only '$(ONLY)'
+mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b, or those with a BUDGET=500 of seeds at most; UPDATE=1 begins with the seeds that found them from now on
+	$(GO) run ./chaos/run mutants $(if $(UPDATE),-update) $(if $(BUDGET),-budget $(BUDGET)) -only '$(ONLY)'
 
 chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mixed, optionally with FAULTS=2,5 alone
 	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))
@@ -66,7 +66,7 @@ fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	done | xargs -P 2 -L 1 sh -c 'echo "== $$0 $$1"; \
 	  exec $(GO) test -run "^$$" -fuzz "^$$1\$$" -fuzztime $(or $(FUZZTIME),30s) -parallel 1 $$0'
 
-nightly: ## what CI leaves out, for some hours: all mutants, every scenario, real processes, long fuzzing, flaky tests
+nightly: ## what CI leaves out, for some hours: all planted bugs, many runs of every scenario, real processes, long fuzzing, flaky tests
 	@failed=; for step in mutants 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi

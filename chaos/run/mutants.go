@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,12 +26,13 @@ import (
 func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	only := fs.String("only", "", "these, separated by commas; absent: all")
+	budget := fs.Int("budget", math.MaxInt, "without -only, those that at most so many seeds are to find")
 	procs := fs.Int("procs", runtime.NumCPU(), "mutants at a time: each uses one core")
 	update := fs.Bool("update", false, "begin with the seed that found it from now on: in its patch and in docs/testing.md")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	all, err := chooseMutants(*only)
+	all, err := chooseMutants(*only, *budget)
 	if err != nil {
 		return err
 	}
@@ -38,12 +41,7 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	root, err := goEnv(ctx, "GOMOD")
-	if err != nil {
-		return err
-	}
-	root = filepath.Dir(root)
-	bin, err := buildMutants(ctx, dir, root, all)
+	root, bin, err := buildMutants(ctx, dir, all)
 	if err != nil {
 		return err
 	}
@@ -82,19 +80,33 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	return errors.Join(missed...)
 }
 
-// buildMutants builds the simulation with those of the mutants that it can find.
-func buildMutants(ctx context.Context, dir, root string, all []mutants.Mutant) (string, error) {
+// longestFirst orders mutants by the time that they may take: those of processes, then those with the most seeds.
+func longestFirst(a, b mutants.Mutant) int {
+	return cmp.Or(strings.Compare(b.Test, a.Test), cmp.Compare(b.MaxSeeds, a.MaxSeeds))
+}
+
+// buildMutants builds the simulation with those of the mutants that it can find. It also returns the module's
+// directory.
+func buildMutants(ctx context.Context, dir string, all []mutants.Mutant) (root, bin string, err error) {
+	module, err := goEnv(ctx, "GOMOD")
+	if err != nil {
+		return "", "", err
+	}
+	root = filepath.Dir(module)
 	simulated := slices.DeleteFunc(slices.Clone(all), func(m mutants.Mutant) bool { return m.Test != "" })
 	sources, err := mutants.Shared(root, simulated)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return buildExact(ctx, dir, sources)
+	bin, err = buildExact(ctx, dir, sources)
+	return root, bin, err
 }
 
-func chooseMutants(only string) ([]mutants.Mutant, error) {
-	all, err := mutants.All()
-	if err != nil || only == "" {
+func chooseMutants(only string, budget int) ([]mutants.Mutant, error) {
+	if only == "" {
+		all, err := mutants.All()
+		all = slices.DeleteFunc(all, func(m mutants.Mutant) bool { return m.MaxSeeds > budget })
+		slices.SortStableFunc(all, longestFirst)
 		return all, err
 	}
 	var chosen []mutants.Mutant
