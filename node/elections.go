@@ -50,8 +50,9 @@ func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, ter
 
 // MayStartElection reports whether this node may start elections by itself. It may not while it is about to
 // stop or part of a split brain. It may not if its record forbids it, or, before there is one, its
-// configuration. It may not while failover is paused, except for the cluster's first election. A drained node
-// may if no other node could lead, and transfers leadership then.
+// configuration. It may not while failover is paused, with two exceptions: the cluster's first election, and the
+// last leader, which was stopped or cut off for a while. A drained node may if no other node could lead, and
+// transfers leadership then.
 func (e elections) MayStartElection() bool {
 	n := e.n
 	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
@@ -62,7 +63,7 @@ func (e elections) MayStartElection() bool {
 	if m, ok := view.Member(n.cfg.ID); ok {
 		priority, eligible = m.Priority, m.Eligible && (m.Lifecycle != cluster.Draining || n.failover.LastResort())
 	}
-	return priority > 0 && eligible && n.autoFailoverEnabled()
+	return priority > 0 && eligible && (n.autoFailoverEnabled() || n.consensus.LedLast())
 }
 
 func (e elections) MayVote() bool { return e.n.consensus.MayVote() && e.n.splitBrain.MayVote() }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"northstar/cluster"
 	"northstar/state"
 	"northstar/telemetry"
+	"northstar/transport"
 )
 
 func TestOneNodeFromStartToStop(t *testing.T) {
@@ -96,7 +98,8 @@ func TestDrain_ByOperator(t *testing.T) {
 	yes, no := true, false
 	patch := func(p cluster.MemberPatch) {
 		eventually(t, "the record is changed", func() bool {
-			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, p) == nil
+			return leader(t, nodes).Consensus().ChangeMember(t.Context(),
+				cluster.MemberChange{ID: old.cfg.ID, Patch: &p}) == nil
 		})
 	}
 	for i := range 5 {
@@ -144,7 +147,8 @@ func TestHandOver_IneligibleLeader(t *testing.T) {
 	} {
 		old := leader(t, nodes)
 		eventually(t, "the record is changed", func() bool {
-			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, patch) == nil
+			return leader(t, nodes).Consensus().ChangeMember(t.Context(),
+				cluster.MemberChange{ID: old.cfg.ID, Patch: &patch}) == nil
 		})
 		eventually(t, "another node leads", func() bool {
 			st := old.Consensus().Status()
@@ -309,6 +313,56 @@ func TestPausedFailover(t *testing.T) {
 			}
 		}
 	}
+}
+
+// cutOff drops the Raft messages from and to one node.
+type cutOff struct{ id atomic.Value } // cluster.NodeID; "": none
+
+func (c *cutOff) Outgoing(m transport.Message) transport.Fault {
+	id, _ := c.id.Load().(cluster.NodeID)
+	return transport.Fault{Drop: id != "" && (m.From == id || m.To == id)}
+}
+
+// TestPausedFailover_LastLeaderReturns: failover is paused, and the leader is cut off until it has stepped down. When
+// it is back it leads again, and no other node has.
+func TestPausedFailover_LastLeaderReturns(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Failover.Auto = false })
+	cut := &cutOff{}
+	for _, n := range nodes {
+		n.env.Faults = cut
+		n.start()
+	}
+	old := leader(t, nodes)
+	eventually(t, "the pause is known everywhere", func() bool {
+		for _, n := range nodes {
+			if n.Consensus().View().ClusterID() == "" || n.autoFailoverEnabled() {
+				return false
+			}
+		}
+		return true
+	})
+	term := old.Consensus().Status().Term
+	cut.id.Store(old.cfg.ID)
+	eventually(t, "no leader is known", func() bool {
+		for _, n := range nodes {
+			if n.Consensus().Status().LeaderID != "" {
+				return false
+			}
+		}
+		return true
+	})
+	want(t, plain, "GET", "http://"+old.HTTPAddr()+"/status", "", 200, "northstarctl failover")
+	cut.id.Store(cluster.NodeID(""))
+	eventually(t, "the last leader leads again", func() bool {
+		for _, n := range nodes {
+			if st := n.Consensus().Status(); st.Role == cluster.Leader && n != old {
+				t.Fatalf("%s leads", n.cfg.ID)
+			}
+		}
+		st := old.Consensus().Status()
+		return st.Role == cluster.Leader && st.Term > term
+	})
 }
 
 func TestJoinWithFreePorts(t *testing.T) {

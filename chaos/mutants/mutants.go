@@ -1,6 +1,5 @@
-// Package mutants holds bugs: for each guard that matters a patch that takes it
-// away, and the scenario that has to show it. No program is built with them
-// but those that prove that the suite finds them.
+// Package mutants holds bugs: for each guard that matters a patch that takes it away, and the scenario that has to
+// show it. No program is built with them but those that prove that the suite finds them.
 package mutants
 
 import (
@@ -27,38 +26,11 @@ type Mutant struct {
 	Invariants []string // the invariants of which one must break
 	MaxSeeds   int      // seeds within which it must
 	Seed       uint64   // the first of these; with the sources of that day it was enough
-	hunks      []hunk
+	diff       string
 }
 
-// hunk is one change of a file: lines with a ' ', '-' or '+' before them.
-type hunk struct {
-	file  string
-	lines []string
-}
-
-// edit returns the hunk as the replacement of its old lines by its new ones.
-func (h hunk) edit() overlay.Edit {
-	e := overlay.Edit{File: h.file}
-	for _, line := range h.lines {
-		if line[0] != '+' {
-			e.Old += line[1:]
-		}
-		if line[0] != '-' {
-			e.New += line[1:]
-		}
-	}
-	return e
-}
-
-// Edits returns the patch as edits of the sources below root. The code that applies them reports those that do not
-// match.
-func (m Mutant) Edits(root string) overlay.Set {
-	set := overlay.Set{Root: root}
-	for _, h := range m.hunks {
-		set.Edits = append(set.Edits, h.edit())
-	}
-	return set
-}
+// Edits returns the patch as edits of the sources below root.
+func (m Mutant) Edits(root string) overlay.Set { return overlay.Patch(root, m.diff) }
 
 // Find reads one.
 func Find(name string) (Mutant, error) {
@@ -94,8 +66,7 @@ func All() ([]Mutant, error) {
 	return all, nil
 }
 
-// parse reads a unified diff with a head of its own: lines "Name: value", then an
-// empty one.
+// parse reads a unified diff with a head of its own: lines "Name: value", then an empty one.
 func parse(name, text string) (Mutant, error) {
 	m := Mutant{Name: name}
 	head, diff, ok := strings.Cut(text, "\n\n")
@@ -108,9 +79,9 @@ func parse(name, text string) (Mutant, error) {
 			return m, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	m.hunks = hunks(diff)
+	m.diff = diff
 	if m.Mitigation == "" || (m.Scenario == "") == (m.Test == "") || len(m.Invariants) == 0 || m.MaxSeeds == 0 ||
-		len(m.hunks) == 0 {
+		!strings.Contains(diff, "\n@@") {
 		return m, fmt.Errorf("a part of the head is missing, or there is no change: %+v", m)
 	}
 	return m, nil
@@ -134,22 +105,4 @@ func (m *Mutant) set(key, value string) (err error) {
 		err = fmt.Errorf("there is no such key")
 	}
 	return err
-}
-
-// hunks takes a unified diff apart. Where in its file a hunk stands is found by its
-// text, which must be there once.
-func hunks(diff string) (all []hunk) {
-	file := ""
-	for line := range strings.Lines(diff) {
-		switch {
-		case strings.HasPrefix(line, "--- "):
-		case strings.HasPrefix(line, "+++ b/"):
-			file = strings.TrimSpace(strings.TrimPrefix(line, "+++ b/"))
-		case strings.HasPrefix(line, "@@"):
-			all = append(all, hunk{file: file})
-		case len(all) > 0:
-			all[len(all)-1].lines = append(all[len(all)-1].lines, line)
-		}
-	}
-	return all
 }

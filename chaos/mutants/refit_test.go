@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"northstar/chaos/overlay"
 )
 
 var update = flag.Bool("update", false, "rewrite patches whose context has changed")
@@ -44,16 +46,16 @@ func refit(root, text string) (string, error) {
 	var file string
 	var source []string // its lines
 	var from, grown int // the first line after the previous hunk; how many lines the hunks so far have added
-	for _, h := range hunks(diff) {
-		if h.file != file {
-			data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(h.file)))
+	for _, h := range overlay.Hunks(diff) {
+		if h.File != file {
+			data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(h.File)))
 			if err != nil {
 				return "", err
 			}
-			file, source, from, grown = h.file, strings.SplitAfter(string(data), "\n"), 0, 0
+			file, source, from, grown = h.File, strings.SplitAfter(string(data), "\n"), 0, 0
 			fmt.Fprintf(&b, "--- a/%s\n+++ b/%s\n", file, file)
 		}
-		at, change, err := h.locate(source)
+		at, change, err := locate(h, source)
 		if err != nil {
 			return "", err
 		}
@@ -83,24 +85,24 @@ func refit(root, text string) (string, error) {
 
 // locate finds the change of a hunk in a file's lines, with as much of its context as the file still has. The change
 // begins and ends with a line that is removed or added.
-func (h hunk) locate(source []string) (at int, change []string, err error) {
-	before, after := 0, len(h.lines)
-	for h.lines[before][0] == ' ' {
+func locate(h overlay.Hunk, source []string) (at int, change []string, err error) {
+	before, after := 0, len(h.Lines)
+	for h.Lines[before][0] == ' ' {
 		before++
 	}
-	for h.lines[after-1][0] == ' ' {
+	for h.Lines[after-1][0] == ' ' {
 		after--
 	}
-	for lost := range before + len(h.lines) - after + 1 {
-		for first := max(0, lost-len(h.lines)+after); first <= min(lost, before); first++ {
-			old := hunk{h.file, h.lines[first : len(h.lines)-lost+first]}.edit().Old
+	for lost := range before + len(h.Lines) - after + 1 {
+		for first := max(0, lost-len(h.Lines)+after); first <= min(lost, before); first++ {
+			old := overlay.Hunk{Lines: h.Lines[first : len(h.Lines)-lost+first]}.Edit().Old
 			text := strings.Join(source, "")
 			if old != "" && strings.Count(text, old) == 1 {
-				return strings.Count(text[:strings.Index(text, old)], "\n") + before - first, h.lines[before:after], nil
+				return strings.Count(text[:strings.Index(text, old)], "\n") + before - first, h.Lines[before:after], nil
 			}
 		}
 	}
-	return 0, nil, fmt.Errorf("%s has the changed lines no more, or more than once: %q", h.file, h.lines[before:after])
+	return 0, nil, fmt.Errorf("%s has the changed lines no more, or more than once: %q", h.File, h.Lines[before:after])
 }
 
 func TestRefit(t *testing.T) {

@@ -22,25 +22,24 @@ func Shared(root string, all []Mutant) (overlay.Set, error) {
 	files := map[string]*sharedFile{}
 	for _, m := range all {
 		changed := map[string]string{}
-		for _, h := range m.hunks {
-			f := files[h.file]
+		for _, e := range m.Edits(root).Edits {
+			f := files[e.File]
 			if f == nil {
-				text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(h.file)))
+				text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(e.File)))
 				if err != nil {
 					return set, err
 				}
 				f = &sharedFile{original: string(text), heads: map[string]string{}, calls: map[string]string{}}
-				files[h.file] = f
+				files[e.File] = f
 			}
-			text, ok := changed[h.file]
+			text, ok := changed[e.File]
 			if !ok {
 				text = f.original
 			}
-			e := h.edit()
 			if strings.Count(text, e.Old) != 1 {
-				return set, fmt.Errorf("%s does not apply to %s", m.Name, h.file)
+				return set, fmt.Errorf("%s does not apply to %s", m.Name, e.File)
 			}
-			changed[h.file] = strings.Replace(text, e.Old, e.New, 1)
+			changed[e.File] = strings.Replace(text, e.Old, e.New, 1)
 		}
 		for file, text := range changed {
 			if err := files[file].add(m.Name, text); err != nil {

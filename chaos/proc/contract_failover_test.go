@@ -268,6 +268,15 @@ func TestContractNoLeader(t *testing.T) {
 		}
 		return nil
 	})
+	// After a restart its state is empty: the log holds the key, and no leader says that it is committed.
+	lead.Kill()
+	if err := cl.StartNode(lead); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, soon, func() error { return wantStatus(c, lead, "GET", "/livez", 200) })
+	for _, path := range []string{"/v1/kv/k?consistency=stale", "/v1/kv?consistency=stale"} {
+		c.ask(lead, "GET", path, "").is(503, 4002)
+	}
 	for _, n := range cl.Nodes {
 		if n != lead {
 			if err := cl.StartNode(n); err != nil {
@@ -276,6 +285,7 @@ func TestContractNoLeader(t *testing.T) {
 			break
 		}
 	}
+	eventually(t, soon, func() error { return wantStatus(c, lead, "GET", "/v1/kv/k?consistency=stale", 200) })
 	// A queued request is served when there is a leader.
 	eventually(t, soon, func() error { return wantStatus(c, lead, "GET", "/v1/kv/k", 200) })
 }

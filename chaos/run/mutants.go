@@ -18,6 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"northstar/chaos/mutants"
 )
 
@@ -36,48 +38,37 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "northstar-mutants-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	root, bin, err := buildMutants(ctx, dir, all)
-	if err != nil {
-		return err
-	}
-	work := make(chan mutants.Mutant, len(all))
-	for _, m := range all {
-		work <- m
-	}
-	close(work)
-	var mu sync.Mutex
-	var missed []error
-	var wg sync.WaitGroup
-	_, _ = fmt.Fprintln(
-		out, "| mutant | mitigation that it lacks | detected by | violated invariant | time |\n|---|---|---|---|---|",
-	)
-	for range *procs {
-		wg.Go(func() {
-			for m := range work {
+	return inTemp(func(dir string) error {
+		root, bin, err := buildMutants(ctx, dir, all)
+		if err != nil {
+			return err
+		}
+		var mu sync.Mutex // guards what follows, and out
+		var missed []error
+		var running errgroup.Group
+		running.SetLimit(*procs)
+		_, _ = fmt.Fprintln(out, "| mutant | mitigation that it lacks | detected by | violated invariant | time |\n"+
+			"|---|---|---|---|---|")
+		for _, m := range all {
+			running.Go(func() error {
 				f, err := findMutant(ctx, bin, m)
 				mu.Lock()
+				defer mu.Unlock()
 				if err == nil && *update && m.Test == "" {
 					err = record(root, m, f)
 				}
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
-				} else {
-					_, _ = fmt.Fprintf(
-						out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Mitigation, f.in(m), f.violated,
-						f.took.Seconds(),
-					)
+					return nil
 				}
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(missed...)
+				_, _ = fmt.Fprintf(out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Mitigation, f.in(m), f.violated,
+					f.took.Seconds())
+				return nil
+			})
+		}
+		_ = running.Wait()
+		return errors.Join(missed...)
+	})
 }
 
 // longestFirst orders mutants by the time that they may take: those of processes, then those with the most seeds.
@@ -132,7 +123,11 @@ func (f detection) in(m mutants.Mutant) string {
 	if m.Test != "" {
 		return fmt.Sprintf("`%s`, seed %d, up to %d faults", m.Test, f.seed, m.MaxSeeds)
 	}
-	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Scenario, m.Nodes, f.seed, nth(f.runs), m.MaxSeeds)
+	nth := "the first"
+	if f.runs > 1 {
+		nth = fmt.Sprintf("number %d", f.runs)
+	}
+	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Scenario, m.Nodes, f.seed, nth, m.MaxSeeds)
 }
 
 // record makes the seed that found a mutant the first of its patch, and changes its row in the documentation.
@@ -159,13 +154,6 @@ func replaceIn(file, pattern, by string) error {
 	return os.WriteFile(file, re.ReplaceAll(text, []byte(by)), 0o600)
 }
 
-func nth(n int) string {
-	if n == 1 {
-		return "the first"
-	}
-	return fmt.Sprintf("number %d", n)
-}
-
 // findMutant runs runs of a mutant until one of its invariants breaks. bin has the mutants of the simulation.
 func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, error) {
 	if m.Test != "" {
@@ -180,11 +168,11 @@ func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, e
 		p := simProcess{bin: bin, mutant: m.Name, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}
 		err := p.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
-				if i := slices.IndexFunc(
-					m.Invariants, func(b string) bool { return strings.HasPrefix(v, b+" violated") },
-				); i >= 0 {
-					f.violated = m.Invariants[i]
-					return
+				for _, invariant := range m.Invariants {
+					if strings.HasPrefix(v, invariant+" violated") {
+						f.violated = invariant
+						return
+					}
 				}
 				other = fmt.Sprintf("; seed %d: %s", s.Seed, v)
 			}
@@ -195,23 +183,19 @@ func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, e
 	}
 	f.took = time.Since(start)
 	if f.violated == "" {
-		return f, fmt.Errorf(
-			"not found in %d runs of %s with %d nodes, %.0f s%s", f.runs, m.Scenario, m.Nodes, f.took.Seconds(), other,
-		)
+		return f, fmt.Errorf("not found in %d runs of %s with %d nodes, %.0f s%s", f.runs, m.Scenario, m.Nodes,
+			f.took.Seconds(), other)
 	}
 	return f, nil
 }
 
-// findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail,
-// for what the bug breaks.
+// findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail, for what the bug breaks.
 func findMutantInProcesses(ctx context.Context, m mutants.Mutant) (detection, error) {
 	pkg, test, _ := strings.Cut(m.Test, " ")
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^"+test+"$", "-count=1", "-timeout", "15m")
-	cmd.Env = append(
-		os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name, fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.MaxSeeds),
-		fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed),
-	)
+	cmd.Env = append(os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name,
+		fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.MaxSeeds), fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed))
 	out, err := cmd.CombinedOutput()
 	f := detection{seed: m.Seed, took: time.Since(start)}
 	if err == nil {
