@@ -58,7 +58,7 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 // about members make it careful.
 func TestPiggybackCommandVersion(t *testing.T) {
 	t.Parallel()
-	c, leader := startCluster(t, 3)
+	c, leader := startCalmCluster(t, 3)
 	f := c.others(leader)[0]
 	eventually(t, "the records say what members read", func() bool { return f.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")
