@@ -59,10 +59,7 @@ func TestExternalLock(t *testing.T) {
 	server(`CREATE ROLE locker SUPERUSER LOGIN`)
 	dsn := strings.Replace(s.DSN(), "postgres@", "locker@", 1)
 	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Failover.ExternalLock = dsn })
-	for _, n := range nodes {
-		n.start()
-	}
-	first := leader(t, nodes)
+	first := startAll(t, nodes)
 	url := func(n *testNode) string { return "http://" + n.httpAddr + "/v1/kv/k" }
 	put := func(n *testNode) (int, string) {
 		status, text, err := request(plain, http.MethodPut, url(n)+"?timeout_ms=5000", "v")

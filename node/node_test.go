@@ -21,8 +21,7 @@ import (
 func TestOneNodeFromStartToStop(t *testing.T) {
 	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
-	n.start()
-	leader(t, []*testNode{n})
+	startAll(t, []*testNode{n})
 	url := "http://" + n.HTTPAddr()
 	want(t, plain, "PUT", url+"/v1/kv/a", "1", 200, `"revision"`)
 	want(t, plain, "GET", url+"/v1/kv/a", "", 200, "1")
@@ -46,18 +45,14 @@ func TestOneNodeFromStartToStop(t *testing.T) {
 	}
 	n.stop()
 
-	n.start() // the same data directory
-	leader(t, []*testNode{n})
+	startAll(t, []*testNode{n}) // the same data directory
 	want(t, plain, "GET", url+"/v1/kv/a", "", 200, "1")
 }
 
 func TestDrainMovesLeadership(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, nil)
-	for _, n := range nodes {
-		n.start()
-	}
-	old := leader(t, nodes)
+	old := startAll(t, nodes)
 	eventually(t, "somebody can take over", func() bool {
 		return !slices.ContainsFunc(old.Consensus().Peers(), func(p cluster.PeerStatus) bool { return !p.Healthy })
 	})
@@ -89,10 +84,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 func TestDrain_ByOperator(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, nil)
-	for _, n := range nodes {
-		n.start()
-	}
-	old := leader(t, nodes)
+	old := startAll(t, nodes)
 	yes, no := true, false
 	patch := func(p cluster.MemberPatch) {
 		eventually(t, "the record is changed", func() bool {
@@ -241,8 +233,8 @@ func TestPriorityZeroAndIneligibleNeverLead(t *testing.T) {
 		return a.ID == "n1" && a.Priority == 0 && b.ID == "n2" && !b.Eligible
 	})
 	nodes[2].stop()
-	// Four times timeout-max: each of the others would have started an election.
-	deadline := time.After(4 * nodes[0].cfg.Election.TimeoutMax)
+	// Long enough for two elections of each.
+	deadline := time.After(2 * nodes[0].cfg.Election.TimeoutMax)
 	for {
 		select {
 		case <-deadline:
@@ -285,7 +277,7 @@ func TestPausedFailover(t *testing.T) {
 	})
 	_, _, before := rest[0].Journal().Latest("", 1)
 	old.stop()
-	deadline := time.After(4 * old.cfg.Election.TimeoutMax)
+	deadline := time.After(2 * old.cfg.Election.TimeoutMax) // long enough for two elections of each
 	for {
 		select {
 		case <-deadline:
@@ -313,8 +305,7 @@ func TestPausedFailover(t *testing.T) {
 func TestJoinWithFreePorts(t *testing.T) {
 	t.Parallel()
 	first := newCluster(t, 1, nil)[0]
-	first.start()
-	leader(t, []*testNode{first})
+	startAll(t, []*testNode{first})
 	second := prepare(t, "n2", func(c *Config) { c.Discover, c.Zone = "dns+srv://peers", "eu" })
 	_, port, _ := net.SplitHostPort(first.HTTPAddr())
 	var number uint16
@@ -349,8 +340,7 @@ func TestJoinWithFreePorts(t *testing.T) {
 func TestWarnsWhereTheRecordDiffers(t *testing.T) {
 	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
-	n.start()
-	leader(t, []*testNode{n})
+	startAll(t, []*testNode{n})
 	url := "http://" + n.HTTPAddr()
 	eventually(t, "the node has a record", func() bool { _, ok := n.Consensus().View().Member("n1"); return ok })
 	want(t, plain, "GET", url+"/status", "", 200, `"warnings":[]`)

@@ -148,8 +148,7 @@ func TestDataOfTheBuildBefore(t *testing.T) {
 func TestBackupOfTheBuildBefore(t *testing.T) {
 	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
-	n.start()
-	leader(t, []*testNode{n})
+	startAll(t, []*testNode{n})
 	url := "http://" + n.HTTPAddr()
 	backup := unzip(t, "backup.snapshot.gz")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/admin/snapshot/restore", backup)
