@@ -266,9 +266,7 @@ func TestLeaseBarrier(t *testing.T) {
 	leader.cut.Store(false)
 	eventually(t, "a lease again, and a transfer", func() bool {
 		leader = c.leader()
-		target := c.others(leader)[0]
-		return leader.Status().LeaseRemaining > 0 && healthy(leader, target.id) &&
-			leader.TransferTo(within(t, testTimeout), to(target.id)) == nil
+		return leader.Status().LeaseRemaining > 0 && c.transferOnce(leader)
 	})
 	if leader.Status().LeaseRemaining != 0 {
 		t.Error("a lease after the transfer")
