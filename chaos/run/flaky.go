@@ -57,8 +57,10 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 type testPackage struct {
 	path, dir string
 	bin       string
+	build     func() error // builds bin, once
 	runs      int
 	failures  int
+	broken    bool           // the tests cannot be built
 	tests     map[string]int // failures by test
 	wall, cpu time.Duration  // of all runs
 }
@@ -74,7 +76,7 @@ func (f *flaky) run(ctx context.Context, patterns []string) error {
 			return err
 		}
 	}
-	all, err := f.build(ctx, tmp, patterns)
+	all, err := f.list(ctx, tmp, patterns)
 	if err != nil {
 		return err
 	}
@@ -108,8 +110,8 @@ func (f *flaky) run(ctx context.Context, patterns []string) error {
 	return errors.Join(f.summarize(all), ctx.Err())
 }
 
-// build builds the tests of each package that has some.
-func (f *flaky) build(ctx context.Context, tmp string, patterns []string) (all []*testPackage, err error) {
+// list returns each package that has tests. They are not built yet.
+func (f *flaky) list(ctx context.Context, tmp string, patterns []string) (all []*testPackage, err error) {
 	list := exec.CommandContext(
 		ctx, "go",
 		append(
@@ -125,17 +127,29 @@ func (f *flaky) build(ctx context.Context, tmp string, patterns []string) (all [
 	for line := range strings.Lines(string(text)) {
 		p := &testPackage{bin: filepath.Join(tmp, fmt.Sprintf("%d.test", len(all))), tests: map[string]int{}}
 		p.path, p.dir, _ = strings.Cut(strings.TrimSpace(line), " ")
-		args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", f.race), "-o", p.bin, p.path}
-		if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build the tests of %s: %w\n%s", p.path, err, text)
-		}
+		p.build = sync.OnceValue(func() error {
+			args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", f.race), "-o", p.bin, p.path}
+			if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+				return fmt.Errorf("build the tests of %s: %w\n%s", p.path, err, text)
+			}
+			return nil
+		})
 		all = append(all, p)
 	}
 	return all, nil
 }
 
-// runOnce runs one package's tests once.
+// runOnce runs one package's tests once. It builds them before the first run, while other packages already run.
 func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
+	if err := p.build(); err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if ctx.Err() == nil && !p.broken {
+			p.broken = true
+			_, _ = fmt.Fprintln(f.out, err)
+		}
+		return
+	}
 	cmd := exec.CommandContext(ctx, p.bin, "-test.timeout", f.timeout.String(), "-test.run", f.tests)
 	cmd.Dir = p.dir
 	began := time.Now()
@@ -192,7 +206,7 @@ func (f *flaky) summarize(all []*testPackage) error {
 			f.out, "| `%s` | %d | %d | %.0f | %.0f | %s |\n", p.path, p.runs, p.failures,
 			p.wall.Seconds()/runs, p.cpu.Seconds()/runs, strings.Join(tests, ", "),
 		)
-		if p.failures > 0 {
+		if p.failures > 0 || p.broken {
 			failed++
 		}
 	}

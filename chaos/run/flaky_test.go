@@ -14,9 +14,10 @@ func TestFlaky(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod":         "module m\n",
-		"good/x_test.go": "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) {}\n",
-		"none/x.go":      "package none\n",
+		"go.mod":           "module m\n",
+		"good/x_test.go":   "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) {}\n",
+		"none/x.go":        "package none\n",
+		"broken/x_test.go": "package broken\nvar x int = nothing\n",
 		"seldom/x_test.go": `package seldom
 			import ("os"; "strconv"; "testing")
 			func TestSeldom(t *testing.T) {
@@ -35,10 +36,12 @@ func TestFlaky(t *testing.T) {
 	}
 	var out strings.Builder
 	f := flaky{dir: dir, runs: 4, parallel: 2, timeout: time.Minute, output: filepath.Join(dir, "kept"), out: &out}
-	if err := f.run(t.Context(), []string{"./..."}); err == nil || err.Error() != "1 of 2 packages failed" {
+	if err := f.run(t.Context(), []string{"./..."}); err == nil || err.Error() != "2 of 3 packages failed" {
 		t.Errorf("it ended with %v", err)
 	}
-	for _, want := range []string{"| `m/good` | 4 | 0 |", "| `m/seldom` | 4 | 2 |", "an even run", "| TestSeldom 2 |"} {
+	for _, want := range []string{
+		"| `m/good` | 4 | 0 |", "| `m/seldom` | 4 | 2 |", "an even run", "| TestSeldom 2 |", "undefined: nothing",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, out.String())
 		}
