@@ -201,7 +201,7 @@ func (n *testNode) stop() {
 }
 
 // soon is when something must have happened even on a machine that is very busy.
-const soon = time.Minute
+const soon = slowdown * time.Minute
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
