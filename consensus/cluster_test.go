@@ -102,7 +102,7 @@ type testNode struct {
 	slowTo    atomic.Value                                 // cluster.NodeID: appends to it take too long
 	faults    atomic.Pointer[func(transport.Message) bool] // messages to drop
 	ordered   atomic.Bool                                  // its elections count as ordered
-	idle      atomic.Bool                                  // it may not stand by itself
+	idle      atomic.Bool                                  // it may start no election by itself
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
 	elections atomic.Int64

@@ -146,7 +146,7 @@ func TestStalledLeader(t *testing.T) {
 		return false
 	})
 	if old.MayStartElection() {
-		t.Error("a node with a stalled disk may stand")
+		t.Error("a node with a stalled disk may start an election")
 	}
 	if now := old.Status().Term; now != term {
 		t.Errorf("it went on to term %d before its own entries were durable", now)

@@ -30,7 +30,7 @@ func TestWipedNode(t *testing.T) {
 		st := wiped.Status()
 		return st.Lifecycle == cluster.Dead && st.DeadReason != ""
 	})
-	eventually(t, "it may not stand", func() bool { return !wiped.MayStartElection() })
+	eventually(t, "it may not start an election", func() bool { return !wiped.MayStartElection() })
 	if st := leader.Status(); st.Term != term || st.Role != cluster.Leader {
 		t.Errorf("it disturbed the leader: %+v", st)
 	}
@@ -75,9 +75,9 @@ func TestJoinAndPromotion(t *testing.T) {
 	}
 }
 
-// TestAddThatBrokeOff: of an addition only the record got into the log. The next leader does the rest; what a removal
+// TestInterruptedAddMember_IsResumed: of an addition only the record got into the log. The next leader does the rest; what a removal
 // leaves behind it does not take for one.
-func TestAddThatBrokeOff(t *testing.T) {
+func TestInterruptedAddMember_IsResumed(t *testing.T) {
 	t.Parallel()
 	c, _ := startCalmCluster(t, 3)
 	joiner := c.addNode("n4")
@@ -106,9 +106,9 @@ func TestAddThatBrokeOff(t *testing.T) {
 	}
 }
 
-// TestPromotionByHand: a voter that has none of the log could leave a majority that cannot commit. What a node
+// TestPromotion_NeedsTheLog: a voter that has none of the log could leave a majority that cannot commit. What a node
 // acknowledged before it was wiped does not count.
-func TestPromotionByHand(t *testing.T) {
+func TestPromotion_NeedsTheLog(t *testing.T) {
 	t.Parallel()
 	c, leader := startCalmCluster(t, 3)
 	c.write("a", "1")
@@ -204,8 +204,8 @@ func TestRemoveMember_KeepsTheQuorum(t *testing.T) {
 	}
 }
 
-// TestRemovedPeerSpeaksForNobody: an admission by a removed node does not count, and one by a member does.
-func TestRemovedPeerSpeaksForNobody(t *testing.T) {
+// TestAdmissionByRemovedPeer_DoesNotCount: an admission by a removed node does not count, and one by a member does.
+func TestAdmissionByRemovedPeer_DoesNotCount(t *testing.T) {
 	t.Parallel()
 	c, leader := startCalmCluster(t, 3)
 	gone, stays := c.others(leader)[0], c.others(leader)[1]
@@ -214,12 +214,12 @@ func TestRemovedPeerSpeaksForNobody(t *testing.T) {
 		return leader.AcceptedBy(by)
 	}
 	if !admitted(gone.id) {
-		t.Error("a member's word does not count")
+		t.Error("an admission by a member does not count")
 	}
 	eventually(t, "all are in contact", func() bool { return healthy(leader, gone.id) && healthy(leader, stays.id) })
 	leader = c.remove(gone.id)
 	if admitted(gone.id) || !admitted(stays.id) {
-		t.Error("a removed node's word counts, or a member's does not")
+		t.Error("an admission by a removed node counts, or one by a member does not")
 	}
 }
 

@@ -143,8 +143,8 @@ func TestLateThirdNode(t *testing.T) {
 	c.write("b", "1")
 }
 
-// TestRivalBootstrap starts a node with another initial-cluster than the rest.
-func TestRivalBootstrap(t *testing.T) {
+// TestBootstrap_NotWithAnotherInitialCluster starts a node with another initial-cluster than the rest.
+func TestBootstrap_NotWithAnotherInitialCluster(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	rival := c.nodes["n3"]
@@ -246,7 +246,7 @@ func TestLeaderTasks(t *testing.T) {
 			mu.Lock()
 			running[n.id]++
 			if running[n.id] > 1 {
-				t.Errorf("two reigns of %s overlap", n.id)
+				t.Errorf("two leaderships of %s overlap", n.id)
 			}
 			mu.Unlock()
 			<-ctx.Done()

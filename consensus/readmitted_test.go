@@ -136,7 +136,7 @@ func TestOnceTheOnlyVoter(t *testing.T) {
 	c, once := onceTheOnlyVoter(t)
 	ctx := within(t, 3*testTimeout)
 	if err := once.tr.Raft().StartElection(ctx, once.Status().Term, cluster.CauseOperator); err == nil {
-		t.Error("it stands by order")
+		t.Error("it starts an election when ordered")
 	}
 	for end := time.Now().Add(noElection); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
 		if st := once.Status(); st.Role == cluster.Leader {
@@ -217,7 +217,7 @@ func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 		return true
 	})
 	if late.MayStartElection() {
-		t.Errorf("it may stand, with the log up to %d", late.Status().LastLogIndex)
+		t.Errorf("it may start an election, with the log up to %d", late.Status().LastLogIndex)
 	}
 	next.drop(nil)
 	lose(leader)
@@ -228,7 +228,7 @@ func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 	leader.drop(nil)
 	leader.start()
 	c.everywhere("a", "1")
-	eventually(t, "it may stand", late.MayStartElection)
+	eventually(t, "it may start elections", late.MayStartElection)
 }
 
 // TestWipedNodeKnowsWhatIsCommitted: a voter of the first configuration started late, when another voter had gone. It

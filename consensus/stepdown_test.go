@@ -58,7 +58,7 @@ func TestStepDown(t *testing.T) {
 	}
 	writers.Wait()
 	close(acked)
-	eventually(t, "another reign begins", func() bool {
+	eventually(t, "another leadership begins", func() bool {
 		for _, n := range c.nodes {
 			if st := n.Status(); st.Role == cluster.Leader && st.Term > term && !st.LeaderSince.IsZero() {
 				return true
@@ -73,7 +73,7 @@ func TestStepDown(t *testing.T) {
 		c.everywhere(key, "1")
 	}
 	if told.Load() {
-		t.Error("it told another node to stand")
+		t.Error("it sent TimeoutNow to another node")
 	}
 	if leader.StepDownPending() {
 		t.Error("its Raft node was not replaced")

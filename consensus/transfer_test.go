@@ -219,7 +219,7 @@ func TestLeaseEndsFirst(t *testing.T) {
 	})
 	for len(told) > 0 {
 		if left := <-told; left != 0 {
-			t.Errorf("told to stand with %v of the lease left", left)
+			t.Errorf("TimeoutNow was sent with %v of the lease left", left)
 		}
 	}
 }
@@ -252,15 +252,15 @@ func TestTransferWaitsForWritesInFlight(t *testing.T) {
 		})
 		err := refusedTransfer(t, leader, target.id, "writes in flight")
 		if told.Load() {
-			err = errors.Join(err, errors.New("the target was told to stand"))
+			err = errors.Join(err, errors.New("TimeoutNow was sent to the target"))
 		}
 		leader.drop(nil)
 		return errors.Join(err, <-written)
 	})
 }
 
-// TestTransferToANodeThatIsGone: writes continue immediately.
-func TestTransferToANodeThatIsGone(t *testing.T) {
+// TestTransferToStoppedNode: writes continue immediately.
+func TestTransferToStoppedNode(t *testing.T) {
 	t.Parallel()
 	c, _ := startClusterAt(t, 2, 3)
 	c.whileLeading("a transfer is refused, and a write taken", func(leader *testNode) error {
