@@ -8,8 +8,8 @@ import (
 	"northstar/cluster"
 )
 
-// TestAwaitApplied_AsksPeerThatAnswersAppendsAgain: in its first moments a process answers appends, and questions only a moment
-// later.
+// TestAwaitApplied_AsksPeerThatAnswersAppendsAgain: in its first moments a process answers appends, and questions only
+// a moment later.
 func TestAwaitApplied_AsksPeerThatAnswersAppendsAgain(t *testing.T) {
 	t.Parallel()
 	const index = 7

@@ -7,8 +7,8 @@ import (
 	"northstar/state"
 )
 
-// TestAwaitAppliedEverywhere: an operator learns that automatic failover is paused. From then on, every node that could replace a
-// failed leader must know it too.
+// TestAwaitAppliedEverywhere: an operator learns that automatic failover is paused. From then on, every node that could
+// replace a failed leader must know it too.
 func TestAwaitAppliedEverywhere(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)

@@ -7,8 +7,8 @@ import (
 	"northstar/transport"
 )
 
-// TestFirstLeaderLost_ClusterIDOnOneFollower: the first leader dies and does not come back. One follower has adopted the
-// cluster's ID, and does not know yet that the command with the roster is committed. The two remaining nodes were
+// TestFirstLeaderLost_ClusterIDOnOneFollower: the first leader dies and does not come back. One follower has adopted
+// the cluster's ID, and does not know yet that the command with the roster is committed. The two remaining nodes were
 // never wiped, and must elect a leader.
 func TestFirstLeaderLost_ClusterIDOnOneFollower(t *testing.T) {
 	t.Parallel()

@@ -75,8 +75,8 @@ func TestJoinAndPromotion(t *testing.T) {
 	}
 }
 
-// TestInterruptedAddMember_IsResumed: of an addition only the record got into the log. The next leader does the rest; what a removal
-// leaves behind it does not take for one.
+// TestInterruptedAddMember_IsResumed: of an addition only the record got into the log. The next leader does the rest;
+// what a removal leaves behind it does not take for one.
 func TestInterruptedAddMember_IsResumed(t *testing.T) {
 	t.Parallel()
 	c, _ := startCalmCluster(t, 3)
