@@ -51,7 +51,7 @@ func TestOneNodeFromStartToStop(t *testing.T) {
 
 func TestDrainMovesLeadership(t *testing.T) {
 	t.Parallel()
-	nodes := newCluster(t, 3, nil)
+	nodes := newCluster(t, 3, calm)
 	old := startAll(t, nodes)
 	eventually(t, "somebody can take over", func() bool {
 		return !slices.ContainsFunc(old.Consensus().Peers(), func(p cluster.PeerStatus) bool { return !p.Healthy })
@@ -83,7 +83,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 // is not ready and does not stand, and comes back when that ends.
 func TestDrain_ByOperator(t *testing.T) {
 	t.Parallel()
-	nodes := newCluster(t, 3, nil)
+	nodes := newCluster(t, 3, calm)
 	old := startAll(t, nodes)
 	yes, no := true, false
 	patch := func(p cluster.MemberPatch) {
@@ -127,7 +127,7 @@ func TestDrain_ByOperator(t *testing.T) {
 // drained.
 func TestHandOver_IneligibleLeader(t *testing.T) {
 	t.Parallel()
-	nodes := newCluster(t, 3, nil)
+	nodes := newCluster(t, 3, calm)
 	for _, n := range nodes {
 		n.start()
 	}

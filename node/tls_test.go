@@ -44,7 +44,10 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 		c.TLS = ca.issue(string(c.ID), "northstar://northstar/node/"+string(c.ID), nil)
 		c.Auth.Tokens = tokens
 	}
-	nodes := newCluster(t, 3, func(_ int, c *Config) { secure(c) })
+	nodes := newCluster(t, 3, func(i int, c *Config) {
+		secure(c)
+		calm(i, c)
+	})
 	lead := startAll(t, nodes)
 	follower := nodes[0]
 	if follower == lead {
