@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // flaky runs test packages again and again on a machine that is busy.
@@ -66,59 +68,44 @@ type testPackage struct {
 }
 
 func (f *flaky) run(ctx context.Context, patterns []string) error {
-	tmp, err := os.MkdirTemp("", "northstar-flaky-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(tmp) }()
 	if f.output != "" {
 		if err := os.MkdirAll(f.output, 0o755); err != nil {
 			return err
 		}
 	}
-	all, err := f.list(ctx, tmp, patterns)
-	if err != nil {
-		return err
-	}
-	loops, endLoops := context.WithCancel(ctx)
-	defer endLoops()
-	for range f.busy {
-		go func() {
-			for loops.Err() == nil {
-			}
-		}()
-	}
-	// Round by round: each package has run before one runs again, and an interrupted command has seen them all.
-	work := make(chan *testPackage, len(all)*f.runs)
-	for range f.runs {
-		for _, p := range all {
-			work <- p
+	return inTemp(func(tmp string) error {
+		all, err := f.list(ctx, tmp, patterns)
+		if err != nil {
+			return err
 		}
-	}
-	close(work)
-	var running sync.WaitGroup
-	for range f.parallel {
-		running.Go(func() {
-			for p := range work {
-				if ctx.Err() == nil {
-					f.runOnce(ctx, p)
+		loops, endLoops := context.WithCancel(ctx)
+		defer endLoops()
+		for range f.busy {
+			go func() {
+				for loops.Err() == nil {
 				}
+			}()
+		}
+		// Round by round: each package has run before one runs again, and an interrupted command has seen them all.
+		var running errgroup.Group
+		running.SetLimit(f.parallel)
+		for range f.runs {
+			for _, p := range all {
+				running.Go(func() error {
+					f.runOnce(ctx, p)
+					return nil
+				})
 			}
-		})
-	}
-	running.Wait()
-	return errors.Join(f.summarize(all), ctx.Err())
+		}
+		_ = running.Wait()
+		return errors.Join(f.summarize(all), ctx.Err())
+	})
 }
 
 // list returns each package that has tests. They are not built yet.
 func (f *flaky) list(ctx context.Context, tmp string, patterns []string) (all []*testPackage, err error) {
-	list := exec.CommandContext(
-		ctx, "go",
-		append(
-			[]string{"list", "-C", f.dir, "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"},
-			patterns...,
-		)...,
-	)
+	const testsOnly = "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"
+	list := exec.CommandContext(ctx, "go", append([]string{"list", "-C", f.dir, "-f", testsOnly}, patterns...)...)
 	list.Stderr = os.Stderr
 	text, err := list.Output()
 	if err != nil {
@@ -141,6 +128,9 @@ func (f *flaky) list(ctx context.Context, tmp string, patterns []string) (all []
 
 // runOnce runs one package's tests once. It builds them before the first run, while other packages already run.
 func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
+	if ctx.Err() != nil {
+		return
+	}
 	if err := p.build(); err != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
