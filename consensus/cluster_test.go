@@ -432,7 +432,8 @@ func (c *testCluster) whileLeading(what string, step func(leader *testNode) erro
 		leader = c.leader()
 		term := leader.Status().Term
 		problem := step(leader)
-		if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
+		lost := cluster.IsCode(problem, cluster.CodeNoLeader) || cluster.IsCode(problem, cluster.CodeOutcomeUnknown)
+		if st := leader.Status(); st.Role != cluster.Leader || st.Term != term || lost { // the role is sampled
 			c.t.Logf("%s led in term %d, and is a %s of term %d: %v", leader.id, term, st.Role, st.Term, problem)
 			return false
 		}

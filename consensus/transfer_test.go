@@ -317,9 +317,11 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 		})
 		n.start()
 	}
-	leader := c.elect()
-	target, other := c.others(leader)[0], c.others(leader)[1]
+	c.elect()
+	var leader, target, other *testNode
 	eventually(t, "a lease, and voters that may vote", func() bool {
+		leader = c.leader()
+		target, other = c.others(leader)[0], c.others(leader)[1]
 		return leader.Status().LeaseRemaining > 0 && healthy(leader, target.id) && target.MayVote() && other.MayVote()
 	})
 	old.Store(leader)
