@@ -14,7 +14,7 @@ import (
 // expires or compares uses Go's monotonic readings or the lease clock (CLOCK_BOOTTIME).
 var wallClock = map[string]string{
 	"api/leader.go audit":                         "shown: records are ordered by the log",
-	"api/autofailover.go postAutoFailover":        "a pause with a ttl is replicated and outlives every process; docs/runbook.md says what a jump does to it",
+	"api/failover.go postAutoFailover":            "a pause with a ttl is replicated and outlives every process; docs/runbook.md says what a jump does to it",
 	"api/discovery.go status":                     "shown",
 	"api/discovery.go unixNano":                   "shown",
 	"api/roles.go wireRole":                       "shown: what is left is counted on the lease clock",
@@ -29,7 +29,7 @@ var wallClock = map[string]string{
 	"node/hooks.go electionFields":                "shown",
 	"node/roles.go exportRole":                    "which roles the metrics show",
 	"roles/nodes.go purgeDeadNodes":               "when the record of a dead application node is removed",
-	"state/view.go AutoFailover":                  "see api/autofailover.go",
+	"state/view.go AutoFailover":                  "see api/failover.go",
 	"state/view.go Time":                          "shown",
 	"telemetry/journal.go append":                 "shown",
 }

@@ -6,10 +6,9 @@
 package api
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -29,11 +28,9 @@ import (
 
 // LeadershipMover moves leadership at an operator's request.
 type LeadershipMover interface {
-	// Plan returns what the request would do, and changes nothing. The plan's Actor names the node that must execute
-	// it. CodeNoLeader: not this node.
+	// Plan returns what the request would do. The plan's Actor must execute it. CodeNoLeader: not this node.
 	Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error)
-	// Execute executes a request by the plan that this node has just made for it. It returns when the target leads.
-	// Its errors are *cluster.Error.
+	// Execute executes the plan just made for a request, and returns when the target leads, or a *cluster.Error.
 	Execute(ctx context.Context, o cluster.LeadershipRequest, p cluster.Plan) (cluster.TransferOutcome, error)
 }
 
@@ -53,34 +50,28 @@ type NodeInfo struct {
 
 // Limits bound what clients can make a node hold. Zero means the default.
 type Limits struct {
-	Connections      int   // 16384
-	Requests         int   // in flight, without streams and health checks: 2048
-	Streams          int   // 4096
-	Attached         int   // attached sessions: 12288
-	WaitingCampaigns int   // campaigns that wait for their election: 4096
-	QueuedForLeader  int   // requests queued for a leader: 1024
-	RequestBytes     int64 // of all request bodies together: 128 MiB
+	Connections      int
+	Requests         int // in flight, without streams and health checks
+	Streams          int
+	Attached         int   // attached sessions
+	WaitingCampaigns int   // campaigns that wait for their election
+	QueuedForLeader  int   // requests queued for a leader
+	RequestBytes     int64 // of all request bodies together
 }
 
 func (l Limits) withDefaults() Limits {
-	fill := func(n *int, def int) {
-		if *n <= 0 {
-			*n = def
-		}
+	return Limits{
+		Connections:      cmp.Or(l.Connections, 16384),
+		Requests:         cmp.Or(l.Requests, 2048),
+		Streams:          cmp.Or(l.Streams, 4096),
+		Attached:         cmp.Or(l.Attached, 12288),
+		WaitingCampaigns: cmp.Or(l.WaitingCampaigns, 4096),
+		QueuedForLeader:  cmp.Or(l.QueuedForLeader, 1024),
+		RequestBytes:     cmp.Or(l.RequestBytes, 128<<20),
 	}
-	fill(&l.Connections, 16384)
-	fill(&l.Requests, 2048)
-	fill(&l.Streams, 4096)
-	fill(&l.Attached, 12288)
-	fill(&l.WaitingCampaigns, 4096)
-	fill(&l.QueuedForLeader, 1024)
-	if l.RequestBytes <= 0 {
-		l.RequestBytes = 128 << 20
-	}
-	return l
 }
 
-// Deps are the dependencies of a Server.
+// Deps are the dependencies of a Server. Only ClientTLS and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -91,29 +82,28 @@ type Deps struct {
 	Leadership LeadershipMover
 	Sessions   Sessions
 	// Renewals returns the renewer of this node's attached sessions, which reports to the leader. Server.Run runs it.
-	Renewals   func(attach.Reporter) attach.Renewals
+	Renewals   func(*attach.Server) attach.Renewals
 	SplitBrain SplitBrain
-	Audit      Auditor // nil: no audit records
+	Audit      Auditor
 	Journal    *telemetry.Journal
-	Metrics    *telemetry.Metrics // nil: none
+	Metrics    *telemetry.Metrics
 	Logger     hclog.Logger
 	Node       NodeInfo
 
-	// Dial connects to another node's HTTP address; nil dials TCP.
+	// Dial connects to another node's HTTP address.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// ClientTLS returns the configuration of a connection to another node's address; nil: plain HTTP between nodes.
 	ClientTLS func(addr string) *tls.Config
-	// AddressOf returns the HTTP address of a node without a member record, "" if unknown. May be nil.
+	// AddressOf returns the HTTP address of a node without a member record, "" if unknown.
 	AddressOf func(cluster.NodeID) string
-	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader. May be
-	// nil.
+	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader.
 	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
-	// Warnings returns the differences between member record and configuration, for /status. May be nil.
+	// Warnings returns the differences between member record and configuration, for /status.
 	Warnings func() []string
-	// Restart restarts the node once requests in flight are answered. May be nil if the node never archives its data.
+	// Restart restarts the node once requests in flight are answered.
 	Restart func()
 
-	// Entropy is the source of session IDs; nil: crypto/rand.
+	// Entropy is the source of session IDs.
 	Entropy io.Reader
 
 	Tokens     func() ([]byte, error) // reads the token file; nil: no token file
@@ -121,7 +111,7 @@ type Deps struct {
 	TimeoutMax time.Duration          // election.timeout-max
 	Limits     Limits
 
-	// TransferTimeout is the default timeout of a transfer; 0: 30 s.
+	// TransferTimeout is the default timeout of a transfer.
 	TransferTimeout time.Duration
 }
 
@@ -137,11 +127,9 @@ type Server struct {
 	forward  *forward.Forwarder
 	attached *attach.Server
 
-	loads   loads
-	openAPI func() ([]byte, error) // built at the first request: it takes longer than the rest of the start
-	views   singleflight.Group     // requests for the leader's /v1/cluster
+	loads loads
+	views singleflight.Group // requests for the leader's /v1/cluster
 
-	draining atomic.Bool
 	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
 
@@ -154,25 +142,8 @@ type Server struct {
 	bodyBytes        atomic.Int64
 }
 
-// New returns a Server that does not run yet. It fails if a dependency is missing or the token file is invalid.
+// New returns a Server that does not run yet. It fails if the token file is invalid.
 func New(d Deps) (*Server, error) {
-	for _, required := range []any{
-		d.Reads, d.Proposals, d.Membership, d.Recovery, d.Backups, d.Leader, d.Leadership, d.Sessions, d.SplitBrain,
-		d.Logger,
-	} {
-		if required == nil {
-			return nil, errors.New("api: a dependency is missing")
-		}
-	}
-	if d.Journal == nil || d.Renewals == nil || d.TimeoutMax <= 0 {
-		return nil, errors.New("api: Journal and Renewals must be given, and TimeoutMax be positive")
-	}
-	if d.TransferTimeout <= 0 {
-		d.TransferTimeout = 30 * time.Second
-	}
-	if d.Entropy == nil {
-		d.Entropy = rand.Reader
-	}
 	s := &Server{
 		deps:   d,
 		limits: d.Limits.withDefaults(),
@@ -197,12 +168,10 @@ func New(d Deps) (*Server, error) {
 		BootID: d.Node.BootID, Renewals: d.Renewals, Sessions: d.Sessions, Forward: s.forward,
 		Stopping: s.stopping, Leave: s.leaveThisNode, Problem: s.problem,
 	})
-	s.openAPI = sync.OnceValues(func() ([]byte, error) { return s.routes.Document(d.Node.Version) })
 	return s, nil
 }
 
-// Run follows the leader and the token file, and renews attached sessions, until ctx ends. Without Run, requests find
-// no leader.
+// Run follows the leader and the token file, and renews attached sessions. Without it, requests find no leader.
 func (s *Server) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.auth.run(ctx) })
@@ -224,18 +193,13 @@ func (s *Server) httpAddress(id cluster.NodeID) string {
 	if m, ok := s.reads.View().Member(id); ok && m.HTTPAddress != "" {
 		return m.HTTPAddress
 	}
-	if s.deps.AddressOf != nil {
-		return s.deps.AddressOf(id)
-	}
-	return ""
+	return s.deps.AddressOf(id)
 }
 
-// Drain makes the node not ready. It then serves no write as leader and ends its streams, so that clients reconnect
-// elsewhere.
-func (s *Server) Drain() {
-	s.draining.Store(true)
-	s.stop()
-}
+// Drain makes the node not ready: it serves no write as leader, and its streams end, to be resumed elsewhere.
+func (s *Server) Drain() { s.stop() }
+
+func (s *Server) draining() bool { return s.stopping.Err() != nil }
 
 // HTTPServer returns an http.Server with this handler and its limits, for a listener made by Listener.
 func (s *Server) HTTPServer() *http.Server {
@@ -251,6 +215,5 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-// requestLifetime limits reading a request and writing its response, streams excepted: the maximum of timeout_ms, and
-// some time for the network.
+// requestLifetime limits reading a request and writing its response, but not streams: timeout_ms, and the network.
 const requestLifetime = 90 * time.Second

@@ -15,8 +15,7 @@ import (
 	"northstar/state"
 )
 
-// putNode serves PUT /v1/nodes/{id}. A registration that changes nothing writes nothing, so a node may report its
-// load often.
+// putNode writes nothing for a registration that changes nothing: a node may report its load often.
 func putNode(c *request, in apiv1.NodePut) error {
 	if in.Status == "" {
 		in.Status = string(state.AppActive)
@@ -60,7 +59,6 @@ func putNode(c *request, in apiv1.NodePut) error {
 	return c.reply(c.wireNode(n))
 }
 
-// getNode serves GET /v1/nodes/{id}.
 func getNode(c *request) error {
 	return c.read(func(v *state.View) error {
 		n, ok := v.AppNode(c.param)
@@ -71,7 +69,6 @@ func getNode(c *request) error {
 	})
 }
 
-// listNodes serves GET /v1/nodes.
 func listNodes(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
@@ -100,45 +97,28 @@ func listNodes(c *request) error {
 	})
 }
 
-// countNodes serves GET /v1/nodes/counts.
 func countNodes(c *request) error {
 	return c.read(func(v *state.View) error {
 		var out apiv1.Counts
 		for n := range v.AppNodesAfter("") {
-			out.Total++
-			switch n.Status {
-			case state.AppJoining:
-				out.Joining++
-			case state.AppActive:
-				out.Active++
-			case state.AppDraining:
-				out.Draining++
-			case state.AppDead:
-				out.Dead++
-			}
+			count(&out, string(n.Status))
 		}
 		return c.reply(out)
 	})
 }
 
-// removeNode serves DELETE /v1/nodes/{id}.
 func removeNode(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{IDs: []string{c.param}}}
-	if err := cmd.Validate(); err != nil {
-		return err
-	}
-	if _, err := c.propose(cmd, false); err != nil {
+	if _, err := c.proposeValid(cmd, false); err != nil {
 		return err
 	}
 	return c.reply(apiv1.NodeRemoved{ID: c.param})
 }
 
-// watchNodes serves GET /v1/nodes/watch, on any node, as watchKeys does for keys.
 func watchNodes(c *request) error {
 	return c.follow(c.s.reads.NodeFeed(), "", c.encodeNodeChange)
 }
 
-// encodeNodeChange appends one change of a node to a stream.
 func (c *request) encodeNodeChange(e *stream.Events, ch *state.Change) error {
 	n, err := state.DecodeAppNode(ch.Value)
 	if err != nil {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	"northstar/api/apiv1"
@@ -9,7 +10,6 @@ import (
 	"northstar/state"
 )
 
-// Values of ?class= of GET /admin/audit.
 var auditClasses = map[string]state.AuditClass{"clients": state.AuditClients, "operators": state.AuditOperators}
 
 // listAudit serves GET /admin/audit: the newest records, or those after since, in both cases oldest first.
@@ -37,7 +37,6 @@ func listAudit(c *request) error {
 	})
 }
 
-// auditPage returns a page of the log.
 func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*state.AuditRecord) bool) apiv1.Audit {
 	counts := v.AuditCounts()
 	out := apiv1.Audit{
@@ -61,20 +60,17 @@ func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*s
 		out.Next = strconv.FormatUint(last, 10)
 		return out
 	}
-	var newest []*state.AuditRecord
 	last := uint64(0)
 	for r := range v.AuditBackward {
 		last = max(last, r.Seq)
 		if wanted(r) {
-			newest = append(newest, r)
+			out.Items = append(out.Items, wireAudit(r))
 		}
-		if len(newest) == limit {
+		if len(out.Items) == limit {
 			break
 		}
 	}
-	for i := len(newest) - 1; i >= 0; i-- {
-		out.Items = append(out.Items, wireAudit(newest[i]))
-	}
+	slices.Reverse(out.Items)
 	out.Next = strconv.FormatUint(last, 10)
 	return out
 }

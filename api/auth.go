@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +22,6 @@ import (
 	"northstar/telemetry"
 )
 
-// identity is the authenticated caller.
 type identity struct {
 	name string // name in the token or certificate, "loopback" or "insecure"
 	role token.Role
@@ -35,7 +36,7 @@ type authenticator struct {
 	read     func() ([]byte, error)
 	insecure bool
 	cluster  string // cluster name, in certificates
-	hosts    []string
+	host     string // advertised
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 
@@ -46,34 +47,40 @@ type authenticator struct {
 }
 
 func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
+	host, _, _ := net.SplitHostPort(d.Node.HTTPAddress)
 	a := &authenticator{
 		read:         d.Tokens,
 		insecure:     d.Insecure,
 		cluster:      d.Node.ClusterName,
+		host:         cmp.Or(host, "localhost"),
 		metrics:      d.Metrics,
 		logger:       logger,
 		authFailures: newAuthFailureLimiter(),
 	}
-	if host, _, err := net.SplitHostPort(d.Node.HTTPAddress); err == nil {
-		a.hosts = append(a.hosts, host)
+	if d.Tokens != nil {
+		if _, err := a.load(); err != nil {
+			return nil, fmt.Errorf("auth.tokens: %w", err)
+		}
 	}
-	if d.Tokens == nil {
-		return a, nil
-	}
-	data, err := d.Tokens()
-	if err != nil {
-		return nil, fmt.Errorf("auth.tokens: %w", err)
-	}
-	set, err := token.ParseFile(data)
-	if err != nil {
-		return nil, fmt.Errorf("auth.tokens: %w", err)
-	}
-	a.current = data
-	a.tokens.Store(set)
 	return a, nil
 }
 
-// run re-reads the token file until ctx ends.
+// load reads the token file and reports whether it has changed. An invalid file changes nothing: a file that is being
+// written, or is empty, must not lock out all callers.
+func (a *authenticator) load() (changed bool, err error) {
+	data, err := a.read()
+	if err != nil || a.tokens.Load() != nil && bytes.Equal(data, a.current) {
+		return false, err
+	}
+	set, err := token.ParseFile(data)
+	if err != nil {
+		return false, err
+	}
+	a.current = data
+	a.tokens.Store(set)
+	return true, nil
+}
+
 func (a *authenticator) run(ctx context.Context) {
 	if a.read == nil {
 		return
@@ -90,18 +97,9 @@ func (a *authenticator) run(ctx context.Context) {
 	}
 }
 
-// reload loads a changed file. An invalid file changes nothing: a file that is being written, or is empty, must not
-// lock out all callers. A repeated error is logged once.
+// reload loads a changed file. A repeated error is logged once.
 func (a *authenticator) reload() {
-	data, err := a.read()
-	if err == nil && bytes.Equal(data, a.current) {
-		a.tokenFileErr.Store(nil)
-		return
-	}
-	var set *token.Set
-	if err == nil {
-		set, err = token.ParseFile(data)
-	}
+	changed, err := a.load()
 	if err != nil {
 		what := err.Error()
 		if before := a.tokenFileErr.Swap(&what); before == nil || *before != what {
@@ -109,10 +107,10 @@ func (a *authenticator) reload() {
 		}
 		return
 	}
-	a.current = data
 	a.tokenFileErr.Store(nil)
-	a.tokens.Store(set)
-	a.logger.Info("token file reloaded", "tokens", set.Len())
+	if changed {
+		a.logger.Info("token file reloaded", "tokens", a.tokens.Load().Len())
+	}
 }
 
 // TokenProblem returns why the current token file cannot be used, so that the previous tokens remain active. It
@@ -124,7 +122,6 @@ func (s *Server) TokenProblem() string {
 	return ""
 }
 
-// authorize identifies the caller and checks its permission.
 func (c *request) authorize() error {
 	a := c.s.auth
 	if c.write {
@@ -142,10 +139,7 @@ func (c *request) authorize() error {
 		return err
 	}
 	c.caller, c.from = who, callerAddress(c.r, passed)
-	switch {
-	case who.role.Allows(c.route.Role):
-		return nil
-	case who.node != "" && c.route.AllowNode:
+	if who.role.Allows(c.route.Role) || who.node != "" && c.route.AllowNode {
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(),
@@ -167,20 +161,23 @@ func (a *authenticator) identify(r *http.Request) (who identity, passed bool, er
 	if said == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.trustsForwardedIdentity(r, direct) {
 		return direct, false, err
 	}
-	who, err = parseIdentity(said)
-	return who, err == nil, err
+	who, ok := makeIdentity(strings.Cut(said, " "))
+	if !ok {
+		return who, false, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
+	}
+	return who, true, nil
 }
 
 // trustsForwardedIdentity reports whether the caller may assert another caller's identity. It may as a node, in
 // insecure mode, and from this machine without TLS if every local caller is an operator. If tokens separate the users
 // of a machine, no local caller may: nodes then forward the token (forward.Caller.Authorization).
 func (a *authenticator) trustsForwardedIdentity(r *http.Request, direct identity) bool {
-	return a.insecure || direct.node != "" || a.trustsLoopback(r)
+	return a.insecure || direct.node != "" || a.trustsLoopback(r) && r.TLS == nil
 }
 
 // trustsLoopback reports whether the origin alone makes the caller an operator.
 func (a *authenticator) trustsLoopback(r *http.Request) bool {
-	return a.tokens.Load() == nil && r.TLS == nil && fromLoopback(r) && a.localHost(r.Host)
+	return a.tokens.Load() == nil && fromLoopback(r) && a.localHost(r.Host)
 }
 
 func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
@@ -213,7 +210,7 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	switch {
 	case a.insecure:
 		return identity{name: "insecure", role: token.Operator}, nil
-	case tokens == nil && fromLoopback(r) && a.localHost(r.Host):
+	case a.trustsLoopback(r):
 		return identity{name: "loopback", role: token.Operator}, nil
 	case tokens == nil:
 		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
@@ -226,25 +223,12 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 // localHost reports whether a Host header names this machine in a way that a foreign domain cannot. A page that
 // rebinds its own name to 127.0.0.1 sends that name. Browsers always send a Host header; HTTP/1.0 clients may not.
 func (a *authenticator) localHost(hostport string) bool {
-	host := hostport
-	if host == "" {
-		return true
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
 	}
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return true
-	}
-	for _, h := range a.hosts {
-		if strings.EqualFold(h, host) {
-			return true
-		}
-	}
-	return false
+	_, err = netip.ParseAddr(strings.Trim(host, "[]"))
+	return hostport == "" || err == nil || strings.EqualFold(host, "localhost") || strings.EqualFold(host, a.host)
 }
 
 func bearer(r *http.Request) (string, bool) {
@@ -272,15 +256,6 @@ func (i identity) header() string {
 	return string(i.role) + " " + i.name
 }
 
-// parseIdentity reads header.
-func parseIdentity(s string) (identity, error) {
-	who, ok := makeIdentity(strings.Cut(s, " "))
-	if !ok {
-		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
-	}
-	return who, nil
-}
-
 // makeIdentity returns the identity for a role or "node", and a name, as strings.Cut returned them.
 func makeIdentity(kind, name string, found bool) (identity, bool) {
 	if kind == "node" {
@@ -296,8 +271,7 @@ func fromLoopback(r *http.Request) bool {
 	return err == nil && addr.Addr().Unmap().IsLoopback()
 }
 
-// callerAddress returns the origin of a call: the address that a trusted forwarding node reports, or the
-// connection's.
+// callerAddress returns the origin of a call: as a trusted forwarding node reports it, or of the connection.
 func callerAddress(r *http.Request, believed bool) string {
 	if said := r.Header.Get(apiv1.HeaderCaller); said != "" && believed {
 		if addr, err := netip.ParseAddrPort(said); err == nil {
@@ -305,4 +279,74 @@ func callerAddress(r *http.Request, believed bool) string {
 		}
 	}
 	return r.RemoteAddr
+}
+
+// Bad tokens of one address: a burst, then one a second.
+const (
+	failureBurst  = 20
+	failureRefill = time.Second
+	maxAddresses  = 4096 // remembered; beyond it, the address closest to a full burst is evicted
+)
+
+// authFailureLimiter limits bad tokens by address. Requests with a valid token do not use it.
+type authFailureLimiter struct {
+	mu   sync.Mutex
+	seen map[netip.Prefix]time.Time // time at which the address has its full burst again
+}
+
+func newAuthFailureLimiter() *authFailureLimiter {
+	return &authFailureLimiter{seen: make(map[netip.Prefix]time.Time)}
+}
+
+// allow counts one bad token and reports whether it may be answered as unauthenticated.
+func (f *authFailureLimiter) allow(remote string, now time.Time) bool {
+	key := addressGroup(remote)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	full, known := f.seen[key]
+	if !known || full.Before(now) {
+		full = now
+	}
+	full = full.Add(failureRefill)
+	if full.Sub(now) > failureBurst*failureRefill {
+		return false
+	}
+	if !known && len(f.seen) >= maxAddresses {
+		f.evict(now)
+	}
+	f.seen[key] = full
+	return true
+}
+
+// evict removes all addresses with a full burst, or else the address closest to one.
+func (f *authFailureLimiter) evict(now time.Time) {
+	var best netip.Prefix
+	var at time.Time
+	for k, full := range f.seen {
+		if !full.After(now) {
+			delete(f.seen, k)
+			continue
+		}
+		if at.IsZero() || full.Before(at) {
+			best, at = k, full
+		}
+	}
+	if len(f.seen) >= maxAddresses {
+		delete(f.seen, best)
+	}
+}
+
+// addressGroup returns an address, or for IPv6 the network of one client. Unreadable addresses share a group.
+func addressGroup(remote string) netip.Prefix {
+	ap, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	addr := ap.Addr().Unmap().WithZone("")
+	bits := 32
+	if addr.Is6() {
+		bits = 64
+	}
+	p, _ := addr.Prefix(bits) // valid for every address
+	return p
 }

@@ -20,8 +20,7 @@ const (
 	sessionCheckInterval = time.Second
 )
 
-// campaign serves POST /v1/roles/{role}/campaign. It is idempotent: a holder gets its tenure again, a candidate keeps
-// its place.
+// campaign is idempotent: a holder gets its tenure again, a candidate keeps its place.
 func campaign(c *request, in apiv1.Campaign) error {
 	cmd, err := c.campaignCommand(in)
 	if err != nil {
@@ -41,8 +40,10 @@ func campaign(c *request, in apiv1.Campaign) error {
 			return err
 		},
 	}
-	err = c.onLeader(ctx, work)
-	for ; c.canRetry(ctx, err, wait); err = c.onLeader(ctx, work) {
+	for {
+		if err = c.onLeader(ctx, work); !c.canRetry(ctx, err, wait) {
+			break
+		}
 	}
 	switch {
 	case err != nil:
@@ -53,7 +54,6 @@ func campaign(c *request, in apiv1.Campaign) error {
 	return c.reply(c.wireRole(c.s.reads.View(), role))
 }
 
-// maxCampaignDuration limits a campaign as a whole.
 const maxCampaignDuration = apiv1.MaxWaitMS*time.Millisecond + campaignGrace
 
 func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
@@ -78,16 +78,11 @@ func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 // canRetry reports whether a campaign that found no leader within the queue limit tries again.
 func (c *request) canRetry(ctx context.Context, err error, wait time.Duration) bool {
 	return cluster.IsCode(err, cluster.CodeNoLeader) && wait > 0 && !c.forwarded && ctx.Err() == nil &&
-		!c.waitExpired(ctx) && c.s.stopping.Err() == nil
+		time.Now().Before(c.waitDeadline(ctx)) && c.s.stopping.Err() == nil
 }
 
-// waitExpired reports whether the wait of a campaign is over: the rest of its time is for the response.
-func (c *request) waitExpired(ctx context.Context) bool {
-	return !time.Now().Before(c.waitDeadline(ctx))
-}
-
-// waitDeadline returns when the wait in the queue ends. The overhead that a forwarding node reserves does not shorten
-// it.
+// waitDeadline returns when the wait in the queue ends: the rest of a campaign's time is for the response. The
+// overhead that a forwarding node reserves does not shorten it.
 func (c *request) waitDeadline(ctx context.Context) time.Time {
 	deadline, _ := ctx.Deadline()
 	if c.forwarded {
@@ -109,23 +104,8 @@ func (c *request) extendDeadlines(d time.Duration) {
 // the candidate keeps its place.
 func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
-	left := c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
-	leader := c.s.leader.Current() // before it is proposed, so that no change is missed
-	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
-	switch {
-	case err != nil:
-		left()
-		return nil, err
-	case result.Err != nil:
-		left()
-		return nil, result.Err
-	case result.Role.Current.Session == p.Session || !p.Wait:
-		left()
-		return result.Role, nil
-	}
-	role, err := c.waitForElection(ctx, p, leader)
-	left()
-	if err != nil || role.Current.Session == p.Session {
+	role, err := c.proposeAndWait(ctx, cmd)
+	if err != nil || role.Current.Session == p.Session || !p.Wait {
 		return role, err
 	}
 	// The wait is over, or the client is gone.
@@ -138,49 +118,70 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 	return now, nil
 }
 
-// waitForElection returns the role when the candidate was elected or left the queue, when the wait is over, or when
-// the client is gone. It fails if the session has ended or this node can no longer tell.
-func (c *request) waitForElection(ctx context.Context, p *state.RoleCampaign, leader *forward.Leader) (*state.Role,
-	error,
-) {
+// proposeAndWait returns the role when the candidate was elected or left the queue, when the wait is over, or when the
+// client is gone. It fails if the session has ended or this node can no longer tell.
+func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state.Role, error) {
+	p := cmd.RoleCampaign
+	defer c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)()
+	leader := c.s.leader.Current() // before it is proposed, so that no change is missed
+	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
+	switch {
+	case err != nil:
+		return nil, err
+	case result.Err != nil:
+		return nil, result.Err
+	case result.Role.Current.Session == p.Session || !p.Wait:
+		return result.Role, nil
+	}
 	until := c.waitDeadline(ctx)
 	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, 0)
 	defer cancel()
-	ctx, cancel = stream.WithGraceAfter(ctx, c.s.stopping, 0)
-	defer cancel()
-	cursor, err := c.s.reads.RoleFeed().Cursor(state.RoleKey(p.Role), c.s.reads.View().Revision())
-	if err != nil {
-		return nil, err
+	lives := true
+	role, err := c.followRole(ctx, p.Role, until, func(v *state.View, r *state.Role) bool {
+		_, lives = v.Session(p.Session)
+		return lives && r.Waits(p.Session)
+	})
+	switch {
+	case !lives:
+		return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q",
+			p.Session, p.Role)
+	case c.r.Context().Err() != nil:
+		return role, nil
 	}
+	return role, err
+}
+
+// followRole returns the role, as this node knows it, once waits is false, or at until. It fails when ctx ends.
+func (c *request) followRole(
+	ctx context.Context, name string, until time.Time, waits func(*state.View, *state.Role) bool,
+) (*state.Role, error) {
+	ctx, cancel := stream.WithGraceAfter(ctx, c.s.stopping, 0)
+	defer cancel()
+	var cursor *state.Cursor
 	for {
 		view := c.s.reads.View()
-		role, known := view.Role(p.Role)
-		if _, lives := view.Session(p.Session); !lives {
-			return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q",
-				p.Session, p.Role)
-		}
+		role, known := view.Role(name)
 		if !known {
-			role = &state.Role{Name: p.Role}
+			role = &state.Role{Name: name}
 		}
 		left := time.Until(until)
-		if !role.Waits(p.Session) || left <= 0 {
-			return role, nil
-		}
-		turn, done := context.WithTimeout(ctx, min(left, sessionCheckInterval))
-		_, err := cursor.Next(turn, 1)
-		done()
 		switch {
-		// a restored backup or too many events: check the state, and continue from now
-		case cluster.IsCode(err, cluster.CodeHistoryCompacted):
-			if cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(p.Role),
-				c.s.reads.View().Revision()); err != nil {
-				return nil, err
-			}
-		case c.r.Context().Err() != nil:
+		case !waits(view, role), left <= 0:
 			return role, nil
 		case ctx.Err() != nil:
-			return nil, problem.NoLeader("node %s leads no more, or is about to stop", c.s.deps.Node.ID)
+			return role, problem.NoLeader("node %s leads no more, or is about to stop", c.s.deps.Node.ID)
 		}
+		if cursor == nil {
+			var err error
+			if cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(name), view.Revision()); err != nil {
+				return role, err
+			}
+		}
+		turn, done := context.WithTimeout(ctx, min(left, sessionCheckInterval))
+		if _, err := cursor.Next(turn, 1); cluster.IsCode(err, cluster.CodeHistoryCompacted) {
+			cursor = nil // a restored backup or too many events: continue from now
+		}
+		done()
 	}
 }
 

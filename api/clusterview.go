@@ -1,12 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"northstar/api/apiv1"
@@ -53,20 +54,9 @@ func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte
 	return body.([]byte), nil
 }
 
-// clusterView returns the cluster as this node sees it.
 func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 	st, view := s.reads.Status(), s.reads.View()
-	in := viewInput{
-		self:      st,
-		lifecycle: s.lifecycle(st),
-		version:   s.deps.Node.Version,
-		peers:     s.reads.Peers(),
-		records:   view.Members(),
-		addressOf: s.httpAddress,
-		uptime:    now.Sub(s.deps.Node.StartedAt),
-	}
-	members := in.members()
-	return apiv1.Cluster{
+	out := apiv1.Cluster{
 		ClusterID:    st.ClusterID,
 		ClusterName:  s.deps.Node.ClusterName,
 		Generation:   st.Generation.Number,
@@ -75,110 +65,93 @@ func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 		Revision:     view.Revision(),
 		AutoFailover: view.AutoFailover(now),
 		ObservedBy:   string(s.deps.Node.ID),
-		Quorum:       quorumOf(members),
-		Counts:       countsOf(members),
-		Members:      members,
+		Members:      s.members(now, st, view.Members()),
 	}
+	for _, m := range out.Members {
+		count(&out.Counts, m.Lifecycle)
+	}
+	out.Quorum = quorumOf(out.Members)
+	return out
 }
 
-// viewInput is the input of members.
-type viewInput struct {
-	self      cluster.NodeStatus
-	lifecycle cluster.Lifecycle // of self
-	version   string            // of self
-	peers     []cluster.PeerStatus
-	records   []cluster.Member
-	addressOf func(cluster.NodeID) string
-	uptime    time.Duration
-}
-
-// members joins Raft's configuration, the member records and the state of the peers. It returns one item for each
-// recorded or configured node, in order of ID.
-func (in viewInput) members() []apiv1.Member {
+// members joins configuration, member records and the state of the peers: one item for each node, in order of ID.
+func (s *Server) members(now time.Time, self cluster.NodeStatus, recorded []cluster.Member) []apiv1.Member {
 	records := make(map[cluster.NodeID]cluster.Member)
 	servers := make(map[cluster.NodeID]cluster.Server)
-	var ids []cluster.NodeID
-	for _, sv := range in.self.Servers {
+	for _, sv := range self.Servers {
 		servers[sv.ID] = sv
-		ids = append(ids, sv.ID)
-	}
-	for _, m := range in.records {
-		if _, ok := servers[m.ID]; !ok && m.Removed {
-			continue
+		records[sv.ID] = cluster.Member{
+			Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining,
 		}
-		records[m.ID] = m
-		ids = append(ids, m.ID)
 	}
-	slices.Sort(ids)
+	for _, m := range recorded {
+		if _, ok := servers[m.ID]; ok || !m.Removed {
+			records[m.ID] = m
+		}
+	}
+	peers := s.reads.Peers()
 	out := []apiv1.Member{}
-	for _, id := range slices.Compact(ids) {
-		out = append(out, in.member(id, servers[id], records[id]))
+	for _, id := range slices.Sorted(maps.Keys(records)) {
+		m := s.member(id, servers[id], records[id])
+		i := slices.IndexFunc(peers, func(p cluster.PeerStatus) bool { return p.ID == id })
+		switch {
+		case id == self.NodeID:
+			s.fillSelf(&m, self)
+		case i < 0:
+			m.State, m.Reasons = "unknown", append(m.Reasons, "this node has nothing to do with it yet")
+		default:
+			fillPeer(&m, peers[i], self.LeaderID, now.Sub(s.deps.Node.StartedAt))
+		}
+		out = append(out, m)
 	}
 	return out
 }
 
-// member returns one item. sv and rec are zero if the node has none.
-func (in viewInput) member(id cluster.NodeID, sv cluster.Server, rec cluster.Member) apiv1.Member {
-	if rec.ID == "" {
-		rec = cluster.Member{Priority: cluster.DefaultPriority, Eligible: true, Lifecycle: cluster.Joining}
-	}
+// member returns what is configured and recorded of a node. sv is zero if it is not configured.
+func (s *Server) member(id cluster.NodeID, sv cluster.Server, rec cluster.Member) apiv1.Member {
 	m := apiv1.Member{
 		ID:          string(id),
-		RaftAddress: firstNonEmpty(sv.Address, rec.RaftAddress),
-		HTTPAddress: firstNonEmpty(rec.HTTPAddress, in.addressOf(id)),
+		RaftAddress: cmp.Or(sv.Address, rec.RaftAddress),
+		HTTPAddress: cmp.Or(rec.HTTPAddress, s.httpAddress(id)),
 		Suffrage:    string(cluster.NonVoter),
 		Priority:    rec.Priority,
 		Eligible:    rec.Eligible,
 		Zone:        rec.Zone,
-		Lifecycle:   string(rec.Lifecycle),
+		Lifecycle:   cmp.Or(string(rec.Lifecycle), string(cluster.Active)),
 		Reasons:     []string{},
 		Version:     rec.Version,
 	}
 	if sv.Suffrage == cluster.Voter {
 		m.Suffrage = string(cluster.Voter)
 	}
-	if m.Lifecycle == "" {
-		m.Lifecycle = string(cluster.Active)
-	}
-	if id == in.self.NodeID {
-		in.fillSelf(&m)
-		return m
-	}
-	i := slices.IndexFunc(in.peers, func(p cluster.PeerStatus) bool { return p.ID == id })
-	if i < 0 {
-		m.State, m.Reasons = "unknown", append(m.Reasons, "this node has nothing to do with it yet")
-		return m
-	}
-	in.fillPeer(&m, in.peers[i])
 	return m
 }
 
-func (in viewInput) fillSelf(m *apiv1.Member) {
-	m.State, m.Lifecycle, m.Version = string(in.self.Role), string(in.lifecycle), in.version
-	m.LastContactMS = contactMS(in.self)
-	if in.self.Disk.Stalled {
+func (s *Server) fillSelf(m *apiv1.Member, self cluster.NodeStatus) {
+	lifecycle := s.lifecycle(self)
+	m.State, m.Lifecycle, m.Version = string(self.Role), string(lifecycle), s.deps.Node.Version
+	m.LastContactMS = contactMS(self)
+	if self.Disk.Stalled {
 		m.Reasons = append(m.Reasons, "disk is stalled")
 	}
-	if in.self.Disk.ReadOnly {
+	if self.Disk.ReadOnly {
 		m.Reasons = append(m.Reasons, "disk is full: read-only")
 	}
-	if in.lifecycle == cluster.Dead {
-		m.Reasons = append(m.Reasons, firstNonEmpty(in.self.DeadReason, "refused by the cluster"))
+	if lifecycle == cluster.Dead {
+		m.Reasons = append(m.Reasons, cmp.Or(self.DeadReason, "refused by the cluster"))
 	}
 	m.Healthy = len(m.Reasons) == 0
 }
 
-func (in viewInput) fillPeer(m *apiv1.Member, p cluster.PeerStatus) {
+// fillPeer adds what this node knows of another. silent is how long it has been silent if it was never in contact.
+func fillPeer(m *apiv1.Member, p cluster.PeerStatus, leader cluster.NodeID, silent time.Duration) {
 	m.Healthy, m.LagEntries = p.Healthy, p.LagEntries
 	m.Reasons = append(m.Reasons, p.Reasons...)
-	silent := in.uptime
 	if p.Contacted {
-		silent = p.LastContact
-		n := p.LastContact.Milliseconds()
-		m.LastContactMS = &n
+		silent, m.LastContactMS = p.LastContact, new(p.LastContact.Milliseconds())
 	}
 	switch {
-	case p.ID == in.self.LeaderID:
+	case p.ID == leader:
 		m.State = string(cluster.Leader)
 	case p.Healthy:
 		m.State = string(cluster.Follower)
@@ -205,28 +178,17 @@ func quorumOf(members []apiv1.Member) apiv1.Quorum {
 	return q
 }
 
-func countsOf(members []apiv1.Member) apiv1.Counts {
-	n := apiv1.Counts{Total: len(members)}
-	for _, m := range members {
-		switch cluster.Lifecycle(m.Lifecycle) {
-		case cluster.Joining:
-			n.Joining++
-		case cluster.Active:
-			n.Active++
-		case cluster.Draining:
-			n.Draining++
-		case cluster.Dead:
-			n.Dead++
-		}
+// count adds a member, or an application node, to n.
+func count(n *apiv1.Counts, lifecycle string) {
+	n.Total++
+	switch cluster.Lifecycle(lifecycle) {
+	case cluster.Joining:
+		n.Joining++
+	case cluster.Active:
+		n.Active++
+	case cluster.Draining:
+		n.Draining++
+	case cluster.Dead:
+		n.Dead++
 	}
-	return n
-}
-
-func firstNonEmpty(values ...string) string {
-	for _, v := range values {
-		if strings.TrimSpace(v) != "" {
-			return v
-		}
-	}
-	return ""
 }

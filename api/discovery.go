@@ -1,15 +1,17 @@
 package api
 
 import (
+	"embed"
 	"math"
+	"net/http"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/openapi"
 	"northstar/api/problem"
 	"northstar/cluster"
 )
 
-// getLeader serves GET /leader.
 func getLeader(c *request) error {
 	st := c.s.reads.Status()
 	if st.LeaderID == "" {
@@ -26,7 +28,6 @@ func getLeader(c *request) error {
 	})
 }
 
-// getStatus serves GET /status.
 func getStatus(c *request) error { return c.reply(c.s.status(time.Now())) }
 
 func (s *Server) status(now time.Time) apiv1.Status {
@@ -77,15 +78,13 @@ func (s *Server) status(now time.Time) apiv1.Status {
 	if why := s.deps.SplitBrain.Refusing(); why != "" {
 		out.Warnings = append(out.Warnings, "this node refuses reads and writes: "+why)
 	}
-	if s.deps.Warnings != nil {
-		out.Warnings = append(out.Warnings, s.deps.Warnings()...)
-	}
+	out.Warnings = append(out.Warnings, s.deps.Warnings()...)
 	return out
 }
 
 // lifecycle returns this node's lifecycle, including draining, which only the API knows.
 func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
-	if s.draining.Load() && st.Lifecycle != cluster.Dead {
+	if s.draining() && st.Lifecycle != cluster.Dead {
 		return cluster.Draining
 	}
 	return st.Lifecycle
@@ -93,35 +92,55 @@ func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
 
 // contactMS returns the age of the leader's last message; nil without one.
 func contactMS(st cluster.NodeStatus) *int64 {
-	var n int64
 	switch {
 	case st.Role == cluster.Leader:
+		return new(int64)
 	case st.LeaderContactAge < 0:
 		return nil
-	default:
-		n = st.LeaderContactAge.Milliseconds()
 	}
-	return &n
+	return new(st.LeaderContactAge.Milliseconds())
 }
 
 func ceilMS(d time.Duration) int64 { return int64(math.Ceil(float64(d) / float64(time.Millisecond))) }
 
 func unixNano(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-// getMetrics serves GET /metrics.
 func getMetrics(c *request) error {
-	if c.s.deps.Metrics == nil {
-		return problem.Status(404, "path: this node keeps no metrics")
-	}
 	c.s.deps.Metrics.Handler().ServeHTTP(c, c.r)
 	return nil
 }
 
-// getOpenAPI serves GET /openapi.json.
-func getOpenAPI(c *request) error {
-	doc, err := c.s.openAPI()
+func getOpenAPI(c *request) error { return c.replyJSON(openapi.Document(c.s.deps.Node.Version)) }
+
+//go:embed dashboard
+var dashboardFiles embed.FS
+
+// dashboardPolicy lets the page load only what this node serves.
+const dashboardPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+var dashboardTypes = map[string]string{
+	"index.html": "text/html; charset=utf-8",
+	"style.css":  "text/css; charset=utf-8",
+	"app.js":     "text/javascript; charset=utf-8",
+	"icon.svg":   "image/svg+xml",
+}
+
+func getDashboard(c *request) error { return c.dashboardFile("index.html") }
+
+func getDashboardFile(c *request) error { return c.dashboardFile(c.param) }
+
+func (c *request) dashboardFile(name string) error {
+	media, ok := dashboardTypes[name]
+	if !ok {
+		return problem.Status(http.StatusNotFound, "path: the dashboard has no %q", name)
+	}
+	data, err := dashboardFiles.ReadFile("dashboard/" + name)
 	if err != nil {
 		return err
 	}
-	return c.replyJSON(doc)
+	h := c.Header()
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Content-Security-Policy", dashboardPolicy)
+	h.Set("Referrer-Policy", "no-referrer")
+	return c.respond(http.StatusOK, []string{media}, data)
 }

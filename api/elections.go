@@ -40,17 +40,10 @@ func listElections(c *request) error {
 	return c.reply(answer)
 }
 
-// newestElection orders elections by term, newest first, because the clocks of candidates may differ. Within a term
-// the winner is first.
+// newestElection orders by term, because clocks of candidates may differ; within a term the winner is first.
 func newestElection(a, b apiv1.Election) int {
-	order := func(won bool) int {
-		if won {
-			return 0
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(order(a.Won()), order(b.Won())),
-		b.StartedAt.Compare(a.StartedAt))
+	// "won" is after "lost"
+	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(b.Result, a.Result), b.StartedAt.Compare(a.StartedAt))
 }
 
 // lostElections returns the newest lost elections in this node's journal.
@@ -71,8 +64,7 @@ func (s *Server) lostElections(limit int) []apiv1.Election {
 	return lost
 }
 
-// lostElectionsOfMembers asks all other members in parallel for their lost elections, and names those that do not
-// respond.
+// lostElectionsOfMembers asks all other members for their lost elections, and names those that do not respond.
 func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, missing []string) {
 	ids := c.s.otherMembers()
 	pages, errs := make([]apiv1.Elections, len(ids)), make([]error, len(ids))
@@ -96,7 +88,6 @@ func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, miss
 	return lost, missing
 }
 
-// otherMembers returns the members except this node.
 func (s *Server) otherMembers() []cluster.NodeID {
 	var ids []cluster.NodeID
 	for _, m := range s.reads.View().Members() {
@@ -107,11 +98,9 @@ func (s *Server) otherMembers() []cluster.NodeID {
 	return ids
 }
 
-// maxMemberResponse limits another node's response.
 const maxMemberResponse = 8 << 20
 
-// askMember sends a GET to another node, for timeout-max at most, and decodes the response into out. 410 becomes
-// CodeHistoryCompacted.
+// askMember decodes another node's response to a GET, of timeout-max at most. 410 becomes CodeHistoryCompacted.
 func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string, query url.Values, out any) error {
 	addr := c.s.httpAddress(id)
 	if addr == "" {

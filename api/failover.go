@@ -10,12 +10,12 @@ import (
 	"northstar/api/forward"
 	"northstar/api/problem"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // postTransferWait is how long a leader may wait after a failed transfer until it knows which node leads.
 const postTransferWait = 2 * time.Second
 
-// postTransfer serves POST /admin/transfer.
 func postTransfer(c *request, in apiv1.Transfer) error {
 	timeout := c.s.deps.TransferTimeout.Milliseconds()
 	if in.TimeoutMS != nil {
@@ -51,7 +51,6 @@ func (c *request) withPostTransferWait(limit time.Duration) (context.Context, co
 	return context.WithTimeout(c.r.Context(), c.remainingBudget(limit+postTransferWait))
 }
 
-// postFailover serves POST /admin/failover.
 func postFailover(c *request, in apiv1.Failover) error {
 	order, err := c.leadershipRequest(cluster.ActionFailover, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
@@ -60,7 +59,6 @@ func postFailover(c *request, in apiv1.Failover) error {
 	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID})
 }
 
-// postEmergency serves POST /admin/failover/emergency.
 func postEmergency(c *request, in apiv1.Emergency) error {
 	order, err := c.leadershipRequest(cluster.ActionEmergency, in.TargetLeaderID, in.PlanID, in.Reason)
 	switch {
@@ -90,9 +88,9 @@ func (c *request) leadershipRequest(action, target, planID, reason string) (clus
 	}, err
 }
 
-// execute runs a plan on this node, or answers a dry run. A nil error means that the response is written.
+// execute runs a plan on this node and answers, or answers a dry run.
 func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g planParams, p cluster.Plan) error {
-	if answered, err := c.verifyPlan(g, p); answered || err != nil {
+	if err := c.verifyPlan(g, p); err != nil {
 		return err
 	}
 	out, err := c.s.deps.Leadership.Execute(ctx, o, p)
@@ -112,8 +110,7 @@ func (c *request) execute(ctx context.Context, o cluster.LeadershipRequest, g pl
 // planRetryDelay is how long a node waits before a new plan if the node of its plan refused to execute it.
 const planRetryDelay = 10 * time.Millisecond
 
-// runLeadershipRequest has a request executed by the actor of its plan: the leader or the target. Unlike onLeader it
-// works without a leader.
+// runLeadershipRequest has a request executed by the actor of its plan. Unlike onLeader it works without a leader.
 func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams) error {
 	ctx, cancel := c.withPostTransferWait(c.s.deps.TransferTimeout)
 	defer cancel()
@@ -127,8 +124,7 @@ func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams
 			return err
 		}
 		if time.Now().After(until) {
-			failed := cluster.Errorf(cluster.CodeTransferFailed, "nothing was done: %w", err)
-			return failed
+			return cluster.Errorf(cluster.CodeTransferFailed, "nothing was done: %w", err)
 		}
 		select {
 		case <-time.After(planRetryDelay):
@@ -138,8 +134,7 @@ func (c *request) runLeadershipRequest(o cluster.LeadershipRequest, g planParams
 	}
 }
 
-// sendLeadershipRequest has a plan executed here or by its actor. CodeNoLeader means that nothing was done and a new
-// plan may succeed.
+// sendLeadershipRequest has a plan executed here or by its actor. CodeNoLeader: nothing was done, a new plan may be.
 func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.LeadershipRequest, g planParams,
 	p cluster.Plan,
 ) error {
@@ -151,11 +146,15 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 	}
 	if p.Method == cluster.MethodElection {
 		// The target only starts an election: this node makes the checks.
-		if answered, err := c.verifyPlan(g, p); answered || err != nil {
+		if err := c.verifyPlan(g, p); err != nil {
 			return err
 		}
+		var order any = apiv1.Failover{TargetLeaderID: string(p.Target), Reason: o.Reason}
+		if o.Action == cluster.ActionEmergency {
+			order = apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason}
+		}
 		var err error
-		if body, err = leadershipRequestBody(o, p); err != nil {
+		if body, err = json.Marshal(order); err != nil {
 			return err
 		}
 	}
@@ -166,10 +165,93 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 	return c.sendTo(ctx, p.Executor, addr, body)
 }
 
-// leadershipRequestBody returns the request for the target of an election.
-func leadershipRequestBody(o cluster.LeadershipRequest, p cluster.Plan) ([]byte, error) {
-	if o.Action == cluster.ActionEmergency {
-		return json.Marshal(apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason})
+const (
+	maxPause  = 30 * 24 * time.Hour // ttl_ms of a pause
+	maxReason = 1024                // bytes of a reason
+)
+
+func getAutoFailover(c *request) error { return c.reply(c.s.autoFailover(time.Now())) }
+
+// autoFailover returns the setting that this node has applied, evaluated at its own clock.
+func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {
+	view := s.reads.View()
+	set := view.Settings()
+	out := apiv1.AutoFailoverState{Enabled: view.AutoFailover(now), Reason: set.Reason, Operator: set.Operator}
+	if !out.Enabled {
+		out.PausedUntil = timePtr(set.PausedUntil)
 	}
-	return json.Marshal(apiv1.Failover{TargetLeaderID: string(p.Target), Reason: o.Reason})
+	return out
+}
+
+func postAutoFailover(c *request, in apiv1.AutoFailover) error {
+	ttl, err := checkAutoFailover(in)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
+	defer cancel()
+	err = c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
+		if err := c.s.reads.ReadBarrier(ctx); err != nil {
+			return err
+		}
+		err := c.verifyPlan(planParams{in.DryRun, in.PlanID}, c.planAutoFailover(*in.Enabled, ttl))
+		if err != nil {
+			return err
+		}
+		change := &state.SettingsChange{AutoFailover: *in.Enabled, Reason: in.Reason, Operator: c.caller.name}
+		if ttl > 0 {
+			change.PausedUntil = time.Now().Add(ttl).UnixNano()
+		}
+		result, err := c.proposeHere(ctx, state.Command{Kind: state.KindSettings, Settings: change})
+		switch {
+		case err != nil:
+			return err
+		case result.Err != nil:
+			return result.Err
+		}
+		c.s.deps.Proposals.AwaitAppliedEverywhere(ctx)
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	return c.reply(c.s.autoFailover(time.Now()))
+}
+
+func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan {
+	st, view := c.s.reads.Status(), c.s.reads.View()
+	p := cluster.Plan{
+		Action: "auto_failover", Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, view.Members()),
+		Leader: st.LeaderID,
+		Params: fmt.Sprintf("%t %d", enabled, ttl), Risk: cluster.RiskLow,
+	}
+	switch {
+	case enabled:
+		p.Summary = "a failed leader is replaced automatically"
+	case ttl > 0:
+		p.Summary = fmt.Sprintf("automatic failover is paused for %v", ttl)
+	default:
+		p.Summary = "automatic failover is paused until it is resumed"
+	}
+	if !enabled {
+		p.Risk = cluster.RiskMedium
+		p.Warnings = []string{"a leader that fails meanwhile is replaced by an operator's order only"}
+	}
+	return p
+}
+
+func checkAutoFailover(in apiv1.AutoFailover) (ttl time.Duration, err error) {
+	switch {
+	case in.Enabled == nil:
+		return 0, problem.BadRequest("enabled: required, true or false")
+	case len(in.Reason) > maxReason:
+		return 0, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+	case in.TTLMS == nil:
+		return 0, nil
+	case *in.Enabled:
+		return 0, problem.BadRequest("ttl_ms: only a pause has one")
+	case *in.TTLMS < 1 || *in.TTLMS > maxPause.Milliseconds():
+		return 0, problem.BadRequest("ttl_ms: want 1 to %d, got %d", maxPause.Milliseconds(), *in.TTLMS)
+	}
+	return time.Duration(*in.TTLMS) * time.Millisecond, nil
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -327,7 +328,7 @@ func testDeps(f *fakeCluster) Deps {
 		Recovery:   f,
 		Backups:    f,
 		Leader:     f,
-		Renewals:   func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, 300*time.Millisecond) },
+		Renewals:   func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, 300*time.Millisecond) },
 		Leadership: fakeTransfer(noTransfer),
 		Sessions:   newSessionManager(f),
 		SplitBrain: &fakeSplitBrain{},
@@ -339,7 +340,17 @@ func testDeps(f *fakeCluster) Deps {
 			RaftAddress: "127.0.0.1:7700",
 			Version:     "v0", StartedAt: time.Now().Add(-72 * time.Hour), Priority: 100, Eligible: true,
 		},
-		TimeoutMax: 300 * time.Millisecond,
+		TimeoutMax:        300 * time.Millisecond,
+		TransferTimeout:   30 * time.Second,
+		Audit:             &fakeAuditor{},
+		Entropy:           rand.Reader,
+		AddressOf:         func(cluster.NodeID) string { return "" },
+		LeaderProcessDead: func(cluster.NodeID, uint64) bool { return false },
+		Warnings:          func() []string { return nil },
+		Restart:           func() {},
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		},
 	}
 }
 

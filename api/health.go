@@ -26,7 +26,6 @@ func getLive(c *request) error {
 	return c.text("ok\n")
 }
 
-// getReady serves GET /readyz.
 func getReady(c *request) error {
 	verbose, err := c.queryBool("verbose")
 	if err != nil {
@@ -42,17 +41,17 @@ func getReady(c *request) error {
 	return c.text(strings.Join(append([]string{"ok"}, append(checkLines(notes), "")...), "\n"))
 }
 
-// checks reports whether this node should get requests, with reasons. notes are additional information that does not
-// make the node unready.
+// checks reports whether this node should get requests, with reasons. notes do not make the node unready.
 func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool) {
 	st := s.reads.Status()
 	life := s.lifecycle(st)
+	ready = true
 	add := func(name string, ok bool, good, bad string) {
 		detail := good
 		if !ok {
 			detail = bad
 		}
-		checks = append(checks, apiv1.Check{Name: name, OK: ok, Detail: detail})
+		checks, ready = append(checks, apiv1.Check{Name: name, OK: ok, Detail: detail}), ready && ok
 	}
 	add("leader", st.LeaderID != "", fmt.Sprintf("%s, term %d", st.LeaderID, st.Term), "no leader is known")
 	add("caught_up", st.CaughtUp, fmt.Sprintf("applied index %d", st.AppliedIndex),
@@ -61,10 +60,6 @@ func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool)
 	add("not_dead", life != cluster.Dead, string(life), "the cluster refuses this node: "+st.DeadReason)
 	refusing := s.deps.SplitBrain.Refusing()
 	add("no_split_brain", refusing == "", "no other leader or cluster is known", refusing)
-	ready = true
-	for _, c := range checks {
-		ready = ready && c.OK
-	}
 	if !s.reads.View().AutoFailover(now) {
 		notes = append(notes, apiv1.Check{
 			Name: "auto_failover", OK: true,
@@ -101,26 +96,18 @@ func (c *request) notReady(checks []apiv1.Check) error {
 	if err != nil {
 		return err
 	}
-	c.setHeaders([]string{apiv1.TypeProblem}, len(body)+1)
 	c.Header()["Retry-After"] = []string{"1"}
-	c.WriteHeader(http.StatusServiceUnavailable)
-	_, err = c.Write(append(body, '\n'))
-	return c.ignoreWriteError(err)
+	return c.respond(http.StatusServiceUnavailable, typeProblem, append(body, '\n'))
 }
 
-func (c *request) text(s string) error {
-	c.setHeaders(typeText, len(s))
-	c.WriteHeader(http.StatusOK)
-	_, err := c.Write([]byte(s))
-	return c.ignoreWriteError(err)
-}
+func (c *request) text(s string) error { return c.respond(http.StatusOK, typeText, []byte(s)) }
 
 // getLeaderHealth serves GET, HEAD and OPTIONS /health/leader: 200 only if a majority has confirmed this leader after
 // the request came. Concurrent requests share the rounds of consensus.
 func getLeaderHealth(c *request) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), c.s.deps.TimeoutMax)
 	defer cancel()
-	if c.s.draining.Load() {
+	if c.s.draining() {
 		return problem.NoLeader("node %s is draining", c.s.deps.Node.ID)
 	}
 	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
@@ -132,7 +119,6 @@ func getLeaderHealth(c *request) error {
 	return c.text("ok\n")
 }
 
-// getFollowerHealth serves GET /health/follower.
 func getFollowerHealth(c *request) error {
 	maxLag, err := c.queryInt("max_lag", -1, 0, math.MaxInt64)
 	if err != nil {
@@ -149,7 +135,7 @@ func getFollowerHealth(c *request) error {
 		return notNow("is %s, not follower", st.Role)
 	case st.LeaderContactAge < 0 || st.LeaderContactAge > 2*c.s.deps.TimeoutMax:
 		return notNow("has not heard from leader %s for %v", st.LeaderID, st.LeaderContactAge)
-	case c.s.draining.Load(), st.Lifecycle == cluster.Dead:
+	case c.s.draining(), st.Lifecycle == cluster.Dead:
 		return notNow("is %s", c.s.lifecycle(st))
 	}
 	if maxLag < 0 {
@@ -165,8 +151,7 @@ func getFollowerHealth(c *request) error {
 	return c.text("ok\n")
 }
 
-// lag returns how many entries this follower is behind, in its log or in applying it. Only the leader knows the
-// former.
+// lag returns how many entries this follower is behind, in its log, which the leader knows, or in applying it.
 func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error) {
 	body, err := s.leadersView(ctx, st.LeaderID)
 	if err != nil {
@@ -176,10 +161,7 @@ func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error)
 	if err := json.Unmarshal(body, &view); err != nil {
 		return 0, err
 	}
-	lag := uint64(0)
-	if st.CommitIndex > st.AppliedIndex {
-		lag = st.CommitIndex - st.AppliedIndex
-	}
+	lag := st.CommitIndex - min(st.CommitIndex, st.AppliedIndex)
 	for _, m := range view.Members {
 		if m.ID == string(s.deps.Node.ID) {
 			return max(lag, m.LagEntries), nil

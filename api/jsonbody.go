@@ -99,11 +99,10 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// jsonProblem returns the error that names an invalid field of a body.
 func jsonProblem(err error) error {
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) && typ.Field != "" {
-		return problem.BadRequest("%s: want %s, got a JSON %s", typ.Field, jsonType(typ.Type.String()), typ.Value)
+		return problem.BadRequest("%s: want %s, got a JSON %s", typ.Field, jsonType(typ.Type), typ.Value)
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -111,19 +110,17 @@ func jsonProblem(err error) error {
 	return problem.BadRequest("body: %v", err)
 }
 
-func jsonType(goType string) string {
-	switch {
-	case strings.HasPrefix(goType, "map["):
-		return "an object"
-	case strings.Contains(goType, "int"):
+func jsonType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64, reflect.Uint64:
 		return "an integer"
-	case strings.Contains(goType, "float"):
+	case reflect.Float64:
 		return "a number"
-	case strings.Contains(goType, "bool"):
+	case reflect.Bool:
 		return "a boolean"
-	case strings.Contains(goType, "[]"):
+	case reflect.Slice:
 		return "an array"
-	case strings.Contains(goType, "string"):
+	case reflect.String:
 		return "a string"
 	}
 	return "an object"

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"northstar/api/apiv1"
 	"northstar/api/forward"
 	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -33,7 +35,6 @@ type Reads interface {
 	Peers() []cluster.PeerStatus
 }
 
-// getKey serves GET /v1/kv/{key}.
 func getKey(c *request) error {
 	if err := state.CheckKey(c.param); err != nil {
 		return err
@@ -52,10 +53,7 @@ func getKey(c *request) error {
 			c.WriteHeader(http.StatusNotModified)
 			return nil
 		}
-		c.setHeaders(typeBinary, len(item.Value))
-		c.WriteHeader(http.StatusOK)
-		_, err := c.Write(item.Value)
-		return c.ignoreWriteError(err)
+		return c.respond(http.StatusOK, typeBinary, item.Value)
 	})
 }
 
@@ -93,8 +91,7 @@ func (s *Server) checkCaughtUp() error {
 		"is committed (applied index %d of %d)", st.NodeID, st.AppliedIndex, st.LastLogIndex)
 }
 
-// setStaleness sets the maximum age of a stale response: the age of the leader's last message, or else of the
-// process.
+// setStaleness sets the maximum age of a stale response: of the leader's last message, or else of the process.
 func (c *request) setStaleness() {
 	st := c.s.reads.Status()
 	age := st.LeaderContactAge
@@ -109,8 +106,7 @@ func (c *request) setStaleness() {
 
 var canonicalLastContact = http.CanonicalHeaderKey(apiv1.HeaderLastContact)
 
-// noneMatch reports whether an entity tag of If-None-Match is tag, or "*". The comparison is weak, because a
-// compressing proxy weakens tags.
+// noneMatch reports whether If-None-Match names tag, or "*". It is weak, because a compressing proxy weakens tags.
 func noneMatch(values []string, tag string) bool {
 	for _, v := range values {
 		for one := range strings.SplitSeq(v, ",") {
@@ -126,7 +122,6 @@ func noneMatch(values []string, tag string) bool {
 // maxListBytes limits the values of one page. A page may be shorter than ?limit=, and names the next one.
 const maxListBytes = 4 << 20
 
-// listKeys serves GET /v1/kv.
 func listKeys(c *request) error {
 	limit, err := c.queryLimit(apiv1.MaxListLimit)
 	if err != nil {
@@ -186,4 +181,106 @@ func appendBase64(b, value []byte) []byte {
 	b = append(b, '"')
 	b = base64.StdEncoding.AppendEncode(b, value)
 	return append(b, '"')
+}
+
+// watchKeys serves GET /v1/watch on any node, from this node's history.
+func watchKeys(c *request) error {
+	prefix, err := c.keyParam("prefix")
+	if err != nil {
+		return err
+	}
+	return c.follow(c.s.reads.Feed(), prefix, encodeChange)
+}
+
+// follow streams the changes of feed whose keys have prefix, from the revision that the client requests.
+func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Events, *state.Change) error) error {
+	since, err := c.watchStart()
+	if err != nil {
+		return err
+	}
+	cursor, err := feed.Cursor(prefix, since)
+	if err != nil {
+		return err
+	}
+	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
+	return c.stream(func(ctx context.Context, e *stream.Events) error {
+		changes, err := cursor.Next(ctx, watchBatchSize)
+		if err != nil {
+			return err
+		}
+		for i := range changes {
+			if err := encode(e, &changes[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// watchBatchSize is the maximum number of changes in one batch: a slow client keeps them in memory.
+const watchBatchSize = 16
+
+// stream answers with the events that next adds, until the client is gone or this node is stopping.
+func (c *request) stream(next func(context.Context, *stream.Events) error) error {
+	e, err := stream.Start(c, c.s.problem)
+	if err == nil {
+		err = e.Run(c.r.Context(), c.s.stopping, func(ctx context.Context) error { return next(ctx, e) })
+	}
+	return c.ignoreWriteError(err)
+}
+
+// watchStart returns the revision after which a watch starts: the client's last, the requested one, or the newest.
+func (c *request) watchStart() (uint64, error) {
+	name, value := "Last-Event-ID", c.r.Header.Get("Last-Event-ID")
+	if value == "" {
+		name, value = "since", c.query.Get("since")
+	}
+	if value == "" {
+		if c.query.Has("since") {
+			return 0, problem.BadRequest("since: want a revision, got nothing")
+		}
+		return c.s.newestRevision(c.r.Context()), nil
+	}
+	rev, err := strconv.ParseUint(value, 10, 53)
+	if err != nil {
+		return 0, problem.BadRequest("%s: want a revision, got %q", name, value)
+	}
+	return rev, nil
+}
+
+// newestRevision returns at least the revision of every write acknowledged before the call: a watch from now on must
+// not show them. If the leader does not respond, it is this node's revision.
+func (s *Server) newestRevision(ctx context.Context) uint64 {
+	own := s.reads.View().Revision()
+	st := s.reads.Status()
+	if st.Role == cluster.Leader || st.LeaderID == "" {
+		return own
+	}
+	body, err := s.leadersView(ctx, st.LeaderID)
+	if err != nil {
+		s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", st.LeaderID, "error",
+			err)
+		return own
+	}
+	var view apiv1.Cluster
+	if err := json.Unmarshal(body, &view); err != nil {
+		return own
+	}
+	return max(own, view.Revision)
+}
+
+func encodeChange(e *stream.Events, ch *state.Change) error {
+	id := strconv.FormatUint(ch.Revision, 10)
+	return e.EventFunc(id, changeName(ch), func(b []byte) []byte {
+		b = appendJSONString(append(b, `{"key":`...), ch.Key)
+		b = appendBase64(append(b, `,"value":`...), ch.Value) // "" of a deleted key: always a string
+		return append(append(append(b, `,"revision":`...), id...), '}')
+	})
+}
+
+func changeName(ch *state.Change) string {
+	if ch.Deleted {
+		return apiv1.EventDelete
+	}
+	return apiv1.EventPut
 }

@@ -16,7 +16,6 @@ import (
 	"northstar/state"
 )
 
-// putKey serves PUT /v1/kv/{key}.
 func putKey(c *request) error {
 	w, err := c.keyWrite(state.KindPut)
 	if err != nil {
@@ -38,7 +37,6 @@ func putKey(c *request) error {
 	return c.writeKey(w)
 }
 
-// deleteKey serves DELETE /v1/kv/{key}.
 func deleteKey(c *request) error {
 	w, err := c.keyWrite(state.KindDelete)
 	if err != nil {
@@ -51,7 +49,6 @@ func deleteKey(c *request) error {
 	return c.writeKey(w)
 }
 
-// keyWrite is a write to one key.
 type keyWrite struct {
 	conditions
 	command state.Command
@@ -97,7 +94,7 @@ func (c *request) writeKey(w keyWrite) error {
 }
 
 // value reads the body of a put, within the limits of one value, of all bodies together, and of the request's time.
-func (c *request) value() ([]byte, error) {
+func (c *request) value() (body []byte, err error) {
 	tooLarge := problem.Status(http.StatusRequestEntityTooLarge, "value: want at most %d bytes", apiv1.MaxValueBytes)
 	length := c.r.ContentLength
 	switch {
@@ -110,17 +107,16 @@ func (c *request) value() ([]byte, error) {
 	if length < 0 {
 		reserve = apiv1.MaxValueBytes + 1
 	}
+	// The caller releases what is not released here.
+	defer func() { c.s.bodyBytes.Add(int64(len(body)) - reserve) }()
 	if c.s.bodyBytes.Add(reserve) > c.s.limits.RequestBytes {
-		c.s.bodyBytes.Add(-reserve)
 		return nil, problem.Busy("request body memory limit reached (%d bytes)", c.s.limits.RequestBytes)
 	}
 	deadline, _ := c.ctx.Deadline()
-	err := http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)
+	err = http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
-		c.s.bodyBytes.Add(-reserve)
 		return nil, err
 	}
-	var body []byte
 	if length >= 0 {
 		body = make([]byte, length)
 		_, err = io.ReadFull(c.r.Body, body)
@@ -130,21 +126,15 @@ func (c *request) value() ([]byte, error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.bodyTimedOut = true
-		err = problem.BadRequest("body: did not arrive within timeout_ms")
+		return nil, problem.BadRequest("body: did not arrive within timeout_ms")
 	case err != nil:
-		err = problem.BadRequest("body: cannot be read: %w", err)
+		return nil, problem.BadRequest("body: cannot be read: %w", err)
 	case len(body) > apiv1.MaxValueBytes:
-		err = tooLarge
+		return nil, tooLarge
 	}
-	if err != nil {
-		c.s.bodyBytes.Add(-reserve)
-		return nil, err
-	}
-	c.s.bodyBytes.Add(int64(len(body)) - reserve) // the caller releases the rest
 	return body, nil
 }
 
-// checkContentEncoding refuses compressed bodies, which this API does not support.
 func (c *request) checkContentEncoding() error {
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
@@ -208,7 +198,6 @@ func parseConditions(h http.Header) (conditions, error) {
 	return cond, nil
 }
 
-// parseETag reads a revision in its quotes.
 func parseETag(s string) (uint64, error) {
 	if len(s) < 3 || s[0] != '"' || s[len(s)-1] != '"' {
 		return 0, strconv.ErrSyntax
@@ -233,8 +222,7 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 	return &state.FencingToken{Role: values[0][:at], Token: tok}, nil
 }
 
-// idempotency reads Idempotency-Key; nil without the header. Keys belong to a caller: two callers may use the same
-// key.
+// idempotency reads Idempotency-Key; nil without it. Keys belong to a caller: two callers may use the same key.
 func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	values := c.r.Header.Values(apiv1.HeaderIdempotencyKey)
 	if len(values) == 0 {
@@ -248,8 +236,7 @@ func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil
 }
 
-// fingerprint identifies a write under its idempotency key. It covers everything that decides the effect, and nothing
-// that a retry may change, such as its timeout.
+// fingerprint covers what decides the effect of a write, and nothing that a retry may change, such as its timeout.
 func (w keyWrite) fingerprint(method, key, session string, body []byte) [sha256.Size]byte {
 	var buf [256]byte
 	b := buf[:0]

@@ -20,14 +20,12 @@ type Auditor interface {
 	RecordDurable(context.Context, state.AuditRecord)
 }
 
-// auditFields are the fields of an audit record that come from the body.
 type auditFields struct {
 	request string // the body of a call to /admin
 	Reason  string `json:"reason"`
 	DryRun  bool   `json:"dry_run"`
 }
 
-// captureAuditFields stores the audit fields of an operator's body.
 func (c *request) captureAuditFields(body []byte) {
 	if !c.administrative() {
 		return
@@ -41,8 +39,7 @@ func (c *request) captureAuditFields(body []byte) {
 
 func (c *request) administrative() bool { return strings.HasPrefix(c.route.Pattern, "/admin/") }
 
-// onLeader has the request served by the leader, which may be this node. A nil error means that work.Local succeeded
-// here.
+// onLeader has the leader serve the request. A nil error means that work.Local succeeded here.
 func (c *request) onLeader(ctx context.Context, work forward.Request) error {
 	work.Client, work.HTTP, work.Body = c, c.r, c.body
 	work.Redirect, work.Forwarded = c.redirect, c.forwarded
@@ -95,6 +92,14 @@ func (c *request) propose(cmd state.Command, idempotent bool) (result state.Resu
 	return result, nil
 }
 
+// proposeValid is propose for a command that the body decides: an invalid one is refused here.
+func (c *request) proposeValid(cmd state.Command, idempotent bool) (state.Result, error) {
+	if err := cmd.Validate(); err != nil {
+		return state.Result{}, err
+	}
+	return c.propose(cmd, idempotent)
+}
+
 // proposeHere proposes a command here, with the audit record of this call.
 func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
 	if c.isAudited(http.StatusOK, 0) {
@@ -114,7 +119,7 @@ func (c *request) RecordedElsewhere() { c.audited = true }
 // isAudited reports whether this node records the call.
 func (c *request) isAudited(status int, code cluster.Code) bool {
 	switch {
-	case c.s.deps.Audit == nil, c.route == nil, c.route.SkipAudit, c.audited:
+	case c.route == nil, c.route.SkipAudit, c.audited:
 		return false
 	case status == http.StatusTemporaryRedirect: // the client sends the call to another node
 		return false

@@ -93,8 +93,7 @@ func socketOf(ctx context.Context) net.Conn {
 	return socket
 }
 
-// served marks the connection as serving until done is called. Over TLS, and in tests without a connection, it does
-// nothing.
+// served marks the connection as serving until done is called; it does nothing over TLS.
 func served(ctx context.Context) (done func()) {
 	own, ok := ctx.Value(connKey{}).(*conn)
 	if !ok {

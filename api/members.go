@@ -2,10 +2,12 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 
@@ -18,7 +20,6 @@ import (
 // adminTimeout limits a membership change: it may wait for the previous one.
 const adminTimeout = 30 * time.Second
 
-// addMember serves POST /admin/members.
 func addMember(c *request, in apiv1.MemberAdd) error {
 	add, err := parseAdd(in)
 	if err != nil {
@@ -36,10 +37,7 @@ func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
 	if err != nil {
 		return cluster.MemberAdd{}, problem.BadRequest("id: %w", err)
 	}
-	if err := checkAddress("raft_address", in.RaftAddress); err != nil {
-		return cluster.MemberAdd{}, err
-	}
-	if err := checkAddress("http_address", in.HTTPAddress); err != nil {
+	if err := checkAddresses(&in.RaftAddress, &in.HTTPAddress); err != nil {
 		return cluster.MemberAdd{}, err
 	}
 	add := cluster.MemberAdd{ID: id, RaftAddress: in.RaftAddress, HTTPAddress: in.HTTPAddress, Promote: true}
@@ -53,7 +51,6 @@ func parseAdd(in apiv1.MemberAdd) (cluster.MemberAdd, error) {
 	return add, nil
 }
 
-// patchMember serves PATCH /admin/members/{id}.
 func patchMember(c *request, in apiv1.MemberPatch) error {
 	patch, err := parsePatch(in)
 	if err != nil {
@@ -74,10 +71,10 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 	if in.Priority != nil && (*in.Priority < 0 || *in.Priority > cluster.MaxPriority) {
 		return out, problem.BadRequest("priority: want 0 to %d, got %d", cluster.MaxPriority, *in.Priority)
 	}
-	if in.Zone != nil {
-		if err := checkZone(*in.Zone); err != nil {
-			return out, err
-		}
+	if z := in.Zone; z != nil && len(*z) > 64 {
+		return out, problem.BadRequest("zone: want at most 64 bytes, got %d", len(*z))
+	} else if z != nil && strings.ContainsFunc(*z, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return out, problem.BadRequest("zone: %q is not printable", *z)
 	}
 	if in.Suffrage != nil {
 		s, err := parseSuffrage(*in.Suffrage)
@@ -86,15 +83,8 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 		}
 		out.Suffrage = &s
 	}
-	if in.RaftAddress != nil {
-		if err := checkAddress("raft_address", *in.RaftAddress); err != nil {
-			return out, err
-		}
-	}
-	if in.HTTPAddress != nil {
-		if err := checkAddress("http_address", *in.HTTPAddress); err != nil {
-			return out, err
-		}
+	if err := checkAddresses(in.RaftAddress, in.HTTPAddress); err != nil {
+		return out, err
 	}
 	if out == (cluster.MemberPatch{}) {
 		return out, problem.BadRequest("body: nothing to change")
@@ -102,7 +92,6 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 	return out, nil
 }
 
-// removeMember serves DELETE /admin/members/{id}.
 func removeMember(c *request, in apiv1.MemberRemove) error {
 	id, err := c.memberID()
 	if err != nil {
@@ -111,10 +100,8 @@ func removeMember(c *request, in apiv1.MemberRemove) error {
 	return c.changeMember("removed", cluster.MemberChange{ID: id}, planParams{in.DryRun, in.PlanID})
 }
 
-// drainNode serves POST /admin/nodes/{id}/drain.
 func drainNode(c *request, in apiv1.Drain) error { return c.setDrain(in, true, "set to drain") }
 
-// undrainNode serves POST /admin/nodes/{id}/undrain.
 func undrainNode(c *request, in apiv1.Drain) error { return c.setDrain(in, false, "set to active") }
 
 func (c *request) setDrain(in apiv1.Drain, drain bool, done string) error {
@@ -130,9 +117,7 @@ func (c *request) setDrain(in apiv1.Drain, drain bool, done string) error {
 func (c *request) memberID() (cluster.NodeID, error) {
 	id, err := cluster.ParseNodeID(c.param)
 	if err != nil {
-		e := problem.BadRequest("id: %w", err)
-		e.Status = http.StatusNotFound
-		return "", e
+		return "", problem.Status(http.StatusNotFound, "id: %w", err)
 	}
 	return id, nil
 }
@@ -159,10 +144,8 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 		if err != nil {
 			return err
 		}
-		if answered, err := c.verifyPlan(plans, plan); err != nil {
+		if err := c.verifyPlan(plans, plan); err != nil {
 			return err
-		} else if answered {
-			return forward.ErrResponseWritten
 		}
 		change.Membership = plan.Membership
 		err = c.s.applyChange(ctx, change)
@@ -175,12 +158,12 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 	if err != nil {
 		return err
 	}
-	id := string(change.ID)
-	return c.reply(apiv1.MemberResult{ID: id, Message: "node " + id + " was " + done})
+	return c.reply(apiv1.MemberResult{
+		ID: string(change.ID), Message: fmt.Sprintf("node %s was %s", change.ID, done),
+	})
 }
 
-// applyChange makes a change here. A change of a member record is answered once the nodes that choose the next leader
-// have it.
+// applyChange makes a change here, and waits until the nodes that choose the next leader know the member record.
 func (s *Server) applyChange(ctx context.Context, change cluster.MemberChange) error {
 	err := s.deps.Membership.ChangeMember(ctx, change)
 	if err == nil && change.Patch != nil {
@@ -196,8 +179,7 @@ func (c *request) isMember(id cluster.NodeID) bool {
 	return known && !m.Removed && member
 }
 
-// planChange returns the plan of a change. If the change moves leadership, the plan names the candidates and the
-// expected time.
+// planChange returns the plan of a change, with the candidates and the expected time if it moves leadership.
 func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (cluster.Plan, error) {
 	plan, err := c.s.deps.Membership.PlanChange(ctx, change)
 	if err != nil || !plan.MovesLeader || plan.Refusal != nil {
@@ -238,19 +220,19 @@ func parseSuffrage(s string) (cluster.Suffrage, error) {
 	return "", problem.BadRequest("suffrage: want %s or %s, got %q", cluster.Voter, cluster.NonVoter, s)
 }
 
-func checkZone(s string) error {
-	if len(s) > 64 {
-		return problem.BadRequest("zone: want at most 64 bytes, got %d", len(s))
-	}
-	for _, r := range s {
-		if !unicode.IsPrint(r) {
-			return problem.BadRequest("zone: %q is not printable", s)
+// checkAddresses checks addresses that other nodes and clients connect to; nil is not checked.
+func checkAddresses(raft, http *string) error {
+	if raft != nil {
+		if err := checkAddress("raft_address", *raft); err != nil {
+			return err
 		}
+	}
+	if http != nil {
+		return checkAddress("http_address", *http)
 	}
 	return nil
 }
 
-// checkAddress checks an address that other nodes or clients connect to.
 func checkAddress(field, s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || len(s) > 260 {

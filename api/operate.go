@@ -20,8 +20,7 @@ type Backups interface {
 	Restore(ctx context.Context, r io.Reader) error
 }
 
-// getSnapshot serves GET /admin/snapshot: a backup of the leader's applied state, with everything acknowledged before
-// the request.
+// getSnapshot answers with a backup of everything acknowledged before the request.
 func getSnapshot(c *request) error {
 	ctx := c.r.Context()
 	err := c.onLeader(ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) error {
@@ -52,7 +51,6 @@ func getSnapshot(c *request) error {
 	return nil
 }
 
-// postRestore serves POST /admin/snapshot/restore.
 func postRestore(c *request) error {
 	if err := c.checkContentEncoding(); err != nil {
 		return err

@@ -1,42 +1,43 @@
 package api
 
 import (
+	"cmp"
+
 	"northstar/api/apiv1"
+	"northstar/api/forward"
 	"northstar/api/problem"
 	"northstar/cluster"
 	"northstar/state"
 )
 
-// planParams are the plan parameters of an operator's call.
 type planParams struct {
 	dryRun bool
 	id     string // of the plan to execute; "": none
 }
 
 // verifyPlan compares a call with the plan just made for it. It answers a dry run, also for a call that would be
-// refused; only an invalid call is an error then. Otherwise the error means that the plan is refused, or differs from
-// the one that the call names.
-func (c *request) verifyPlan(p planParams, plan cluster.Plan) (answered bool, err error) {
+// refused, and returns ErrResponseWritten; only an invalid call is another error then. Otherwise an error means that
+// the plan is refused, or differs from the one that the call names.
+func (c *request) verifyPlan(p planParams, plan cluster.Plan) error {
 	if p.id != "" {
 		if err := plan.Check(p.id); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if r := plan.Refusal; r != nil && (!p.dryRun || r.Code == cluster.CodeBadRequest) {
-		return false, r
+		return r
 	}
-	if p.dryRun {
-		switch plan.Action {
-		case cluster.ActionTransfer, cluster.ActionFailover, cluster.ActionEmergency, cluster.ActionRecover:
-			plan.Affected = countAffected(c.s.reads.View())
-		default:
-			if plan.MovesLeader {
-				plan.Affected = countAffected(c.s.reads.View())
-			}
-		}
-		return true, c.reply(wirePlan(plan))
+	if !p.dryRun {
+		return nil
 	}
-	return false, nil
+	switch plan.Action {
+	case cluster.ActionTransfer, cluster.ActionFailover, cluster.ActionEmergency, cluster.ActionRecover:
+		plan.MovesLeader = true
+	}
+	if plan.MovesLeader {
+		plan.Affected = countAffected(c.s.reads.View())
+	}
+	return cmp.Or(c.reply(wirePlan(plan)), forward.ErrResponseWritten)
 }
 
 // countAffected counts the roles, sessions and clients that a leadership move affects.
@@ -69,7 +70,6 @@ func plannedTarget(field, value, planID string) (cluster.NodeID, error) {
 	return target, nil
 }
 
-// wirePlan returns a plan as the response to a dry run.
 func wirePlan(p cluster.Plan) apiv1.Plan {
 	w := apiv1.Plan{
 		DryRun: true, PlanID: p.ID(), Action: p.Action, Term: p.Term, Membership: p.Membership,
@@ -96,8 +96,7 @@ func wirePlan(p cluster.Plan) apiv1.Plan {
 		})
 	}
 	if w.GapSamples = p.Gap.Samples; p.Gap.Samples > 0 {
-		expected, worst := ceilMS(p.Gap.Expected), ceilMS(p.Gap.Worst)
-		w.ExpectedGapMS, w.WorstGapMS = &expected, &worst
+		w.ExpectedGapMS, w.WorstGapMS = new(ceilMS(p.Gap.Expected)), new(ceilMS(p.Gap.Worst))
 	}
 	return w
 }

@@ -44,10 +44,6 @@ func (c *request) writeError(err error) {
 	c.failed = e
 	p := c.s.problem(e)
 	h := c.Header()
-	h.Del("Content-Length")
-	h["Content-Type"] = []string{apiv1.TypeProblem}
-	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
 	if e.RetryAfter > 0 || p.Retryable {
 		h["Retry-After"] = []string{strconv.Itoa(max(1, int((e.RetryAfter+time.Second-1)/time.Second)))}
 	}
@@ -67,13 +63,9 @@ func (c *request) writeError(err error) {
 	}
 	body, err := json.Marshal(shown)
 	if err != nil {
-		c.s.logger.Error("cannot encode a problem", "error", err)
-		c.WriteHeader(http.StatusInternalServerError)
-		return
+		panic(err) // a struct of strings and numbers can always be encoded
 	}
-	h["Content-Length"] = []string{strconv.Itoa(len(body) + 1)}
-	c.WriteHeader(p.Status)
-	_, _ = c.Write(append(body, '\n')) // an error means that the client is gone
+	_ = c.respond(p.Status, typeProblem, append(body, '\n')) // never fails
 }
 
 // Limits for reading the body of a rejected request.

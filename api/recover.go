@@ -25,8 +25,7 @@ type Recovery interface {
 	SetAside(ctx context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error
 }
 
-// postRecover serves POST /admin/recover at any survivor. It asks the others, and the node with the most up-to-date
-// log executes it.
+// postRecover asks the other survivors; the one with the most up-to-date log executes the recovery.
 func postRecover(c *request, in apiv1.Recover) error {
 	order, err := c.recoveryRequest(in)
 	if err != nil {
@@ -47,9 +46,8 @@ func postRecover(c *request, in apiv1.Recover) error {
 		plans.id = "" // the node that received the call has verified the plan
 	}
 	st := c.s.reads.Status()
-	if answered, err := c.verifyPlan(plans,
-		plan.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), refusal)); answered ||
-		err != nil {
+	membership := cluster.MembershipDigest(st.Servers, c.s.reads.View().Members())
+	if err := c.verifyPlan(plans, plan.Plan(st.Term, membership, refusal)); err != nil {
 		return err
 	}
 	if plan.Chosen != c.s.deps.Node.ID {
@@ -107,9 +105,6 @@ func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 		return problem.BadRequest("follow: leader_id: %w", err)
 	}
 	g := cluster.Generation{Number: in.Follow.Generation, RecoveryID: in.Follow.RecoveryID}
-	if c.s.deps.Restart == nil {
-		return cluster.Errorf(cluster.CodeInternal, "this node cannot begin anew by itself")
-	}
 	before := c.s.reads.Status()
 	if err := c.s.deps.Recovery.SetAside(ctx, in.Confirm, leader, g); err != nil {
 		return err

@@ -29,14 +29,13 @@ var (
 	typeJSON    = []string{apiv1.TypeJSON}
 	typeBinary  = []string{apiv1.TypeBinary}
 	typeText    = []string{"text/plain; charset=utf-8"}
+	typeProblem = []string{apiv1.TypeProblem}
 	crossOrigin = http.NewCrossOriginProtection()
 )
 
-// maxJSONBody limits bodies that are not values or backups.
 const maxJSONBody = 64 << 10
 
-// request is one request being served. It is also the handler's ResponseWriter, so that metrics and errors see the
-// status.
+// request is one request being served, and its ResponseWriter, so that metrics and errors see the status.
 type request struct {
 	http.ResponseWriter
 	s         *Server
@@ -177,7 +176,6 @@ func (s *Server) admit(c *request) (release func(), err error) {
 	return func() { count.Add(-1) }, nil
 }
 
-// wantsStream reports whether the client asked for server-sent events.
 func (c *request) wantsStream() bool {
 	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
 }
@@ -246,8 +244,7 @@ func (c *request) queryBool(name string) (bool, error) {
 	}
 }
 
-// contextWithLimit returns the context of a request that may take limit, and at most as long as a forwarding node
-// waits.
+// contextWithLimit returns a context for limit, or for as long as a forwarding node waits if that is less.
 func (c *request) contextWithLimit(limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), min(limit, c.remainingBudget(apiv1.MaxTimeoutMS*time.Millisecond)))
 }
@@ -263,8 +260,7 @@ func (c *request) remainingBudget(limit time.Duration) time.Duration {
 	return limit
 }
 
-// withBody returns a handler that first reads a JSON body: one object without unknown fields. An empty body counts as
-// {}.
+// withBody returns a handler that first reads one JSON object without unknown fields; an empty body counts as {}.
 func withBody[T any](handle func(c *request, in T) error) handler {
 	return func(c *request) error {
 		var in T
@@ -316,22 +312,23 @@ func (c *request) reply(v any) error {
 	return c.replyJSON(append(body, '\n'))
 }
 
-// replyJSON answers 200 with a JSON text.
 func (c *request) replyJSON(body []byte) error {
-	c.setHeaders(typeJSON, len(body))
-	c.WriteHeader(http.StatusOK)
-	_, err := c.Write(body)
-	return c.ignoreWriteError(err)
+	return c.respond(http.StatusOK, typeJSON, body)
 }
 
-// setHeaders sets the headers of every response. Values come from clients: a browser must not render them as a page
-// of this origin, and no cache may store them.
-func (c *request) setHeaders(contentType []string, length int) {
+// respond writes a whole response. Values come from clients: a browser must not render them as a page of this origin,
+// and no cache may store them.
+func (c *request) respond(status int, contentType []string, body []byte) error {
 	h := c.Header()
 	h["Content-Type"] = contentType
-	h["Content-Length"] = []string{strconv.Itoa(length)}
-	h["Cache-Control"] = noStore
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	if h["Cache-Control"] == nil {
+		h["Cache-Control"] = noStore
+	}
 	h["X-Content-Type-Options"] = noSniff
+	c.WriteHeader(status)
+	_, err := c.Write(body)
+	return c.ignoreWriteError(err)
 }
 
 // ignoreWriteError drops the error of a write to a client that is gone.

@@ -10,6 +10,7 @@ import (
 	"northstar/api/attach"
 	"northstar/api/forward"
 	"northstar/api/problem"
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -26,8 +27,7 @@ type Sessions interface {
 	Withdraw(ctx context.Context, role, session string) (*state.Role, error)
 }
 
-// createSession serves POST /v1/sessions. It may be repeated: a session whose ID is lost holds nothing and expires
-// after its TTL.
+// createSession may be repeated: a session whose ID is lost holds nothing and expires after its TTL.
 func createSession(c *request, in apiv1.SessionCreate) error {
 	ttl, most := int64(apiv1.DefaultSessionTTLMS), state.MaxSessionTTL.Milliseconds()
 	if in.TTLMS != nil {
@@ -43,10 +43,7 @@ func createSession(c *request, in apiv1.SessionCreate) error {
 	cmd := state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
 		Nonce: nonce, Name: in.Name, TTL: time.Duration(ttl) * time.Millisecond, Meta: in.Meta,
 	}}
-	if err := cmd.Validate(); err != nil {
-		return err
-	}
-	r, err := c.propose(cmd, true)
+	r, err := c.proposeValid(cmd, true)
 	if err != nil {
 		return err
 	}
@@ -69,7 +66,6 @@ func (s *Server) nonce() (string, error) {
 	return string(b[:]), nil
 }
 
-// renewSession serves POST /v1/sessions/{id}/renew.
 func renewSession(c *request, _ struct{}) error {
 	if err := state.CheckSession("id", c.param); err != nil {
 		return err
@@ -88,7 +84,6 @@ func renewSession(c *request, _ struct{}) error {
 	return c.replyJSON(append(body, "}\n"...))
 }
 
-// renewSessions serves POST /v1/sessions/renew.
 func renewSessions(c *request, in apiv1.RenewMany) error {
 	if n := len(in.SessionIDs); n < 1 || n > apiv1.MaxRenewals {
 		return problem.BadRequest("session_ids: want 1 to %d, got %d", apiv1.MaxRenewals, n)
@@ -121,22 +116,17 @@ func (c *request) renew(ids []string) (out state.Renewed, err error) {
 	return out, err
 }
 
-// endSession serves DELETE /v1/sessions/{id}.
 func endSession(c *request, _ struct{}) error {
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{
 		IDs:   []string{c.param},
 		Cause: state.CauseSessionEnded,
 	}}
-	if err := cmd.Validate(); err != nil {
-		return err
-	}
-	if _, err := c.propose(cmd, false); err != nil {
+	if _, err := c.proposeValid(cmd, false); err != nil {
 		return err
 	}
 	return c.reply(apiv1.SessionEnded{SessionID: c.param})
 }
 
-// getSession serves GET /v1/sessions/{id}.
 func getSession(c *request) error {
 	return c.read(func(v *state.View) error {
 		s, ok := v.Session(c.param)
@@ -147,7 +137,6 @@ func getSession(c *request) error {
 	})
 }
 
-// listSessions serves GET /v1/sessions, oldest first.
 func listSessions(c *request) error {
 	limit, after, err := c.page()
 	if err != nil {
@@ -166,7 +155,6 @@ func listSessions(c *request) error {
 	})
 }
 
-// page reads ?limit= and ?after=.
 func (c *request) page() (limit int, after string, err error) {
 	limit, err = c.queryLimit(apiv1.MaxListLimit)
 	return limit, c.query.Get("after"), err
@@ -190,3 +178,40 @@ func (c *request) wireSession(v *state.View, s *state.Session) apiv1.Session {
 
 // stale reports whether the response may come from a node that does not lead and has no session timers.
 func (c *request) stale() bool { return c.query.Get("consistency") == apiv1.Stale }
+
+// attachSession serves GET /v1/sessions/{id}/attach: the connection keeps the session alive.
+func attachSession(c *request) error {
+	if err := state.CheckSession("id", c.param); err != nil {
+		return err
+	}
+	grace, err := c.queryInt("grace_ms", 0, 0, state.MaxSessionTTL.Milliseconds())
+	if err != nil {
+		return err
+	}
+	hold := true
+	if c.query.Has("hold") {
+		if hold, err = c.queryBool("hold"); err != nil {
+			return err
+		}
+	}
+	return c.s.attached.Serve(c, c.r, cluster.Connection{Attachment: cluster.Attachment{
+		Session: c.param, Grace: time.Duration(grace) * time.Millisecond, Passive: !hold,
+	}}, socketOf(c.r.Context()))
+}
+
+// postAttachReport is how nodes report their attached connections to the leader.
+func postAttachReport(c *request, in apiv1.AttachReport) error {
+	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
+	defer cancel()
+	out, err := c.s.attached.Receive(ctx, in)
+	if err != nil {
+		return err
+	}
+	return c.reply(out)
+}
+
+// leaveThisNode reports whether attached clients must attach to another node.
+func (s *Server) leaveThisNode() bool {
+	m, ok := s.reads.View().Member(s.deps.Node.ID)
+	return s.draining() || ok && m.Lifecycle == cluster.Draining
+}

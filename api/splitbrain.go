@@ -28,10 +28,8 @@ type SplitBrain interface {
 // checkTimeout limits a check: several requests of a second each.
 const checkTimeout = 5 * time.Second
 
-// getSplitBrain serves GET /admin/splitbrain.
 func getSplitBrain(c *request) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
 
-// postSplitBrain serves POST /admin/splitbrain/check.
 func postSplitBrain(c *request, in apiv1.SplitBrainCheck) error {
 	if len(in.Reason) > maxReason {
 		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
@@ -75,11 +73,9 @@ func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 	return out
 }
 
-// maxLeaderBody limits another node's response to GET /leader.
 const maxLeaderBody = 16 << 10
 
-// AskLeader asks the node at an HTTP address for the leader. A response without a leader is not an error; any other
-// response is.
+// AskLeader asks a node for the leader. A response without a leader is not an error; any other response is.
 func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain.Answer, address string, err error) {
 	if address = s.httpAddress(id); address == "" {
 		return a, "", fmt.Errorf("no HTTP address of node %s is known", id)
@@ -95,18 +91,15 @@ func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain
 func readLeader(id cluster.NodeID, answer forward.PeerResponse) (splitbrain.Answer, error) {
 	var p apiv1.Problem
 	var l apiv1.Leader
-	switch answer.Status {
-	case http.StatusOK:
-		if err := json.Unmarshal(answer.Body, &l); err != nil {
-			return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: %w", err)
-		}
-	case http.StatusServiceUnavailable:
-		if json.Unmarshal(answer.Body, &p) == nil && p.Code == int(cluster.CodeNoLeader) {
-			return splitbrain.Answer{By: id}, nil
-		}
-		fallthrough
-	default:
+	if answer.Status == http.StatusServiceUnavailable && json.Unmarshal(answer.Body, &p) == nil &&
+		p.Code == int(cluster.CodeNoLeader) {
+		return splitbrain.Answer{By: id}, nil
+	}
+	if answer.Status != http.StatusOK {
 		return splitbrain.Answer{}, fmt.Errorf("it answered %d", answer.Status)
+	}
+	if err := json.Unmarshal(answer.Body, &l); err != nil {
+		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: %w", err)
 	}
 	by, err := cluster.ParseNodeID(l.ObservedBy)
 	if err != nil {

@@ -6,10 +6,8 @@ import (
 	"northstar/api/token"
 )
 
-// handler serves one request.
 type handler func(*request) error
 
-// route is one row of the table.
 type route = openapi.Route[handler]
 
 // Parameters that several routes share.
@@ -49,7 +47,6 @@ func jsonResponse(v any, doc string, headers ...openapi.Param) []openapi.Respons
 	return []openapi.Response{{Status: 200, Media: apiv1.TypeJSON, Value: v, Doc: doc, Headers: headers}}
 }
 
-// planResponse is the response to a call that may be a dry run.
 func planResponse(v any, doc string) []openapi.Response {
 	return append(jsonResponse(v, doc+"; with dry_run: the plan", leaderHeader), jsonResponse(apiv1.Plan{}, "")...)
 }
@@ -132,7 +129,6 @@ func query(params ...openapi.Param) func(*route) {
 	return func(r *route) { r.Query = params }
 }
 
-// table has all routes.
 var table = []route{
 	// Discovery and health: without authentication, and served even if the node is busy.
 	public("GET", "/leader", getLeader, "Get the leader known to this node",
@@ -241,12 +237,8 @@ var table = []route{
 	list(apiv1.PathRoles, listRoles, "List held roles", apiv1.Roles{}, "a page",
 		pageParam, openapi.String("after", "only roles with a name greater than this: next of the previous page"),
 		openapi.Boolean("all", "also vacant roles")),
-	{
-		Method: "GET", Pattern: "/v1/roles/{role}", Role: token.Observer, Handle: getRole,
-		Summary: "Get a role's holder and candidates", Query: []openapi.Param{consistency, timeoutParam, redirectParam},
-		Responses:     jsonResponse(apiv1.Role{}, "the held role", stateRevision, contactHeader, leaderHeader),
-		ErrorStatuses: []int{307, 404, 503},
-	},
+	with(item("/v1/roles/{role}", getRole, "Get a role's holder and candidates", apiv1.Role{}, "the held role"),
+		func(r *route) { r.Responses[0].Headers = append(r.Responses[0].Headers, stateRevision) }),
 	with(write("DELETE", "/v1/roles/{role}", resignRole,
 		"Release a role, leave its queue, or acknowledge its revocation",
 		nil, apiv1.RoleResult{}, "released", 404, 409, 504),
@@ -342,18 +334,11 @@ var table = []route{
 		Summary: "Run the split-brain check", Body: apiv1.SplitBrainCheck{},
 		Responses: jsonResponse(apiv1.SplitBrain{}, "of this check"), ErrorStatuses: []int{413, 415, 503},
 	},
-	{
-		Method: "GET", Pattern: apiv1.PathAudit, Role: token.Operator, Handle: listAudit,
-		Summary: "List audit records (non-GET calls and 403s)",
-		Query: []openapi.Param{
-			openapi.String("since", "records after the one with this seq; absent: the newest"), limitParam,
-			openapi.String("class", "only operators (allowed calls of /admin) or clients (all others)"),
-			openapi.String("who", "only of this token or certificate"),
-			consistency, timeoutParam, redirectParam,
-		},
-		Responses:     jsonResponse(apiv1.Audit{}, "oldest first", contactHeader, leaderHeader),
-		ErrorStatuses: []int{307, 503},
-	},
+	with(list(apiv1.PathAudit, listAudit, "List audit records (non-GET calls and 403s)", apiv1.Audit{}, "oldest first",
+		openapi.String("since", "records after the one with this seq; absent: the newest"), limitParam,
+		openapi.String("class", "only operators (allowed calls of /admin) or clients (all others)"),
+		openapi.String("who", "only of this token or certificate")),
+		func(r *route) { r.Role = token.Operator }),
 	{
 		Method: "GET", Pattern: apiv1.PathSnapshot, Role: token.Operator, Kind: openapi.Stream, Handle: getSnapshot,
 		Summary: "Back up keys and settings", ErrorStatuses: []int{503}, Responses: []openapi.Response{{

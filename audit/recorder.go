@@ -38,8 +38,7 @@ const (
 // Deps are the dependencies of a Recorder.
 type Deps struct {
 	Source string // name of this process, never reused
-	// Send puts a batch through the log, here or at the leader. Without an error the batch was applied; with one it
-	// may have been.
+	// Send puts a batch through the log. Without an error it was applied; with one it may have been.
 	Send func(ctx context.Context, batch state.Command) error
 	// SendWithin is the timeout of one Send.
 	SendWithin time.Duration
@@ -48,12 +47,11 @@ type Deps struct {
 	// Load reads what Save has stored, or returns fs.ErrNotExist. Save is durable when it returns.
 	Load func() ([]byte, error)
 	Save func([]byte) error
-	// Count counts records by result: replicated, spooled, lost. Optional.
+	// Count counts records by result: replicated, spooled, lost.
 	Count  func(result string, n int)
 	Logger hclog.Logger
 }
 
-// entry is one record that is not acknowledged yet.
 type entry struct {
 	source  string
 	seq     uint64
@@ -68,23 +66,19 @@ type Recorder struct {
 	wake       chan struct{} // capacity 1
 	urgent     chan struct{} // capacity 1: a caller waits
 	logLimiter *rate.Limiter // for log lines about lost records
+	spooled    bool          // the file is not empty; only New and Run use it
 
-	mu      sync.Mutex
-	queue   []entry
-	queued  [2]int // records of each class in the queue
-	bytes   [2]int
-	seq     uint64            // of the last record of this process
-	lost    map[string]uint64 // number of lost records by source
-	spooled bool              // the file is not empty
-	dirty   bool              // the queue holds records that the file does not
+	mu     sync.Mutex
+	queue  []entry
+	queued [2]int // records of each class in the queue
+	bytes  [2]int
+	seq    uint64            // of the last record of this process
+	lost   map[string]uint64 // number of lost records by source
+	dirty  bool              // the queue holds records that the file does not
 }
 
-// New loads the spool of an earlier process. It logs and drops a spool that cannot be read, because the node must
-// start anyway.
+// New loads the spool of an earlier process. One that cannot be read is dropped: the node must start.
 func New(d Deps) *Recorder {
-	if d.Count == nil {
-		d.Count = func(string, int) {}
-	}
 	r := &Recorder{
 		deps: d, log: d.Logger.Named("audit"), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
 		logLimiter: rate.NewLimiter(rate.Every(time.Second), 5), lost: map[string]uint64{},
@@ -102,7 +96,6 @@ func New(d Deps) *Recorder {
 	return r
 }
 
-// loadSpool queues the records of earlier processes.
 func (r *Recorder) loadSpool(data []byte) error {
 	batches, err := state.DecodeBatch(data)
 	if err != nil {
@@ -119,7 +112,7 @@ func (r *Recorder) loadSpool(data []byte) error {
 			r.add(entry{source: b.Producer, seq: b.First + uint64(j), record: b.Records[j]})
 		}
 	}
-	r.signal(false)
+	notify(r.wake)
 	return nil
 }
 
@@ -143,28 +136,28 @@ func (r *Recorder) RecordDurable(ctx context.Context, rec state.AuditRecord) {
 
 func (r *Recorder) enqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	sanitize(&rec)
-	if r.tryEnqueue(rec, durable) {
-		return true
-	}
-	r.deps.Count("lost", 1)
-	if r.logLimiter.Allow() {
-		r.log.Warn("audit buffer full, record dropped",
-			"what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
-	}
-	return false
-}
-
-func (r *Recorder) tryEnqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.queued[rec.Class] >= maxQueued || r.bytes[rec.Class]+size(&rec) > maxBytes {
+	full := r.queued[rec.Class] >= maxQueued || r.bytes[rec.Class]+size(&rec) > maxBytes
+	if full {
 		r.lost[r.deps.Source]++
+	} else {
+		r.seq++
+		r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: durable})
+		r.dirty = true
+	}
+	r.mu.Unlock()
+	if full {
+		r.deps.Count("lost", 1)
+		if r.logLimiter.Allow() {
+			r.log.Warn("audit buffer full, record dropped",
+				"what", rec.What, "who", rec.Who, "from", rec.From, "status", rec.Status)
+		}
 		return false
 	}
-	r.seq++
-	r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: durable})
-	r.dirty = true
-	r.signal(durable != nil)
+	notify(r.wake)
+	if durable != nil {
+		notify(r.urgent)
+	}
 	return true
 }
 
@@ -172,13 +165,6 @@ func (r *Recorder) add(e entry) {
 	r.queue = append(r.queue, e)
 	r.queued[e.record.Class]++
 	r.bytes[e.record.Class] += size(&e.record)
-}
-
-func (r *Recorder) signal(urgent bool) {
-	notify(r.wake)
-	if urgent {
-		notify(r.urgent)
-	}
 }
 
 func notify(ch chan struct{}) {
@@ -230,13 +216,21 @@ func pause(ctx context.Context, d time.Duration, urgent, changed <-chan struct{}
 	}
 }
 
-// sendAll sends batches until the queue is empty.
 func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
-		batch := r.nextBatch()
-		if batch == nil {
-			return r.truncateSpool()
+		r.mu.Lock()
+		if len(r.queue) == 0 {
+			r.dirty = false
+			r.mu.Unlock()
+			if !r.spooled {
+				return nil
+			}
+			err := r.deps.Save(nil) // all that it holds is replicated
+			r.spooled = err != nil
+			return err
 		}
+		batch := r.batchAt(0)
+		r.mu.Unlock()
 		within, cancel := context.WithTimeout(ctx, r.deps.SendWithin)
 		err := r.deps.Send(within, state.Command{Kind: state.KindAudit, AuditBatch: batch})
 		cancel()
@@ -246,16 +240,6 @@ func (r *Recorder) sendAll(ctx context.Context) error {
 		r.deps.Count("replicated", len(batch.Records))
 		r.ack(len(batch.Records))
 	}
-}
-
-// nextBatch returns the next batch, nil for an empty queue.
-func (r *Recorder) nextBatch() *state.AuditBatch {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.queue) == 0 {
-		return nil
-	}
-	return r.batchAt(0)
 }
 
 // batchAt returns a batch of records of one process, beginning at index i of the queue. The caller holds mu.
@@ -338,27 +322,6 @@ func (r *Recorder) spool() {
 	}
 }
 
-// truncateSpool empties the file when all its records are replicated.
-func (r *Recorder) truncateSpool() error {
-	r.mu.Lock()
-	need := r.spooled && len(r.queue) == 0
-	if need {
-		r.dirty = false
-	}
-	r.mu.Unlock()
-	if !need {
-		return nil
-	}
-	if err := r.deps.Save(nil); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.spooled = false
-	return nil
-}
-
-// size returns the approximate memory of a record.
 func size(r *state.AuditRecord) int {
 	return 64 + len(r.Who) + len(r.From) + len(r.What) + len(r.Request) + len(r.Reason) + len(r.Detail)
 }

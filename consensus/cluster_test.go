@@ -65,9 +65,21 @@ func (c *testCluster) isCut(id cluster.NodeID) bool {
 	return n != nil && n.cut.Load()
 }
 
+// raftDecides leaves every decision to Raft.
+type raftDecides struct{}
+
+func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
+func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
+func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
+func (raftDecides) MayStartElection() bool                                           { return true }
+
+func (raftDecides) MayVote() bool                     { return true }
+func (raftDecides) VoteReceived(cluster.VoteResponse) {}
+func (raftDecides) VoteAnswered(bool, string)         {}
+
 // deferredNode is a node that the transport gets before there is one. Nothing vetoes a vote, and Raft's timers elect.
 type deferredNode struct {
-	transport.RaftDecides
+	raftDecides
 	*consensus.Node
 	n *testNode
 }
@@ -231,6 +243,11 @@ func (n *testNode) startOn(store storage.Storage) error {
 		ReplicationPaused: func() bool { return node.Stalled() && !n.loud.Load() || node.StepDownPending() },
 		Claim:             func() cluster.Claim { return node.Claim() },
 		Faults:            n,
+		ConnectionLost:    func(cluster.ConnectionLoss) {},
+		Rejected:          func(string, string) {},
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		},
 	})
 	if err != nil {
 		return errors.Join(err, store.Close(), ln.Close())
@@ -242,13 +259,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Transport:  func() consensus.Transport { return tr.Raft() },
 		Bind:       func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
 		Acks:       tr.Acks(),
-		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
-			a := tr.Acks().Peer(id)
-			return consensus.PeerAck{
-				Incarnation: a.Incarnation, Term: a.Term, MatchIndex: a.MatchIndex,
-				LastContact: a.LastContact,
-			}
-		},
+		PeerAck:    tr.Acks().Peer,
 		ResetPeers: tr.ResetPeers,
 		Facts: func(uint64) consensus.ElectionFacts {
 			return consensus.ElectionFacts{OverLiveLeader: n.ordered.Load()}
@@ -281,8 +292,8 @@ func (n *testNode) startOn(store storage.Storage) error {
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	for i, task := range n.tasks {
-		node.AddLeaderTask(fmt.Sprint("task", i), task)
+	for _, task := range n.tasks {
+		node.AddLeaderTask(task)
 	}
 	n.run(node, tr)
 	return nil

@@ -27,7 +27,7 @@ type badDisk struct {
 }
 
 // Stable returns a store that fails every write when failVotes is set.
-func (d *badDisk) Stable() raft.StableStore {
+func (d *badDisk) Stable() storage.VoteStore {
 	if d.failVotes {
 		return failingStable{d.Storage.Stable()}
 	}
@@ -35,7 +35,7 @@ func (d *badDisk) Stable() raft.StableStore {
 }
 
 type heldStable struct {
-	raft.StableStore
+	storage.VoteStore
 	disk *badDisk
 }
 
@@ -43,13 +43,17 @@ func (s heldStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
 	if ch := s.disk.hangVotes.Load(); ch != nil {
 		<-*ch
 	}
-	return s.StableStore.(storage.VoteStore).RecordVote(term, voteTerm, candidate)
+	return s.VoteStore.RecordVote(term, voteTerm, candidate)
 }
 
-type failingStable struct{ raft.StableStore }
+type failingStable struct{ storage.VoteStore }
 
 func (failingStable) Set([]byte, []byte) error       { return errors.New("input/output error") }
 func (failingStable) SetUint64([]byte, uint64) error { return errors.New("input/output error") }
+
+func (failingStable) RecordVote(uint64, uint64, []byte) error {
+	return errors.New("input/output error")
+}
 
 func (l *badLog) GetLog(index uint64, out *raft.Log) error {
 	if l.disk.failReads {

@@ -26,13 +26,15 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		n.startCommit = 0
 		rebuilt = false
 	}
-	cfg := n.cfg.raft()
-	cfg.Log, cfg.Stable, cfg.Snapshots = n.store.Log(), n.store.Stable(), snaps
-	cfg.Transport, cfg.FSM, cfg.KeepState = n.deps.Transport(), n.fsm, rebuilt
-	cfg.Logger, cfg.Now = n.log, n.now
-	cfg.ElectionBlocked = func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) }
-	cfg.OnStuckTransfer = func() { n.requestRestart("leadership transfer stuck in raft library") }
-	inst, err := raftnode.Start(cfg)
+	inst, err := raftnode.Start(raftnode.Config{
+		Self: n.cfg.Self.NodeID, TimeoutMin: n.cfg.TimeoutMin, TimeoutMax: n.cfg.TimeoutMax,
+		SnapshotThreshold: n.cfg.SnapshotThreshold, SnapshotInterval: n.cfg.SnapshotInterval,
+		TrailingLogs: n.cfg.TrailingLogs,
+		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
+		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
+		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
+		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
+	})
 	if err == nil && inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
@@ -69,9 +71,8 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 }
 
 // beforeOwnAdmission reports whether this data directory was admitted to a running cluster and its log, which ends with
-// the entry last, does not reach the admission entry yet. The log's configurations may then be of another data
-// directory that had this node's ID. With one in which that directory was the only voter, this node would elect itself.
-// A recovered data directory has a configuration of its own at the end of its log.
+// the entry last, does not reach the admission entry yet. Its configurations may be of another data directory that had
+// this node's ID, perhaps as the only voter: this node would elect itself. A recovered one has its own at the end.
 func (f *identityFile) beforeOwnAdmission(last uint64) bool {
 	return f.JoinOnly && f.Recovery == nil &&
 		(f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
@@ -87,10 +88,19 @@ func voterIDs(servers []cluster.Server) []cluster.NodeID {
 	return ids
 }
 
-// notify sends to a channel of capacity 1 unless it is full.
-func notify(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
+// RaftCallbacks is the running Raft node as the transport sees it. Its methods may be called from any goroutine. Only
+// CheckEntry and FlushBeforeReply may block, for a disk write.
+type RaftCallbacks struct {
+	*raftnode.Instance
+	n *Node
+}
+
+// Progress returns the last applied index, and a number that grows while a snapshot is restored.
+func (c RaftCallbacks) Progress() (applied, restored uint64) {
+	return c.AppliedIndex(), c.n.fsm.Progress() + c.n.store.Progress()
+}
+
+// CheckEntry returns why an entry of the current term's leader cannot belong to what this node has applied.
+func (c RaftCallbacks) CheckEntry(index, term uint64) error {
+	return c.n.checkEntry(c.Instance, index, term)
 }

@@ -305,8 +305,8 @@ func (d *brokenDisk) write(do func() error) error {
 func (d *brokenDisk) Save(name string, data []byte) error {
 	return d.write(func() error { return d.Storage.Save(name, data) })
 }
-func (d *brokenDisk) Log() raft.LogStore       { return &brokenLog{d.Storage.Log(), d} }
-func (d *brokenDisk) Stable() raft.StableStore { return &brokenStable{d.Storage.Stable(), d} }
+func (d *brokenDisk) Log() raft.LogStore        { return &brokenLog{d.Storage.Log(), d} }
+func (d *brokenDisk) Stable() storage.VoteStore { return &brokenStable{d.Storage.Stable(), d} }
 
 type brokenLog struct {
 	raft.LogStore
@@ -320,16 +320,20 @@ func (l *brokenLog) StoreLogs(e []*raft.Log) error {
 func (l *brokenLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
 type brokenStable struct {
-	raft.StableStore
+	storage.VoteStore
 	d *brokenDisk
 }
 
 func (s *brokenStable) SetUint64(k []byte, v uint64) error {
-	return s.d.write(func() error { return s.StableStore.SetUint64(k, v) })
+	return s.d.write(func() error { return s.VoteStore.SetUint64(k, v) })
+}
+
+func (s *brokenStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
+	return s.d.write(func() error { return s.VoteStore.RecordVote(term, voteTerm, candidate) })
 }
 
 func (s *brokenStable) Set(k, v []byte) error {
-	return s.d.write(func() error { return s.StableStore.Set(k, v) })
+	return s.d.write(func() error { return s.VoteStore.Set(k, v) })
 }
 
 // TestRecoverFailsAtEachWrite: the disk fails at any one write of a recovery. The data directory is then of the old

@@ -21,8 +21,8 @@ func (n *Node) buildFailover() {
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
 	})
-	n.consensus.AddLeaderTask("placement", n.failover.MonitorLeadership)
-	n.consensus.AddLeaderTask("drain", n.handOverIfIneligible)
+	n.consensus.AddLeaderTask(n.failover.MonitorLeadership)
+	n.consensus.AddLeaderTask(n.handOverIfIneligible)
 }
 
 // campaignAgain starts an election after a transfer that left the cluster without a leader.

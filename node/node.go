@@ -127,11 +127,11 @@ func (n *Node) build() error {
 		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
 		Logger: n.log,
 	})
-	n.consensus.AddLeaderTask("roles", n.roles.Lead)
+	n.consensus.AddLeaderTask(n.roles.Lead)
 	n.buildSplitBrainDetector()
 	n.buildAudit()
 	if n.external != nil {
-		n.consensus.AddLeaderTask("external lock", n.external.runWhileLeader)
+		n.consensus.AddLeaderTask(n.external.runWhileLeader)
 	}
 	var err error
 	if n.api, err = api.New(n.apiDeps()); err != nil {

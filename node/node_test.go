@@ -98,7 +98,8 @@ func TestDrain_ByOperator(t *testing.T) {
 	yes, no := true, false
 	patch := func(p cluster.MemberPatch) {
 		eventually(t, "the record is changed", func() bool {
-			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, p) == nil
+			return leader(t, nodes).Consensus().ChangeMember(t.Context(),
+				cluster.MemberChange{ID: old.cfg.ID, Patch: &p}) == nil
 		})
 	}
 	for i := range 5 {
@@ -145,7 +146,8 @@ func TestHandOver_IneligibleLeader(t *testing.T) {
 	} {
 		old := leader(t, nodes)
 		eventually(t, "the record is changed", func() bool {
-			return leader(t, nodes).Consensus().PatchMember(t.Context(), old.cfg.ID, patch) == nil
+			return leader(t, nodes).Consensus().ChangeMember(t.Context(),
+				cluster.MemberChange{ID: old.cfg.ID, Patch: &patch}) == nil
 		})
 		eventually(t, "another node leads", func() bool {
 			st := old.Consensus().Status()

@@ -61,17 +61,11 @@ func (n *Node) consensusConfig() consensus.Config {
 
 func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 	deps := consensus.Deps{
-		Storage:   store,
-		Transport: func() consensus.Transport { return n.transport.Raft() },
-		Bind:      func(c consensus.RaftCallbacks) { n.transport.Raft().Bind(c) },
-		Acks:      n.transport.Acks(),
-		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
-			p := n.transport.Acks().Peer(id)
-			return consensus.PeerAck{
-				Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex,
-				LastContact: p.LastContact,
-			}
-		},
+		Storage:    store,
+		Transport:  func() consensus.Transport { return n.transport.Raft() },
+		Bind:       func(c consensus.RaftCallbacks) { n.transport.Raft().Bind(c) },
+		Acks:       n.transport.Acks(),
+		PeerAck:    n.transport.Acks().Peer,
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,
@@ -101,7 +95,7 @@ func (n *Node) apiDeps() api.Deps {
 		Backups: n.consensus, Leader: n.consensus,
 		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy,
 		Journal: n.journal, Metrics: n.metrics, Logger: n.log,
-		Renewals: func(r attach.Reporter) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
+		Renewals: func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr,
 			RaftAddress: n.raftAddr,

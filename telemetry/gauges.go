@@ -2,26 +2,22 @@ package telemetry
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"northstar/cluster"
 )
 
-// StateSource provides the gauges at each scrape. Its functions are cheap, do not block, and are safe for
-// concurrent use.
+// StateSource provides values at each scrape, in functions that are cheap and safe for concurrent use.
 type StateSource struct {
 	Status func() cluster.NodeStatus
 	Peers  func() []cluster.PeerStatus
-	// Roles returns at most limit roles to show, and the number of sessions. Optional.
+	// Roles returns at most limit roles to show, and the number of sessions.
 	Roles func(limit int) (roles []Role, sessions int)
-	// AuditDropped returns the number of audit records evicted from the log, by class. Optional.
+	// AuditDropped returns the number of audit records evicted from the log, by class.
 	AuditDropped func() map[string]uint64
-	// Reloads returns the reloaded files, each with the reason why its current version cannot be used; "" if it
-	// can. Optional.
+	// Reloads returns the reloaded files, each with the reason why its current version cannot be used; "" if it can.
 	Reloads func() map[string]string
 }
 
@@ -32,29 +28,19 @@ type Role struct {
 	Elections uint64
 }
 
-type source struct{ p atomic.Pointer[StateSource] }
-
 // SetSource sets the source of the gauges. Without it, a scrape has none of them.
-func (m *Metrics) SetSource(s StateSource) { m.source.p.Store(&s) }
+func (m *Metrics) SetSource(s StateSource) { m.source.Store(&s) }
 
-// stateCollector computes gauges at scrape time, so that they are cheap and never stale.
-type stateCollector struct{ m *Metrics }
-
-var stateDescs = func() map[string]*prometheus.Desc {
-	descs := make(map[string]*prometheus.Desc)
-	for _, d := range metricDefs {
-		if d.Kind == Gauge &&
-			d.Name != "http_in_flight" || d.Name == "role_elections_total" || d.Name == "audit_dropped_total" {
-			descs[d.Name] = prometheus.NewDesc(Prefix+d.Name, d.Help, d.Labels, nil)
-		}
-	}
-	return descs
-}()
+// stateCollector computes metrics at scrape time, so that they are cheap and never stale.
+type stateCollector struct {
+	m       *Metrics
+	metrics map[string]scrapedMetric
+}
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range stateDescs {
-		ch <- d
+	for _, m := range c.metrics {
+		ch <- m.desc
 	}
 }
 
@@ -62,24 +48,26 @@ func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	set := func(name string, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(stateDescs[name], prometheus.GaugeValue, v, labels...)
+		m := c.metrics[name]
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
 	}
 	set("election_success_rate", c.m.outcomes.rate(now))
-	src := c.m.source.p.Load()
+	src := c.m.source.Load()
 	if src == nil {
 		return
 	}
-	c.collectRoles(ch, src)
-	if src.AuditDropped != nil {
-		for class, n := range src.AuditDropped() {
-			ch <- prometheus.MustNewConstMetric(stateDescs["audit_dropped_total"], prometheus.CounterValue, float64(n),
-				class)
-		}
+	roles, sessions := src.Roles(maxSeries)
+	set("sessions", float64(sessions))
+	for _, r := range roles {
+		set("role_held", boolToFloat(r.Token != 0), r.Name)
+		set("role_token", float64(r.Token), r.Name)
+		set("role_elections_total", float64(r.Elections), r.Name)
 	}
-	if src.Reloads != nil {
-		for file, problem := range src.Reloads() {
-			set("reload_failed", boolToFloat(problem != ""), file)
-		}
+	for class, n := range src.AuditDropped() {
+		set("audit_dropped_total", float64(n), class)
+	}
+	for file, problem := range src.Reloads() {
+		set("reload_failed", boolToFloat(problem != ""), file)
 	}
 	st := src.Status()
 	leading := st.Role == cluster.Leader
@@ -114,35 +102,11 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectRoles reports the roles, which every node has in the replicated state.
-func (c *stateCollector) collectRoles(ch chan<- prometheus.Metric, src *StateSource) {
-	if src.Roles == nil {
-		return
-	}
-	roles, sessions := src.Roles(maxSeries)
-	ch <- prometheus.MustNewConstMetric(stateDescs["sessions"], prometheus.GaugeValue, float64(sessions))
-	for _, r := range roles {
-		ch <- prometheus.MustNewConstMetric(stateDescs["role_held"], prometheus.GaugeValue, boolToFloat(r.Token != 0),
-			r.Name)
-		ch <- prometheus.MustNewConstMetric(stateDescs["role_token"], prometheus.GaugeValue, float64(r.Token), r.Name)
-		ch <- prometheus.MustNewConstMetric(stateDescs["role_elections_total"], prometheus.CounterValue,
-			float64(r.Elections),
-			r.Name)
-	}
-}
-
 func boolToFloat(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
-}
-
-func processCollectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	}
 }
 
 // electionWindow has the results of the latest elections, for the success rate.

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,14 +31,12 @@ type Journal struct {
 	changed chan struct{}   // closed at the next event; nil if no reader waits
 }
 
-// NewJournal returns a journal that keeps size events. boot identifies the process: the journal rejects sequence
-// numbers of other processes.
+// NewJournal returns a journal of size events. It rejects sequence numbers of other processes than boot.
 func NewJournal(node cluster.NodeID, boot string, size int, logger hclog.Logger) *Journal {
 	return &Journal{node: node, boot: boot, logger: logger, ring: make([]cluster.Event, max(size, 1))}
 }
 
-// Append records an event and logs it at info. It sets Seq and Node, and At if that is zero. The caller must not
-// change the event's Fields afterwards.
+// Append records an event, sets Seq, Node and a zero At, and logs it at info. It keeps the event's Fields.
 func (j *Journal) Append(e cluster.Event) { j.append(hclog.Info, e) }
 
 // Warn is Append for an event that needs attention.
@@ -70,12 +69,7 @@ func logFields(e cluster.Event) []any {
 	if e.Term != 0 {
 		args = append(args, "term", e.Term)
 	}
-	names := make([]string, 0, len(e.Fields))
-	for name := range e.Fields {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
 		args = append(args, name, e.Fields[name])
 	}
 	return args
@@ -88,11 +82,8 @@ func (j *Journal) seq(n uint64) string {
 // position returns the number of the event with this seq.
 func (j *Journal) position(seq string) (uint64, error) {
 	i := strings.LastIndexByte(seq, '-')
-	if i < 0 {
-		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
-	}
 	n, err := strconv.ParseUint(seq[i+1:], 36, 64)
-	if err != nil {
+	if i < 0 || err != nil {
 		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
 	}
 	if seq[:i] != j.boot {
@@ -102,8 +93,7 @@ func (j *Journal) position(seq string) (uint64, error) {
 	return n, nil
 }
 
-// Latest returns the newest limit events of a type ("" for all), oldest first. before is the seq before them, next
-// the seq to continue from.
+// Latest returns the newest limit events of a type ("" for all), oldest first, and the seqs before and after them.
 func (j *Journal) Latest(typ string, limit int) (items []cluster.Event, prev, next string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -118,19 +108,15 @@ func (j *Journal) Latest(typ string, limit int) (items []cluster.Event, prev, ne
 	return items, j.seq(before), j.seq(j.last)
 }
 
-// Since returns up to limit events of a type ("" for all) after the one with that seq, and the seq to continue
-// from. Its errors are CodeBadRequest for an invalid seq and CodeHistoryCompacted for one that is no longer kept or
-// belongs to another process.
+// Since returns up to limit events of a type ("" for all) after seq, and the seq to continue from. CodeBadRequest: an
+// invalid seq; CodeHistoryCompacted: one that is no longer kept or belongs to another process.
 func (j *Journal) Since(seq, typ string, limit int) (items []cluster.Event, next string, err error) {
 	c, err := j.Cursor(seq, typ)
 	if err != nil {
 		return nil, "", err
 	}
 	items, _, err = c.take(limit)
-	if err != nil {
-		return nil, "", err
-	}
-	return items, c.Seq(), nil
+	return items, j.seq(c.read), err
 }
 
 // oldest returns the number of the oldest event kept; last+1 if there is none. The caller holds the lock.
@@ -170,11 +156,7 @@ type EventCursor struct {
 	read    uint64 // number of the last event read
 }
 
-// Seq returns the seq from which a new cursor continues after this one.
-func (c *EventCursor) Seq() string { return c.journal.seq(c.read) }
-
-// Next waits for at least one event and returns at most limit. Its error is the context's cause, or
-// CodeHistoryCompacted if the cursor has fallen behind.
+// Next returns 1 to limit events, the context's cause, or CodeHistoryCompacted if the cursor has fallen behind.
 func (c *EventCursor) Next(ctx context.Context, limit int) ([]cluster.Event, error) {
 	for {
 		items, changed, err := c.take(limit)

@@ -1,11 +1,11 @@
 package telemetry
 
 import (
-	"fmt"
-	"slices"
-	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Prefix starts the name of every metric.
@@ -21,13 +21,19 @@ const (
 	Histogram Kind = "histogram"
 )
 
-// MetricDef defines one metric. The registry, the documents and the tests use it.
+// MetricDef defines one metric, for documents and tests.
 type MetricDef struct {
-	Name    string // without Prefix
-	Kind    Kind
-	Labels  []string
-	Buckets []float64 // of a histogram, in the unit of the name
-	Help    string
+	Name   string // without Prefix
+	Kind   Kind
+	Labels []string
+	Help   string
+}
+
+// MetricDefs lists every metric of NorthStar itself.
+func MetricDefs() []MetricDef {
+	d := definer{registry: prometheus.NewRegistry()}
+	d.define(&Metrics{})
+	return d.defs
 }
 
 // Bucket bounds in milliseconds.
@@ -37,128 +43,137 @@ var (
 	httpBuckets     = []float64{0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 60000}
 )
 
-// metricDefs lists all metrics. Their names are part of the contract.
-var metricDefs = []MetricDef{
-	counterDef("election_count", "Elections started by this node, by trigger and result.", "trigger", "result"),
-	histogramDef("election_duration_ms", electionBuckets,
-		"Duration of elections started by this node, until lost or until the new leader has applied its first entry."),
-	gaugeDef("election_success_rate",
-		"Share of this node's elections of the last 5 minutes that were won; 1 if there were none."),
-	histogramDef("leaderless_duration_ms", electionBuckets,
-		"Time between the last heartbeat of the previous leader and the election win."),
-	counterDef("failover_count",
-		"Failovers won by this node, excluding the first election and planned transfers.", "trigger"),
-	counterDef("leader_transfer_count", "Leadership transfers started by this node as leader.", "result"),
-	histogramDef("leader_transfer_duration_ms", electionBuckets,
-		"Duration of leadership transfers until the target was observed as leader."),
-	gaugeDef("current_leader_id", "1 for the leader known to this node; absent without a known leader.", "leader_id"),
-	gaugeDef("current_term", "Raft term of this node."),
-	gaugeDef("is_leader", "1 while this node leads."),
-	gaugeDef("leader_tenure_seconds", "Time since this node became leader; 0 if it is not."),
-	counterDef("votes_total", "Vote responses sent by this node.", "granted", "reason"),
-	counterDef("split_brain_detected",
+// definer registers metrics and keeps their definitions.
+type definer struct {
+	registry *prometheus.Registry
+	defs     []MetricDef
+	scraped  map[string]scrapedMetric // by name
+}
+
+// scrapedMetric is a metric whose values are computed at scrape time.
+type scrapedMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+// define defines all metrics of m. Their names are part of the contract. Large because it is one list.
+func (d *definer) define(m *Metrics) {
+	m.elections = d.counters("election_count",
+		"Elections started by this node, by trigger and result.", "trigger", "result")
+	m.electionDuration = d.histograms("election_duration_ms", electionBuckets,
+		"Duration of elections started by this node, until lost or until the new leader has applied its first entry.").with()
+	d.atScrape(Gauge, "election_success_rate",
+		"Share of this node's elections of the last 5 minutes that were won; 1 if there were none.")
+	m.leaderlessDuration = d.histograms("leaderless_duration_ms", electionBuckets,
+		"Time between the last heartbeat of the previous leader and the election win.").with()
+	m.failovers = d.counters("failover_count",
+		"Failovers won by this node, excluding the first election and planned transfers.", "trigger")
+	m.transfers = d.counters("leader_transfer_count", "Leadership transfers started by this node as leader.", "result")
+	m.transferDuration = d.histograms("leader_transfer_duration_ms", electionBuckets,
+		"Duration of leadership transfers until the target was observed as leader.").with()
+	d.atScrape(Gauge, "current_leader_id",
+		"1 for the leader known to this node; absent without a known leader.", "leader_id")
+	d.atScrape(Gauge, "current_term", "Raft term of this node.")
+	d.atScrape(Gauge, "is_leader", "1 while this node leads.")
+	d.atScrape(Gauge, "leader_tenure_seconds", "Time since this node became leader; 0 if it is not.")
+	m.votes = d.counters("votes_total", "Vote responses sent by this node.", "granted", "reason")
+	m.splitBrains = d.counters("split_brain_detected",
 		"Split-brain conflicts detected: stale leader, two leaders in one term, foreign cluster or generation, "+
-			"duplicate node ID."),
-	gaugeDef("peer_healthy", "1 if this node considers the peer healthy.", "peer"),
-	gaugeDef("peer_last_contact_ms",
-		"Milliseconds since the last response from the peer; absent before the first response.", "peer"),
-	gaugeDef("peer_lag_entries", "Log entries that the peer lags behind; on the leader only.", "peer"),
-	gaugeDef("heartbeat_age_ms", "Milliseconds since the last message from the leader; 0 on the leader."),
-	histogramDef("disk_fsync_ms", ioBuckets, "Synced writes to the log and the vote record."),
-	gaugeDef("disk_read_only", "1 while less space than disk.reserve is free: the node accepts no writes."),
-	gaugeDef("disk_stalled", "1 while a disk operation has been pending for longer than timeout-max."),
-	gaugeDef("commit_index", "Highest log index known to be committed."),
-	gaugeDef("applied_index", "Highest log index applied to the state."),
-	histogramDef("apply_duration_ms", ioBuckets, "Application of one batch of commands to the state."),
-	counterDef("proposals_total", "Proposals to the log, by result.", "result"),
-	gaugeDef("role_held",
-		"1 if the role is held (local view). Roles vacant for a day, and roles beyond 512, are omitted.", "role"),
-	gaugeDef("role_token", "The role's current fencing token; 0 if the role is vacant.", "role"),
-	counterDef("role_elections_total", "Elections of the role, cluster-wide.", "role"),
-	gaugeDef("sessions", "Active sessions, cluster-wide."),
-	histogramDef("http_request_duration_ms", httpBuckets,
-		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status"),
-	gaugeDef("http_in_flight", "HTTP requests and streams in flight."),
-	counterDef("rpc_rejected_total", "Rejected peer connections and messages.", "kind", "reason"),
-	counterDef("snapshot_install_repeated_total",
-		"Snapshots sent again by this node as leader to a peer that had already installed them.", "peer"),
-	counterDef("audit_records_total", "Audit records of requests without a log command, by delivery result.", "result"),
-	counterDef("audit_dropped_total",
-		"Audit records evicted from the replicated log by count, size or age limits, cluster-wide.", "class"),
-	gaugeDef("reload_failed",
-		"1 if the last reload of the token or TLS file failed; the previous version stays active.", "file"),
-	counterDef("auth_failures_total",
-		"Requests rejected as unauthenticated (missing or invalid token or certificate)."),
+			"duplicate node ID.").with()
+	d.atScrape(Gauge, "peer_healthy", "1 if this node considers the peer healthy.", "peer")
+	d.atScrape(Gauge, "peer_last_contact_ms",
+		"Milliseconds since the last response from the peer; absent before the first response.", "peer")
+	d.atScrape(Gauge, "peer_lag_entries", "Log entries that the peer lags behind; on the leader only.", "peer")
+	d.atScrape(Gauge, "heartbeat_age_ms", "Milliseconds since the last message from the leader; 0 on the leader.")
+	m.fsync = d.histograms("disk_fsync_ms", ioBuckets, "Synced writes to the log and the vote record.").with()
+	d.atScrape(Gauge, "disk_read_only", "1 while less space than disk.reserve is free: the node accepts no writes.")
+	d.atScrape(Gauge, "disk_stalled", "1 while a disk operation has been pending for longer than timeout-max.")
+	d.atScrape(Gauge, "commit_index", "Highest log index known to be committed.")
+	d.atScrape(Gauge, "applied_index", "Highest log index applied to the state.")
+	m.apply = d.histograms("apply_duration_ms", ioBuckets, "Application of one batch of commands to the state.").with()
+	m.proposals = d.counters("proposals_total", "Proposals to the log, by result.", "result")
+	d.atScrape(Gauge, "role_held",
+		"1 if the role is held (local view). Roles vacant for a day, and roles beyond 512, are omitted.", "role")
+	d.atScrape(Gauge, "role_token", "The role's current fencing token; 0 if the role is vacant.", "role")
+	d.atScrape(Counter, "role_elections_total", "Elections of the role, cluster-wide.", "role")
+	d.atScrape(Gauge, "sessions", "Active sessions, cluster-wide.")
+	m.httpDuration = d.histograms("http_request_duration_ms", httpBuckets,
+		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status")
+	m.httpInFlight = d.gauge("http_in_flight", "HTTP requests and streams in flight.")
+	m.rpcRejected = d.counters("rpc_rejected_total", "Rejected peer connections and messages.", "kind", "reason")
+	m.installRepeated = d.counters("snapshot_install_repeated_total",
+		"Snapshots sent again by this node as leader to a peer that had already installed them.", "peer")
+	m.audit = d.counters("audit_records_total",
+		"Audit records of requests without a log command, by delivery result.", "result")
+	d.atScrape(Counter, "audit_dropped_total",
+		"Audit records evicted from the replicated log by count, size or age limits, cluster-wide.", "class")
+	d.atScrape(Gauge, "reload_failed",
+		"1 if the last reload of the token or TLS file failed; the previous version stays active.", "file")
+	m.authFailures = d.counters("auth_failures_total",
+		"Requests rejected as unauthenticated (missing or invalid token or certificate).").with()
 }
 
-func counterDef(name, help string, labels ...string) MetricDef {
-	return MetricDef{Name: name, Kind: Counter, Labels: labels, Help: help}
-}
-
-func gaugeDef(name, help string, labels ...string) MetricDef {
-	return MetricDef{Name: name, Kind: Gauge, Labels: labels, Help: help}
-}
-
-func histogramDef(name string, buckets []float64, help string, labels ...string) MetricDef {
-	return MetricDef{Name: name, Kind: Histogram, Labels: labels, Buckets: buckets, Help: help}
-}
-
-// MetricDefs lists every metric of NorthStar itself, for documents and tests.
-func MetricDefs() []MetricDef { return slices.Clone(metricDefs) }
-
-// Table returns all metrics as a Markdown table, for docs/metrics.md.
-func Table() string {
-	var b strings.Builder
-	b.WriteString("| name | type | labels | meaning |\n|---|---|---|---|\n")
-	for _, d := range metricDefs {
-		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", Prefix, d.Name, d.Kind, strings.Join(d.Labels, ", "), d.Help)
+func (d *definer) atScrape(kind Kind, name, help string, labels ...string) {
+	d.defs = append(d.defs, MetricDef{name, kind, labels, help})
+	metric := scrapedMetric{prometheus.NewDesc(Prefix+name, help, labels, nil), prometheus.GaugeValue}
+	if kind == Counter {
+		metric.kind = prometheus.CounterValue
 	}
-	return b.String()
+	if d.scraped == nil {
+		d.scraped = map[string]scrapedMetric{}
+	}
+	d.scraped[name] = metric
 }
 
-// mustFind returns the definition of a metric. It panics if there is none, which every test of this package
-// detects.
-func mustFind(name string, kind Kind) MetricDef {
-	for _, d := range metricDefs {
-		if d.Name == name && d.Kind == kind {
-			return d
+func (d *definer) gauge(name, help string) prometheus.Gauge {
+	d.defs = append(d.defs, MetricDef{name, Gauge, nil, help})
+	return promauto.With(d.registry).NewGauge(prometheus.GaugeOpts{Name: Prefix + name, Help: help})
+}
+
+func (d *definer) counters(name, help string, labels ...string) *limitedVec[prometheus.Counter] {
+	d.defs = append(d.defs, MetricDef{name, Counter, labels, help})
+	v := promauto.With(d.registry).NewCounterVec(prometheus.CounterOpts{Name: Prefix + name, Help: help}, labels)
+	return &limitedVec[prometheus.Counter]{labels: len(labels), make: v.WithLabelValues}
+}
+
+func (d *definer) histograms(
+	name string, buckets []float64, help string, labels ...string,
+) *limitedVec[prometheus.Observer] {
+	d.defs = append(d.defs, MetricDef{name, Histogram, labels, help})
+	v := promauto.With(d.registry).NewHistogramVec(
+		prometheus.HistogramOpts{Name: Prefix + name, Help: help, Buckets: buckets}, labels)
+	return &limitedVec[prometheus.Observer]{labels: len(labels), make: v.WithLabelValues}
+}
+
+const (
+	maxLabels     = 3   // of one metric
+	maxSeries     = 512 // of one metric; later label values count as "other"
+	overflowLabel = "other"
+)
+
+// limitedVec bounds the series of a metric, even if a peer sends arbitrary values. A lookup does not allocate.
+type limitedVec[T any] struct {
+	labels int
+	make   func(values ...string) T
+	known  sync.Map // [maxLabels]string → T
+	count  atomic.Int64
+}
+
+// with returns the child for the label values. Their number must match the labels of the metric.
+func (b *limitedVec[T]) with(values ...string) T {
+	var key [maxLabels]string
+	copy(key[:], values)
+	if c, ok := b.known.Load(key); ok {
+		return c.(T)
+	}
+	if b.count.Add(1) > maxSeries {
+		b.count.Add(-1)
+		for i := range b.labels {
+			key[i] = overflowLabel
 		}
+		return b.make(key[:b.labels]...)
 	}
-	panic("telemetry: undefined " + string(kind) + " " + name)
-}
-
-func counter(r prometheus.Registerer, name string) prometheus.Counter {
-	d := mustFind(name, Counter)
-	c := prometheus.NewCounter(prometheus.CounterOpts{Name: Prefix + d.Name, Help: d.Help})
-	r.MustRegister(c)
+	c := b.make(key[:b.labels]...)
+	b.known.Store(key, c)
 	return c
-}
-
-func gauge(r prometheus.Registerer, name string) prometheus.Gauge {
-	d := mustFind(name, Gauge)
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: Prefix + d.Name, Help: d.Help})
-	r.MustRegister(g)
-	return g
-}
-
-func histogram(r prometheus.Registerer, name string) prometheus.Histogram {
-	d := mustFind(name, Histogram)
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: Prefix + d.Name, Help: d.Help, Buckets: d.Buckets})
-	r.MustRegister(h)
-	return h
-}
-
-func counters(r prometheus.Registerer, name string) *limitedVec[prometheus.Counter] {
-	d := mustFind(name, Counter)
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: Prefix + d.Name, Help: d.Help}, d.Labels)
-	r.MustRegister(v)
-	return newLimitedVec(len(d.Labels), v.WithLabelValues)
-}
-
-func histograms(r prometheus.Registerer, name string) *limitedVec[prometheus.Observer] {
-	d := mustFind(name, Histogram)
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: Prefix + d.Name, Help: d.Help, Buckets: d.Buckets},
-		d.Labels)
-	r.MustRegister(v)
-	return newLimitedVec(len(d.Labels), v.WithLabelValues)
 }

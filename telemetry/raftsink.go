@@ -2,10 +2,10 @@ package telemetry
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
-	"unicode"
 
 	gometrics "github.com/hashicorp/go-metrics"
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,32 +35,18 @@ func InstallRaftSink(s *RaftSink) error {
 	return err
 }
 
-// raftName returns the full name for a key such as [raft fsm applyBatch]. ok is false for keys of other libraries,
-// and for keys with a peer's name, which the library also reports with a label.
+var (
+	wordStart = regexp.MustCompile(`(\p{Ll})(\p{Lu})`) // keeps an acronym as one word
+	notInName = regexp.MustCompile(`[^a-z0-9_]`)
+)
+
+// raftName returns the full name for a key such as [raft fsm applyBatch], and false for keys of other libraries.
 func raftName(key []string) (string, bool) {
 	if len(key) < 2 || key[0] != "raft" {
 		return "", false
 	}
-	var b strings.Builder
-	b.WriteString(Prefix)
-	b.WriteString("raft")
-	for _, part := range key[1:] {
-		b.WriteByte('_')
-		lower := false // keeps an acronym as one word
-		for _, r := range part {
-			if unicode.IsUpper(r) && lower {
-				b.WriteByte('_')
-			}
-			lower = unicode.IsLower(r)
-			switch r = unicode.ToLower(r); {
-			case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '_':
-				b.WriteRune(r)
-			default:
-				b.WriteByte('_')
-			}
-		}
-	}
-	return b.String(), true
+	name := wordStart.ReplaceAllString(strings.Join(key, "_"), "${1}_${2}")
+	return Prefix + notInName.ReplaceAllString(strings.ToLower(name), "_"), true
 }
 
 // lookup returns the metric of a kind and key, and creates it if needed; false if it is not kept.
@@ -94,8 +80,7 @@ func lookup[T prometheus.Metric](s *RaftSink, kind Kind, key []string, create fu
 	return found, true
 }
 
-// SetGauge implements go-metrics' MetricSink, as do the methods below. Labels are dropped: the series of all peers
-// are added up.
+// SetGauge implements MetricSink, as do the methods below. Labels are dropped: the peers are added up.
 func (s *RaftSink) SetGauge(key []string, v float32) {
 	if g, ok := lookup(s, Gauge, key, func(o prometheus.Opts) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts(o))
@@ -140,8 +125,7 @@ func (s *RaftSink) AddSampleWithLabels(key []string, v float32, _ []gometrics.La
 	s.AddSample(key, v)
 }
 
-// Describe implements prometheus.Collector. It sends nothing: the library's metrics are not known in advance, so
-// the collector is unchecked.
+// Describe sends nothing: the library's metrics are not known in advance, so the collector is unchecked.
 func (s *RaftSink) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

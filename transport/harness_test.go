@@ -104,6 +104,9 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 			e.losses = append(e.losses, l)
 		},
 		ClusterName: "test", TimeoutMin: testMin, TimeoutMax: testMax,
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		},
 		ReadOnly: e.readOnly.Load, ReplicationPaused: e.replicationPaused.Load, Logger: hclog.NewNullLogger(),
 	}
 	for _, o := range opts {
@@ -206,10 +209,7 @@ func (e *end) FlushBeforeReply() error         { return nil }
 func (e *end) ElectionBlocked() bool           { return e.electionBlocked.Load() }
 
 // testElections calls the functions of its end.
-type testElections struct {
-	RaftDecides
-	e *end
-}
+type testElections struct{ e *end }
 
 func (x testElections) VetoPreVote(candidate cluster.NodeID, _ time.Time) string {
 	if x.e.vetoPreVote == nil {

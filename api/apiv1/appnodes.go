@@ -27,7 +27,7 @@ type Load struct {
 	Memory      float64 `json:"memory"`
 }
 
-// Node is an application node.
+// Node is an application node, and the data of an event of GET /v1/nodes/watch: a delete has only id and revision.
 type Node struct {
 	ID            string    `json:"id"`
 	SessionID     string    `json:"session_id" doc:"empty once it is dead"`
@@ -56,7 +56,3 @@ type Nodes struct {
 type NodeRemoved struct {
 	ID string `json:"id"`
 }
-
-// NodeEvent is the data of an event of GET /v1/nodes/watch; the event's name is put or delete. A delete has only id
-// and revision.
-type NodeEvent = Node

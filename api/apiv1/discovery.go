@@ -93,8 +93,7 @@ type Member struct {
 	Version       string   `json:"version"`
 }
 
-// Cluster is the response to GET /v1/cluster: the leader's view, or the responding node's own view if no leader
-// responds.
+// Cluster is the response to GET /v1/cluster: the leader's view, or the answering node's if no leader responds.
 type Cluster struct {
 	ClusterID    string   `json:"cluster_id"`
 	ClusterName  string   `json:"cluster_name"`

@@ -79,8 +79,7 @@ type KeepAlive struct {
 // EventKeepAlive is the name of an attached session's keep-alive events, in addition to error and moving.
 const EventKeepAlive = "alive"
 
-// AttachReport is a node's report to the leader about its attached connections: the body of POST
-// /v1/sessions/attached.
+// AttachReport is the body of POST /v1/sessions/attached: a node's report to the leader about its connections.
 type AttachReport struct {
 	Live   []Attachment `json:"keep,omitempty" doc:"connections that stand, at most 400"`
 	Closed []Attachment `json:"drop,omitempty" doc:"connections that have ended, at most 400"`

@@ -4,6 +4,7 @@ package attach
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"northstar/api/problem"
 	"northstar/api/stream"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // Renewals renews the sessions of this node's connections. Its methods may be called by any goroutine.
@@ -27,21 +29,10 @@ type Renewals interface {
 	Run(ctx context.Context) error
 }
 
-// Reporter reports this node's connections to the leader.
-type Reporter interface {
-	// Leader returns a context that ends when the leader or its term changes. While neither does, it is the same one.
-	Leader() context.Context
-	// Renew reports live connections and returns one result for each. Detach reports closed connections.
-	Renew(ctx context.Context, credential string, list []cluster.Attachment) ([]cluster.AttachResult, error)
-	Detach(ctx context.Context, credential string, list []cluster.Attachment) error
-	// LeaveThisNode reports whether clients must attach to another node.
-	LeaveThisNode() bool
-}
-
 // Config are the dependencies of a Server. All are required.
 type Config struct {
-	BootID   string // part of the names of connections
-	Renewals func(Reporter) Renewals
+	BootID   string                 // part of the names of connections
+	Renewals func(*Server) Renewals // which reports connections by the methods of Server
 	Sessions Sessions
 	Forward  *forward.Forwarder
 	Stopping context.Context // ends when this node is stopping
@@ -136,4 +127,151 @@ func write(e *stream.Events, session string, ttl time.Duration, k cluster.KeepAl
 		return err
 	}
 	return e.Flush()
+}
+
+// Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.
+type Sessions interface {
+	// RenewAttached renews sessions of attached connections. Passive connections are only recorded. CodeNoLeader:
+	// nothing was renewed.
+	RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error)
+	// Detach ends the sessions of closed connections. After an error it must be repeated.
+	Detach(ctx context.Context, list []cluster.Attachment) error
+}
+
+// Leader returns a context that ends when the leader or its term changes. While neither does, it is the same one.
+func (s *Server) Leader() context.Context { return s.Forward.Leader.Current().Changed }
+
+// LeaveThisNode reports whether clients must attach to another node.
+func (s *Server) LeaveThisNode() bool { return s.Leave() }
+
+// Renew reports live connections to the leader, which may be this node, and returns one result for each.
+func (s *Server) Renew(
+	ctx context.Context, credential string, list []cluster.Attachment,
+) ([]cluster.AttachResult, error) {
+	got, err := s.report(ctx, credential, list, nil)
+	if err != nil {
+		return nil, err
+	}
+	ttl := make(map[string]int64, len(got.Renewed))
+	for _, kept := range got.Renewed {
+		ttl[kept.SessionID] = kept.TTLMS
+	}
+	revoked := make(map[string]*cluster.Error, len(got.Revoked))
+	for _, p := range got.Revoked {
+		revoked[p.SessionID] = problem.RoleRevoked(p.SessionID, p.Role, p.Token)
+	}
+	out := make([]cluster.AttachResult, len(list))
+	for i, a := range list {
+		out[i].TTL = time.Duration(ttl[a.Session]) * time.Millisecond
+		if err := revoked[a.Session]; err != nil && !a.Passive {
+			out[i].Err = err
+		} else if out[i].TTL == 0 {
+			out[i].Err = problem.SessionEnded(a.Session)
+		}
+	}
+	return out, nil
+}
+
+// Detach reports closed connections to the leader.
+func (s *Server) Detach(ctx context.Context, credential string, list []cluster.Attachment) error {
+	_, err := s.report(ctx, credential, nil, list)
+	return err
+}
+
+func (s *Server) report(
+	ctx context.Context, credential string, live, closed []cluster.Attachment,
+) (out apiv1.AttachReportResult, err error) {
+	leader := s.Forward.Leader.Current()
+	if leader.ID == s.Forward.Self {
+		return s.apply(ctx, live, closed)
+	}
+	addr := ""
+	if leader.ID != "" {
+		addr = s.Forward.AddressOf(leader.ID)
+	}
+	if addr == "" {
+		return out, problem.NoLeader("node %s knows no leader", s.Forward.Self)
+	}
+	resp, err := s.Forward.Post(ctx, forward.Caller{Authorization: credential}, addr, apiv1.PathAttached,
+		apiv1.AttachReport{Live: encode(live), Closed: encode(closed)})
+	switch {
+	case err != nil:
+		return out, problem.NoLeader("leader %s at %s did not answer: %w", leader.ID, addr, err)
+	case resp.Status != http.StatusOK:
+		return out, problem.NoLeader("node %s, which was taken for the leader, answered %d", leader.ID, resp.Status)
+	}
+	if err := json.Unmarshal(resp.Body, &out); err != nil {
+		return out, fmt.Errorf("answer of leader %s: %w", leader.ID, err)
+	}
+	return out, nil
+}
+
+// Receive applies another node's report on the leader.
+func (s *Server) Receive(ctx context.Context, in apiv1.AttachReport) (apiv1.AttachReportResult, error) {
+	live, err := decode("keep", in.Live)
+	if err != nil {
+		return apiv1.AttachReportResult{}, err
+	}
+	closed, err := decode("drop", in.Closed)
+	if err != nil {
+		return apiv1.AttachReportResult{}, err
+	}
+	return s.apply(ctx, live, closed)
+}
+
+func (s *Server) apply(ctx context.Context, live, closed []cluster.Attachment) (apiv1.AttachReportResult, error) {
+	out := apiv1.AttachReportResult{Renewed: []apiv1.SessionCreated{}, Ended: []string{}}
+	if len(live) > 0 {
+		got, err := s.Sessions.RenewAttached(ctx, live)
+		if err != nil {
+			return out, err
+		}
+		for _, s := range got.Alive {
+			out.Renewed = append(out.Renewed, apiv1.SessionCreated{SessionID: s.ID, TTLMS: s.TTL.Milliseconds()})
+		}
+		out.Ended = append(out.Ended, got.Ended...)
+		out.Revoked = EncodeRevocations(got.Revoked)
+	}
+	if len(closed) > 0 {
+		return out, s.Sessions.Detach(ctx, closed)
+	}
+	return out, nil
+}
+
+// EncodeRevocations returns the JSON form of revoked roles.
+func EncodeRevocations(list []state.Revocation) (out []apiv1.Revocation) {
+	for _, p := range list {
+		out = append(out, apiv1.Revocation{SessionID: p.Session, Role: p.Role, Token: p.Token})
+	}
+	return out
+}
+
+const maxStreamID = 64
+
+func decode(field string, list []apiv1.Attachment) ([]cluster.Attachment, error) {
+	if len(list) > cluster.MaxAttachBatch {
+		return nil, problem.BadRequest("%s: want at most %d, got %d", field, cluster.MaxAttachBatch, len(list))
+	}
+	out := make([]cluster.Attachment, len(list))
+	for i, a := range list {
+		if err := state.CheckSession(field, a.SessionID); err != nil {
+			return nil, err
+		}
+		grace := time.Duration(a.GraceMS) * time.Millisecond
+		if a.StreamID == "" || len(a.StreamID) > maxStreamID || grace < 0 || grace > state.MaxSessionTTL {
+			return nil, problem.BadRequest("%s: stream_id or grace_ms of session %q is out of bounds", field,
+				a.SessionID)
+		}
+		out[i] = cluster.Attachment{Session: a.SessionID, Stream: a.StreamID, Grace: grace, Passive: a.NoRenew}
+	}
+	return out, nil
+}
+
+func encode(list []cluster.Attachment) (out []apiv1.Attachment) {
+	for _, a := range list {
+		out = append(out, apiv1.Attachment{
+			SessionID: a.Session, StreamID: a.Stream, GraceMS: a.Grace.Milliseconds(), NoRenew: a.Passive,
+		})
+	}
+	return out
 }

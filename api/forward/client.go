@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -23,19 +25,12 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// newTransport returns the HTTP transport for connections to other nodes. A connection attempt lasts at most as long
-// as a request may be queued.
+// newTransport returns the transport to other nodes. It connects for as long as a request may be queued at most.
 func newTransport(c Config) *http.Transport {
-	dial := c.Dial
-	if dial == nil {
-		dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			return (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext(ctx, "tcp", addr)
-		}
-	}
 	connect := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*c.TimeoutMax)
 		defer cancel()
-		conn, err := dial(ctx, addr)
+		conn, err := c.Dial(ctx, addr)
 		if err != nil {
 			return nil, &dialError{err}
 		}
@@ -76,8 +71,7 @@ type Caller struct {
 	Authorization string // set if nodes accept only tokens
 }
 
-// setIdentityHeaders names this node and the caller. The caller's token is sent only if the other node accepts no
-// asserted identities.
+// setIdentityHeaders names this node and the caller, whose token is sent only if no asserted identity is accepted.
 func (f *Forwarder) setIdentityHeaders(h http.Header, c Caller) {
 	h.Set(apiv1.HeaderForwardedBy, string(f.Self))
 	switch {
@@ -94,8 +88,7 @@ func (f *Forwarder) setIdentityHeaders(h http.Header, c Caller) {
 // Overhead is the part of a request's time that a forwarding node reserves for itself.
 const Overhead = 100 * time.Millisecond
 
-// setTimeoutHeader sets how much time is left for the other node. Its response, or its timeout error, must arrive
-// before this node gives up.
+// setTimeoutHeader leaves the other node the time in which its response arrives before this node gives up.
 func setTimeoutHeader(ctx context.Context, h http.Header) {
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)
@@ -116,25 +109,21 @@ type PeerResponse struct {
 func (f *Forwarder) Get(ctx context.Context, c Caller, addr, path string, limit int64) (PeerResponse, error) {
 	breaker := f.breakers.of(addr)
 	state := breaker.State()
-	if state == gobreaker.StateOpen {
-		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
-	}
 	done, err := breaker.Allow()
-	if err != nil {
-		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
-	}
-	if state == gobreaker.StateHalfOpen {
+	switch {
+	case err == nil && state == gobreaker.StateClosed:
+		resp, err := f.get(ctx, c, addr, path, limit)
+		done(err)
+		return resp, err
+	case err == nil:
 		f.breakers.probe(func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 2*f.TimeoutMax)
 			defer cancel()
 			_, err := f.get(ctx, Caller{}, addr, apiv1.PathLive, smallResponse)
 			return err
 		}, done)
-		return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
 	}
-	resp, err := f.get(ctx, c, addr, path, limit)
-	done(err)
-	return resp, err
+	return PeerResponse{}, fmt.Errorf("%s: %w", addr, errCircuitOpen)
 }
 
 func (f *Forwarder) get(ctx context.Context, c Caller, addr, path string, limit int64) (PeerResponse, error) {
@@ -178,4 +167,67 @@ func (f *Forwarder) exchange(req *http.Request, c Caller, limit int64) (PeerResp
 func discardBody(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, smallResponse)
 	_ = body.Close() // the response is complete
+}
+
+// After breakerThreshold failures in a row, a node gets no requests until it has answered a probe. The first request
+// that comes breakerOpenDuration after the last failure triggers the probe. No caller waits for a probe.
+const (
+	breakerThreshold    = 2
+	breakerOpenDuration = time.Second
+	maxBreakers         = 1024 // addresses remembered; members may change their addresses
+)
+
+var errCircuitOpen = errors.New("it has not answered lately and is not waited for")
+
+// circuitBreakers holds one circuit breaker for each address. Safe for concurrent use.
+type circuitBreakers struct {
+	mu     sync.Mutex
+	at     map[string]*gobreaker.TwoStepCircuitBreaker[any]
+	probes sync.WaitGroup // added to under mu, while ctx lasts
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func newCircuitBreakers() *circuitBreakers {
+	b := &circuitBreakers{at: map[string]*gobreaker.TwoStepCircuitBreaker[any]{}}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	return b
+}
+
+// close ends the probes.
+func (b *circuitBreakers) close() {
+	b.mu.Lock()
+	b.cancel()
+	b.mu.Unlock()
+	b.probes.Wait()
+}
+
+// probe runs f in the background and passes its error to done.
+func (b *circuitBreakers) probe(f func(context.Context) error, done func(error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ctx.Err() != nil {
+		done(context.Canceled)
+		return
+	}
+	b.probes.Go(func() { done(f(b.ctx)) })
+}
+
+func (b *circuitBreakers) of(addr string) *gobreaker.TwoStepCircuitBreaker[any] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if at := b.at[addr]; at != nil {
+		return at
+	}
+	if len(b.at) >= maxBreakers {
+		clear(b.at)
+	}
+	at := gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		Timeout:     breakerOpenDuration,
+		ReadyToTrip: func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= breakerThreshold },
+		// A caller's cancellation says nothing about the other node.
+		IsExcluded: func(err error) bool { return errors.Is(err, context.Canceled) },
+	})
+	b.at[addr] = at
+	return at
 }

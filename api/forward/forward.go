@@ -22,11 +22,11 @@ import (
 	"northstar/cluster"
 )
 
-// Config are the dependencies of a Forwarder. Only Dial, ClientTLS and LeaderProcessDead may be nil.
+// Config are the dependencies of a Forwarder. Only ClientTLS may be nil.
 type Config struct {
 	Self   cluster.NodeID
 	Leader *LeaderTracker
-	// Dial connects to another node's HTTP address; nil dials TCP.
+	// Dial connects to another node's HTTP address.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// ClientTLS returns the configuration of one connection; nil: plain HTTP.
 	ClientTLS func(addr string) *tls.Config
@@ -78,8 +78,7 @@ type Client interface {
 	http.ResponseWriter
 	// Caller returns the identity that other nodes receive.
 	Caller() Caller
-	// RecordedElsewhere is called before another node's response is copied. That node has made the audit record of
-	// the request.
+	// RecordedElsewhere is called before the response of another node, which made the audit record, is copied.
 	RecordedElsewhere()
 }
 
@@ -98,8 +97,7 @@ type Request struct {
 	OldLeaderGrace time.Duration                   // extra time for a deposed leader to answer
 	Local          func(ctx context.Context) error // serves the request here; CodeNoLeader if this node does not lead
 
-	// FinalCode is a refusal that is final even after an earlier attempt with unknown outcome; 0: only the refusals
-	// of the state.
+	// FinalCode is final even after an attempt with unknown outcome; 0: only refusals of the state are.
 	FinalCode cluster.Code
 	// mayHaveApplied: an earlier attempt may have been applied. A later refusal proves nothing then: the request is
 	// retried, or its outcome is unknown.
@@ -168,7 +166,6 @@ func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Re
 	return r.copyResponse(resp, leader, addr)
 }
 
-// noResponseError returns the error of a request that was sent and not answered.
 func (r *Request) noResponseError(format string, args ...any) error {
 	if r.Write {
 		r.mayHaveApplied = true
@@ -177,14 +174,12 @@ func (r *Request) noResponseError(format string, args ...any) error {
 	return problem.NoLeader(format, args...)
 }
 
-// smallResponse is the size up to which a response is read completely before it is copied. If the leader dies during
-// such a response, only the attempt fails, not the request.
+// smallResponse is read completely before it is copied: if the leader dies in it, only the attempt fails.
 const smallResponse = 64 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([smallResponse]byte) }}
 
-// copyResponse copies another node's response and adds that node's address, so that the client can connect there next
-// time. A not-leader response becomes an error.
+// copyResponse copies a response and adds the leader's address for next time. A not-leader response is an error.
 func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string) error {
 	buf := copyBuffers.Get().(*[smallResponse]byte)
 	defer copyBuffers.Put(buf)
@@ -230,8 +225,7 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	return nil
 }
 
-// readUpTo reads until buf is full or r ends; complete reports that r ended. io.ReadFull does not tell an end from a
-// broken connection.
+// readUpTo reads until buf is full or r ends, which complete reports: io.ReadFull does not tell a broken connection.
 func readUpTo(r io.Reader, buf []byte) (n int, complete bool, err error) {
 	for n < len(buf) {
 		m, err := r.Read(buf[n:])
@@ -244,4 +238,58 @@ func readUpTo(r io.Reader, buf []byte) (n int, complete bool, err error) {
 		}
 	}
 	return n, false, nil
+}
+
+// Leader is a snapshot of the leader, valid until Changed ends.
+type Leader struct {
+	ID      cluster.NodeID // "" if unknown
+	Term    uint64
+	Changed context.Context // ends when the leader or the term changes
+	end     context.CancelFunc
+}
+
+func newLeader(id cluster.NodeID, term uint64) *Leader {
+	l := &Leader{ID: id, Term: term}
+	l.Changed, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// LeaderSource reports leader changes to a LeaderTracker.
+type LeaderSource interface {
+	Status() cluster.NodeStatus
+	// LeaderChanged returns a channel that is closed at the next change of the leader or the term.
+	LeaderChanged() <-chan struct{}
+}
+
+// LeaderTracker caches the leader, so that a request need not ask consensus.
+type LeaderTracker struct {
+	source  LeaderSource
+	current atomic.Pointer[Leader]
+}
+
+// NewLeaderTracker returns a tracker that knows no leader until it runs.
+func NewLeaderTracker(source LeaderSource) *LeaderTracker {
+	t := &LeaderTracker{source: source}
+	t.current.Store(newLeader("", 0))
+	return t
+}
+
+// Current returns the current leader. It may be called by any goroutine.
+func (t *LeaderTracker) Current() *Leader { return t.current.Load() }
+
+// Run follows the leader until ctx ends; after that Current returns no leader.
+func (t *LeaderTracker) Run(ctx context.Context) {
+	replace := func(id cluster.NodeID, term uint64) { t.current.Swap(newLeader(id, term)).end() }
+	defer replace("", 0)
+	for ctx.Err() == nil {
+		changed := t.source.LeaderChanged() // before Status, so that no change is missed
+		st := t.source.Status()
+		if l := t.Current(); l.ID != st.LeaderID || l.Term != st.Term {
+			replace(st.LeaderID, st.Term)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
 }

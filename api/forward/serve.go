@@ -62,7 +62,7 @@ func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
 
 // remoteLeaderAddr returns the address of a leader that is another node, "" if no live one is known.
 func (f *Forwarder) remoteLeaderAddr(l *Leader) string {
-	if l.ID == "" || l.ID == f.Self || f.LeaderProcessDead != nil && f.LeaderProcessDead(l.ID, l.Term) {
+	if l.ID == "" || l.ID == f.Self || f.LeaderProcessDead(l.ID, l.Term) {
 		return ""
 	}
 	return f.AddressOf(l.ID)
@@ -86,7 +86,6 @@ func isNodeUnavailable(err error) bool {
 	return errors.As(err, &e) && e.HTTPStatus() == http.StatusServiceUnavailable
 }
 
-// redirect answers 307 to the same request at another node.
 func (f *Forwarder) redirect(r *Request, addr string) error {
 	u := *r.HTTP.URL
 	u.Scheme, u.Host = f.Scheme(), addr

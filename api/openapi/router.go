@@ -1,8 +1,10 @@
-// Package openapi holds the type of the API's routes, the router over them, and the OpenAPI document that describes
-// them.
+// Package openapi holds the type of the API's routes, the router over them, and the document that describes them.
 package openapi
 
 import (
+	"bytes"
+	_ "embed"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -11,8 +13,17 @@ import (
 	"northstar/api/token"
 )
 
-// Route is one row of the table: how a request is served, and its description for the document. H is the type of
-// handlers.
+// document is made from the table by go test ./api -run TestDocumentFile -update.
+//
+//go:embed openapi.json
+var document []byte
+
+// Document returns the OpenAPI 3.1 document of the API, as a node of a version serves it.
+func Document(version string) []byte {
+	return bytes.Replace(document, []byte(`"version": "1"`), fmt.Appendf(nil, `"version": %q`, version), 1)
+}
+
+// Route is one row of the table: how handler H serves a request, and its description for the document.
 type Route[H any] struct {
 	Method string
 	// /a/b, /a/{name}/b, or /a/{name} with the name at the end; the name is one segment unless CatchAll

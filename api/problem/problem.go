@@ -1,5 +1,4 @@
-// Package problem makes the errors of the HTTP API and reads those of other nodes. Each is a problem document (RFC
-// 9457).
+// Package problem makes and reads the errors of the HTTP API, which are problem documents (RFC 9457).
 package problem
 
 import (
@@ -42,8 +41,7 @@ func retryable(err *cluster.Error) *cluster.Error {
 	return err
 }
 
-// From returns any error as one of the API's. A deadline means CodeNoLeader for a read and CodeOutcomeUnknown for a
-// write.
+// From returns any error as one of the API's. A deadline is CodeNoLeader of a read, CodeOutcomeUnknown of a write.
 func From(err error, write bool) *cluster.Error {
 	var e *cluster.Error
 	switch {

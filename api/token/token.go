@@ -52,8 +52,7 @@ const (
 	MaxFileBytes = 1 << 20
 )
 
-// Digest is a hashed token. The hash is a plain SHA-256: a token has 256 random bits, so a slow hash would add no
-// protection.
+// Digest is a plain SHA-256: a token has 256 random bits, so a slow hash would add no protection.
 type Digest [sha256.Size]byte
 
 // Sum hashes a token as it was sent.
@@ -91,8 +90,7 @@ type Entry struct {
 	Digest Digest
 }
 
-// namePattern is the syntax of names of tokens and of clients in certificates. Names occur in headers and audit
-// records.
+// namePattern is the syntax of names of tokens and of clients, which occur in headers and audit records.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$`)
 
 // CheckName checks the name of a token, or of a client in a certificate.

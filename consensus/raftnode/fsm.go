@@ -79,7 +79,6 @@ func (f *FSM) Progress() uint64 { return f.progress.Load() }
 // restarted begins another run of raft.Raft, which replays the log.
 func (f *FSM) restarted() { f.delivered.Store(0) }
 
-// sawConfiguration notes the index of a configuration.
 func (f *FSM) sawConfiguration(index uint64) { f.config.Store(max(f.config.Load(), index)) }
 
 // Apply is part of raft.FSM; raft.Raft calls ApplyBatch instead.
@@ -134,8 +133,7 @@ func (f *FSM) applyOne(l *raft.Log) any {
 	return ApplyResult{Results: results}
 }
 
-// announceCleared reports a command that clears a member's incarnation. The node's earlier hellos must not be recorded
-// again after it.
+// announceCleared reports a command that clears a member's incarnation: its earlier hellos must not be recorded again.
 func (f *FSM) announceCleared(c *state.Command) {
 	switch {
 	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil &&

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -19,8 +20,7 @@ const (
 	flushBytes        = 32 << 10         // encoded events are sent when they reach this size
 )
 
-// Events writes one stream of server-sent events. It holds one buffer, and fails writeTimeout after the client has
-// stopped reading.
+// Events writes one stream of server-sent events. It fails writeTimeout after the client has stopped reading.
 type Events struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
@@ -28,9 +28,8 @@ type Events struct {
 	buf    []byte
 }
 
-// Start begins the response, with the headers that w already has. It sends the first bytes immediately: the client
-// knows that it misses nothing from then on. encode returns the problem document of the event that ends a failed
-// stream.
+// Start sends the headers that w has immediately: the client knows that it misses nothing from then on.
+// encode returns the problem document of the event that ends a failed stream.
 func Start(w http.ResponseWriter, encode func(*cluster.Error) apiv1.Problem) (*Events, error) {
 	e := &Events{w: w, rc: http.NewResponseController(w), encode: encode}
 	h := w.Header()
@@ -83,9 +82,8 @@ func (e *Events) Flush() error {
 	return e.rc.Flush()
 }
 
-// Run sends the events that next adds until ctx or draining ends, or next fails. A *cluster.Error of next becomes the
-// last event. next adds at least one event or returns the cause of its context. Run fails if the client does not
-// read.
+// Run sends the events that next adds until ctx or draining ends, or next fails; its *cluster.Error is the last event.
+// next adds an event or returns the cause of its context. Run fails if the client does not read.
 func (e *Events) Run(ctx, draining context.Context, next func(ctx context.Context) error) error {
 	ctx, cancel := WithGraceAfter(ctx, draining, 0)
 	defer cancel()
@@ -131,4 +129,72 @@ func (e *Events) Draining() error {
 		return err
 	}
 	return e.Flush()
+}
+
+// setDeadline sets a deadline if the connection supports one: tests do not need it.
+func setDeadline(set func(time.Time) error, d time.Duration) error {
+	if err := set(time.Now().Add(d)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// Writer returns a writer of a long response. Each Write has a time limit.
+func Writer(w http.ResponseWriter) io.Writer {
+	return &slowWriter{w, http.NewResponseController(w)}
+}
+
+type slowWriter struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+}
+
+// Write implements io.Writer.
+func (w *slowWriter) Write(p []byte) (int, error) {
+	if err := setDeadline(w.rc.SetWriteDeadline, writeTimeout); err != nil {
+		return 0, err
+	}
+	return w.w.Write(p)
+}
+
+// Body reads a long request body. Each Read has a time limit. A nil Body is not consumed.
+type Body struct {
+	body     io.Reader
+	rc       *http.ResponseController
+	consumed bool
+}
+
+// NewBody returns the body of r, whose response goes to w.
+func NewBody(w http.ResponseWriter, r *http.Request) *Body {
+	return &Body{body: r.Body, rc: http.NewResponseController(w)}
+}
+
+// Read implements io.Reader.
+func (b *Body) Read(p []byte) (int, error) {
+	b.consumed = true
+	if err := setDeadline(b.rc.SetReadDeadline, writeTimeout); err != nil {
+		return 0, err
+	}
+	// The response comes after the last byte: its time limit starts again.
+	if err := b.rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return 0, err
+	}
+	return b.body.Read(p)
+}
+
+// Consumed reports whether bytes may have been read. The body cannot be sent again then.
+func (b *Body) Consumed() bool { return b != nil && b.consumed }
+
+// WithGraceAfter returns a context that ends when ctx ends, or grace after other has ended.
+func WithGraceAfter(ctx, other context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(other, func() {
+		if grace == 0 {
+			cancel()
+			return
+		}
+		timer := time.AfterFunc(grace, cancel)
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	})
+	return ctx, func() { stop(); cancel() }
 }

@@ -1,4 +1,4 @@
-package openapi
+package api
 
 import (
 	"encoding/json"
@@ -11,25 +11,26 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/openapi"
 	"northstar/api/token"
 )
 
-// object is a JSON object under construction. encoding/json sorts its keys, so every start returns the same document.
+// object is a JSON object under construction. encoding/json sorts its keys, so every run returns the same document.
 type object = map[string]any
 
-// Document returns the OpenAPI 3.1 document of the routes.
-func (rt *Router[H]) Document(version string) ([]byte, error) {
+// generateDocument returns the OpenAPI 3.1 document of the table.
+func generateDocument() ([]byte, error) {
 	schemas := make(object)
 	paths := make(object)
-	for _, res := range rt.Resources {
+	for _, res := range openapi.NewRouter(table).Resources {
 		item := make(object)
 		for method, row := range res.Methods {
-			item[strings.ToLower(method)] = row.operation(method, schemas)
+			item[strings.ToLower(method)] = operation(row, method, schemas)
 		}
-		if name := res.paramName(); name != "" {
+		if name := paramName(res.Pattern); name != "" {
 			item["parameters"] = []any{object{
 				"name": name, "in": "path", "required": true, "schema": object{"type": "string"},
-				"description": res.paramDoc(),
+				"description": paramDoc(res.Methods["GET"]),
 			}}
 		}
 		paths[res.Pattern] = item
@@ -39,7 +40,7 @@ func (rt *Router[H]) Document(version string) ([]byte, error) {
 		"openapi": "3.1.0",
 		"info": object{
 			"title":       "NorthStar",
-			"version":     version,
+			"version":     "1", // of the API; a node serves its own version here
 			"description": "Errors are RFC 9457 problems with a code. Times are RFC 3339 UTC, durations integers in milliseconds.",
 			"license":     object{"name": "MPL-2.0", "identifier": "MPL-2.0"},
 		},
@@ -59,24 +60,24 @@ func (rt *Router[H]) Document(version string) ([]byte, error) {
 	return json.MarshalIndent(doc, "", " ")
 }
 
-func (res *Resource[H]) paramName() string {
-	_, rest, _ := strings.Cut(res.Pattern, "{")
+func paramName(pattern string) string {
+	_, rest, _ := strings.Cut(pattern, "{")
 	name, _, _ := strings.Cut(rest, "}")
 	return name
 }
 
-func (res *Resource[H]) paramDoc() string {
-	if res.catchAll {
+func paramDoc(row *route) string {
+	if row != nil && row.CatchAll {
 		return "the rest of the path, decoded once and taken as it is, slashes included"
 	}
 	return "one segment of the path"
 }
 
-func (row *Route[H]) operation(method string, schemas object) object {
+func operation(row *route, method string, schemas object) object {
 	op := object{
 		"operationId":      operationID(method, row.Pattern),
 		"summary":          row.Summary,
-		"responses":        row.responses(method, schemas),
+		"responses":        responses(row, method, schemas),
 		"x-northstar-role": string(row.Role),
 	}
 	if row.Role != token.None {
@@ -99,7 +100,7 @@ func (row *Route[H]) operation(method string, schemas object) object {
 		op["parameters"] = params
 	}
 	if row.Body != nil {
-		op["requestBody"] = row.requestBody(schemas)
+		op["requestBody"] = requestBody(row, schemas)
 	}
 	return op
 }
@@ -121,7 +122,7 @@ var limits = map[string]object{
 	"max_lag":     {"minimum": 0},
 }
 
-func parameter(p Param, in string) object {
+func parameter(p openapi.Param, in string) object {
 	schema := object{"type": p.Type}
 	maps.Copy(schema, limits[p.Name])
 	o := object{"name": p.Name, "in": in, "schema": schema, "description": p.Doc}
@@ -131,8 +132,8 @@ func parameter(p Param, in string) object {
 	return o
 }
 
-func (row *Route[H]) requestBody(schemas object) object {
-	if row.Body == (Raw{}) {
+func requestBody(row *route, schemas object) object {
+	if row.Body == (openapi.Raw{}) {
 		return object{
 			"required": true, "description": row.BodyDoc,
 			"content": object{apiv1.TypeBinary: object{"schema": object{}}},
@@ -144,7 +145,7 @@ func (row *Route[H]) requestBody(schemas object) object {
 // commonErrors are the error statuses of every route; authenticated routes have more.
 var commonErrors = []int{400, 405, 500}
 
-func (row *Route[H]) responses(method string, schemas object) object {
+func responses(row *route, method string, schemas object) object {
 	out := make(object)
 	for _, a := range row.Responses {
 		r, _ := out[strconv.Itoa(a.Status)].(object)
@@ -182,7 +183,7 @@ func (row *Route[H]) responses(method string, schemas object) object {
 	if !row.LimitExempt {
 		fails = append(fails, 503) // too many requests or streams
 	}
-	if row.forwarded() {
+	if forwardedRoute(row) {
 		fails = append(fails, 409) // this node or the leader is part of a split brain (4004)
 	}
 	for _, status := range fails {
@@ -200,10 +201,10 @@ func (row *Route[H]) responses(method string, schemas object) object {
 	return out
 }
 
-// forwarded reports whether only the leader serves the route.
-func (row *Route[H]) forwarded() bool {
-	return slices.ContainsFunc(row.Responses, func(a Response) bool {
-		return slices.ContainsFunc(a.Headers, func(h Param) bool { return h.Name == apiv1.HeaderLeader })
+// forwardedRoute reports whether only the leader serves the route.
+func forwardedRoute(row *route) bool {
+	return slices.ContainsFunc(row.Responses, func(a openapi.Response) bool {
+		return slices.ContainsFunc(a.Headers, func(h openapi.Param) bool { return h.Name == apiv1.HeaderLeader })
 	})
 }
 
