@@ -12,22 +12,14 @@ import (
 // TestRestoresUnderKills restores a backup again and again, and kills a node at a random moment of it: the leader, the
 // node that was asked, or another one. All nodes must agree soon after that, and no process may end by itself.
 func TestRestoresUnderKills(t *testing.T) {
-<<<<<<< HEAD
 	t.Parallel()
-	rounds := 16
-=======
 	rounds, seed := setting(t, "ITERATIONS", 16), setting(t, "SEED", int(time.Now().Unix()%1_000_000))
->>>>>>> 4379509435d52f6cd132c7f3f136f02ae1be7e76
 	if testing.Short() {
 		rounds = 3
 	}
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-<<<<<<< HEAD
 			t.Parallel()
-			seed := uint64(time.Now().UnixNano())
-=======
->>>>>>> 4379509435d52f6cd132c7f3f136f02ae1be7e76
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(uint64(seed), uint64(size)))
 			c := newCluster(t, size, "--snapshot-trailing-logs", "1000")
