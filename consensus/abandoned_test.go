@@ -43,6 +43,7 @@ func TestAbandonedRestoreOnAFollower(t *testing.T) {
 	go func() { done <- leader.Restore(within(t, testTimeout), &backup) }()
 	eventually(t, "the follower has the new state", func() bool { return follower.has("a", "backup") })
 	installs := follower.installs.Load()
+	follower.idle.Store(true) // it would win, and the cluster would continue with the restore
 	leader.cut.Store(true)
 	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
 	leader.stop()
