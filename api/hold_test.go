@@ -210,7 +210,9 @@ func TestStaleReadAfterARestart(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		f := newFakeCluster("n1", false)
 		n := startServer(t, f)
-		f.set(func() { f.st.CaughtUp, f.st.AppliedIndex, f.st.LastLogIndex = false, 6, 7 })
+		f.set(func() { f.st.CaughtUp, f.st.AppliedIndex, f.st.LastLogIndex = false, 0, 0 }) // Raft has not started
+		n.do("GET", "/v1/kv/k?consistency=stale", "").is(t, 503, cluster.CodeNoLeader)
+		f.set(func() { f.st.AppliedIndex, f.st.LastLogIndex = 6, 7 })
 		for _, path := range []string{"/v1/kv/k", "/v1/kv", "/v1/roles", "/v1/roles/r", "/v1/sessions", "/v1/nodes"} {
 			r := n.do("GET", path+"?consistency=stale", "").is(t, 503, cluster.CodeNoLeader)
 			if !strings.Contains(r.Detail, "has not learned") {

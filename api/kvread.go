@@ -85,7 +85,7 @@ func (c *request) read(answer func(*state.View) error) error {
 // unless it has applied its whole log.
 func (s *Server) checkCaughtUp() error {
 	st := s.reads.Status()
-	if st.CaughtUp || st.AppliedIndex >= st.LastLogIndex {
+	if st.CaughtUp || st.LastLogIndex > 0 && st.AppliedIndex >= st.LastLogIndex {
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeNoLeader, "node %s has started and has not learned from a leader what of its log "+

@@ -19,11 +19,11 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	}
 	if rebuilt && n.abandonState.Swap(false) {
 		// The state is that of the abandoned restore. No reader gets the empty one, nor an older snapshot.
+		n.caughtUp.Store(false)
+		n.startCommit = 0
 		if err := n.fsm.Reset(state.New(n.cfg.stateOptions()).Snapshot()); err != nil {
 			return nil, fmt.Errorf("undo a restore: %w", err)
 		}
-		n.caughtUp.Store(false)
-		n.startCommit = 0
 		rebuilt = false
 	}
 	inst, err := raftnode.Start(raftnode.Config{

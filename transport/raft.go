@@ -20,14 +20,15 @@ import (
 
 // Raft is the transport of one raft.Raft with the guards that this needs (DESIGN.md). Close ends all its goroutines.
 type Raft struct {
-	t        *Transport
-	consumer chan raft.RPC
-	busy     *inFlightOps
-	ctx      context.Context // ends at Close
-	cancel   context.CancelFunc
-	closed   <-chan struct{} // of ctx
-	local    atomic.Pointer[RaftNode]
-	proxyAck atomic.Pointer[proxyAck] // nil: none yet
+	t           *Transport
+	consumer    chan raft.RPC
+	busy        *inFlightOps
+	changingLog chan struct{}   // holds one element while a message that changes the log is handled
+	ctx         context.Context // ends at Close
+	cancel      context.CancelFunc
+	closed      <-chan struct{} // of ctx
+	local       atomic.Pointer[RaftNode]
+	proxyAck    atomic.Pointer[proxyAck] // nil: none yet
 	// when its leader or an operator last made this node start an election
 	transferFlagAllowedAt atomic.Pointer[time.Time]
 	ballots               recentVotes
@@ -60,13 +61,14 @@ func noVotesReason(a cluster.Admission) string {
 func newRaft(t *Transport) *Raft {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Raft{
-		t:        t,
-		consumer: make(chan raft.RPC),
-		busy:     &inFlightOps{ops: make(map[*operation]struct{})},
-		ctx:      ctx,
-		cancel:   cancel,
-		closed:   ctx.Done(),
-		peers:    make(map[cluster.NodeID]*peer),
+		t:           t,
+		consumer:    make(chan raft.RPC),
+		busy:        &inFlightOps{ops: make(map[*operation]struct{})},
+		ctx:         ctx,
+		cancel:      cancel,
+		changingLog: make(chan struct{}, 1),
+		closed:      ctx.Done(),
+		peers:       make(map[cluster.NodeID]*peer),
 	}
 }
 

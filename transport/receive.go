@@ -191,15 +191,30 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		m.heartbeat(c.Term)
 		return
 	}
-	if err := m.conflictingEntry(c); err != nil {
-		m.refuse("contradiction", err)
-		return
+	m.oneAtATime(func() {
+		if err := m.conflictingEntry(c); err != nil {
+			m.refuse("contradiction", err)
+			return
+		}
+		// Raft commits at most up to the last entry of this message. The library commits up to the end of its own log,
+		// which may hold entries of a previous leader that no other node has.
+		c.LeaderCommitIndex = min(c.LeaderCommitIndex, c.PrevLogEntry+uint64(len(c.Entries)))
+		m.rpc.Command = m.matchSnapshot(c)
+		m.forward(&operation{})
+	})
+}
+
+// oneAtATime calls handle while no other message is handled that changes the log. Raft handles one such message at a
+// time anyway. The checks before it must see what the message before has changed: the snapshot of a deposed leader
+// may still be on its way when the first append of the next leader comes.
+func (m incoming) oneAtATime(handle func()) {
+	select {
+	case m.r.changingLog <- struct{}{}:
+		defer func() { <-m.r.changingLog }()
+		handle()
+	case <-m.r.closed:
+		m.rpc.Respond(nil, errClosed)
 	}
-	// Raft commits at most up to the last entry of this message. The library commits up to the end of its own log,
-	// which may hold entries of a previous leader that no other node has.
-	c.LeaderCommitIndex = min(c.LeaderCommitIndex, c.PrevLogEntry+uint64(len(c.Entries)))
-	m.rpc.Command = m.matchSnapshot(c)
-	m.forward(&operation{})
 }
 
 // conflictingEntry returns why the log of the current term's leader conflicts with what this node has applied. The

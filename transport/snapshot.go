@@ -37,6 +37,11 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
 		return
 	}
+	m.oneAtATime(func() { m.installNewer(c) })
+}
+
+// installNewer passes on a snapshot that is newer than what this node has applied, and that its log does not contradict.
+func (m incoming) installNewer(c *raft.InstallSnapshotRequest) {
 	if c.Term >= m.local.CurrentTerm() {
 		if err := m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); err != nil {
 			m.refuse("contradiction", err)

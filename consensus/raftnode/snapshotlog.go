@@ -41,39 +41,39 @@ func (l *snapshotLog) DeleteRange(from, to uint64) error {
 }
 
 // continued reports whether the log holds the last entry of the snapshot that ends at p, or begins after it.
-func (s *Snapshots) continued(p LogPosition) (yes bool, conflict bool, err error) {
+func (s *Snapshots) continued(p LogPosition) (yes bool, err error) {
 	if known := s.continuedAt.Load(); known != nil && *known == p {
-		return true, false, nil
+		return true, nil
 	}
 	first, err := s.log.FirstIndex()
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	var e raft.Log
 	switch err := s.log.GetLog(p.Index, &e); {
 	case err == nil:
-		yes, conflict = e.Term == p.Term, e.Term != p.Term
+		yes = e.Term == p.Term
 	case errors.Is(err, raft.ErrLogNotFound):
 		yes = first > p.Index
 	default:
-		return false, false, err
+		return false, err
 	}
 	if yes {
 		s.continuedAt.Store(&p)
 	}
-	return yes, conflict, nil
+	return yes, nil
 }
 
-// replaced reports whether an entry precedes the end of the newest snapshot in a log that has another entry there. The
-// log's last entry is always readable: raft.Raft reads it when it starts.
+// replaced reports whether an entry precedes the end of the newest snapshot in a log that does not continue that: it
+// may be of a deposed leader. The log's last entry is always readable: raft.Raft reads it when it starts.
 func (s *Snapshots) replaced(index uint64) bool {
 	p := s.newest.Load()
 	if p == nil || index > p.Index {
 		return false
 	}
-	_, conflict, err := s.continued(*p)
+	yes, err := s.continued(*p)
 	last, lastErr := s.log.LastIndex()
-	return conflict && err == nil && lastErr == nil && p.Index < last
+	return !yes && err == nil && lastErr == nil && p.Index < last
 }
 
 // mayBeAbandoned reports whether the newest snapshot may be of a restore that is never committed.
@@ -82,7 +82,7 @@ func (s *Snapshots) mayBeAbandoned() bool {
 	if p == nil || s.fsm.Applied() > p.Index {
 		return false
 	}
-	yes, _, err := s.continued(*p)
+	yes, err := s.continued(*p)
 	return err != nil || !yes
 }
 
@@ -93,7 +93,7 @@ func (s *Snapshots) discardReplaced() error {
 	if p == nil || s.fsm.Applied() <= p.Index {
 		return nil
 	}
-	if yes, _, err := s.continued(*p); yes || err != nil {
+	if yes, err := s.continued(*p); yes || err != nil {
 		return err
 	}
 	first, err := s.log.FirstIndex()

@@ -113,6 +113,42 @@ func TestReplacedEntries(t *testing.T) {
 	}
 }
 
+// TestReplacedEntriesBelowAHole: an installed snapshot may end far above the log, whose last entries may be of a deposed
+// leader all the same.
+func TestReplacedEntriesBelowAHole(t *testing.T) {
+	t.Parallel()
+	_, l := logWithSnapshot(t, LogPosition{6, 4}, 2, 3, 3)
+	if err := l.StoreLog(&raft.Log{Index: 7, Term: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if got := readable(l); !slices.Equal(got, []uint64{7}) {
+		t.Errorf("readable: %v, want: 7", got)
+	}
+}
+
+// unremovable is a snapshot store that fails to remove: the process ends there.
+type unremovable struct{ raft.SnapshotStore }
+
+func (unremovable) Remove(string) error { return errors.New("killed") }
+
+// TestUndoStartsWithTheLog: a node that is killed while it undoes a restore must start again. A log with a hole and no
+// snapshot above it would count as damaged.
+func TestUndoStartsWithTheLog(t *testing.T) {
+	t.Parallel()
+	undone := LogPosition{6, 4}
+	_, l := logWithSnapshot(t, undone, 2, 2, 2, 2, 2)
+	if err := l.StoreLog(&raft.Log{Index: 7, Term: 4}); err != nil {
+		t.Fatal(err)
+	}
+	store := unremovable{l.snaps.SnapshotStore}
+	if _, err := OpenSnapshots(store, l.LogStore, newTestFSM().FSM, undone); err == nil {
+		t.Fatal("the snapshot was not removed, and there was no error")
+	}
+	if last, _ := l.LastIndex(); last != 5 {
+		t.Errorf("the log ends at %d, want 5", last)
+	}
+}
+
 // TestContinuedLogIsReadable: a snapshot of this node's own log hides nothing, also after compaction beyond it.
 func TestContinuedLogIsReadable(t *testing.T) {
 	t.Parallel()

@@ -36,6 +36,10 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
+	// The log first: without the snapshot it would have a hole, and the data directory would be taken for damaged.
+	if err := s.truncate(undone); err != nil {
+		return nil, err
+	}
 	for _, m := range list {
 		if p := (LogPosition{m.Index, m.Term}); p != undone {
 			if s.newest.Load() == nil {
@@ -51,7 +55,7 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 			return nil, fmt.Errorf("remove the snapshot of an abandoned restore: %w", err)
 		}
 	}
-	return s, s.truncate(undone)
+	return s, nil
 }
 
 // truncate takes the entries that followed an undone restore out of the log.
