@@ -260,7 +260,19 @@ func (c Command) MinVersion() uint32 {
 		c.Kind == KindRoleRelease && c.RoleRelease != nil && c.RoleRelease.Token != 0 {
 		version = max(version, revocationVersion)
 	}
+	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
+		version = max(version, ownerVersion)
+	}
 	return version
+}
+
+// DropOwner removes the owner of a new session, which members below ownerVersion cannot read.
+func (c *Command) DropOwner() {
+	if c.SessionCreate != nil && c.SessionCreate.Owner != "" {
+		without := *c.SessionCreate
+		without.Owner = ""
+		c.SessionCreate = &without
+	}
 }
 
 // Command versions that introduced a feature.
@@ -268,6 +280,7 @@ const (
 	auditVersion      = 2 // the audit log
 	revocationVersion = 3 // RoleTransfer.AwaitPreviousHolder, RoleRelease.Token
 	lockDelayVersion  = 4 // Recovery.LockDelay, Role.LockDelay, View.ClusterLockDelay
+	ownerVersion      = 5 // SessionCreate.Owner, Session.Owner
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name

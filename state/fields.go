@@ -118,6 +118,7 @@ func (p *SessionCreate) fields(c *codec) {
 	text(c, 17, &p.Name)
 	number(c, 18, &p.TTL)
 	textMap(c, 19, 1, &p.Meta)
+	text(c, 20, &p.Owner)
 }
 
 func (p *SessionEnd) fields(c *codec) {
@@ -312,6 +313,7 @@ func (s *Session) fields(c *codec) {
 	number(c, 3, &s.TTL)
 	textMap(c, 4, 1, &s.Meta)
 	number(c, 5, &s.CreatedAt)
+	text(c, 6, &s.Owner)
 }
 
 func (r *Role) fields(c *codec) {

@@ -18,6 +18,7 @@ const (
 	MaxSessionTTL  = 24 * time.Hour
 	MaxSessionName = 256  // bytes
 	MaxSessionMeta = 4096 // bytes of all names and values
+	MaxOwner       = 256  // bytes of Session.Owner
 	MaxSessionsEnd = 1000 // sessions that one command ends
 )
 
@@ -29,6 +30,8 @@ type Session struct {
 	TTL       time.Duration
 	Meta      map[string]string // must not be changed
 	CreatedAt int64             // Unix nanoseconds
+	// Owner is the identity that made the session, such as "client alice". "": unknown, made before ownerVersion.
+	Owner string
 }
 
 // Renewed is the outcome of renewing sessions.
@@ -67,6 +70,7 @@ type SessionCreate struct {
 	Name  string
 	TTL   time.Duration // whole milliseconds
 	Meta  map[string]string
+	Owner string // Session.Owner
 }
 
 // SessionEnd ends sessions and releases all that they own. It is CodeSessionEnded if none of them exists.
@@ -93,7 +97,8 @@ func (p *SessionCreate) check() *cluster.Error {
 		return badRequest("nonce: must be 8 to 32 of a-z and 0-9")
 	}
 	return firstError(checkUTF8("name", p.Name, MaxSessionName),
-		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta))
+		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta),
+		checkUTF8("owner", p.Owner, MaxOwner))
 }
 
 // checkMillis checks a duration of whole milliseconds.
@@ -140,7 +145,7 @@ func (p *SessionCreate) apply(w *txn) Result {
 	w.revision++
 	s := &Session{
 		ID: fmt.Sprintf("%014x%s", w.revision, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
-		CreatedAt: w.now,
+		CreatedAt: w.now, Owner: p.Owner,
 	}
 	if s.Name == "" {
 		s.Name = s.ID
