@@ -81,6 +81,11 @@ func (p *Recovery) fields(c *codec) {
 	boolean(c, 20, &p.LockDelay)
 }
 
+func (p *LimitsChange) fields(c *codec) {
+	number(c, 16, &p.StateBytes)
+	number(c, 17, &p.SessionsPerIdentity)
+}
+
 // memberRecord is a cluster.Member as a payload that writes the whole record.
 type memberRecord cluster.Member
 
@@ -234,6 +239,8 @@ func (m *meta) fields(c *codec) {
 	number(c, 41, &m.records[sectionAudit])
 	number(c, 42, &m.records[sectionProducers])
 	number(c, 43, &v.clusterLockDelay)
+	number(c, 44, &v.limits.StateBytes)
+	number(c, 45, &v.limits.SessionsPerIdentity)
 }
 
 func (el *Election) fields(c *codec) {

@@ -142,14 +142,22 @@ func (p *SessionCreate) apply(w *txn) Result {
 	if w.write.sessions.len() >= MaxSessions {
 		return failed(cluster.CodeBusy, "there are %d sessions already", MaxSessions)
 	}
-	w.revision++
 	s := &Session{
-		ID: fmt.Sprintf("%014x%s", w.revision, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
+		ID: fmt.Sprintf("%014x%s", w.revision+1, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
 		CreatedAt: w.now, Owner: p.Owner,
 	}
 	if s.Name == "" {
 		s.Name = s.ID
 	}
+	err := firstError(
+		w.shareLeft(s.Owner, "sessions", w.limits.SessionsPerIdentity, func(n share) int { return n.sessions }),
+		w.room(s.footprint()))
+	if err != nil {
+		return Result{Err: err}
+	}
+	w.revision++
+	w.stateBytes += s.footprint()
+	w.addShare(s.Owner, share{sessions: 1})
 	w.write.sessions.put(s.ID, s)
 	return Result{Revision: w.revision, Created: true, Session: s}
 }
@@ -158,7 +166,9 @@ func (p *SessionCreate) apply(w *txn) Result {
 func (p *SessionEnd) apply(w *txn) Result {
 	var ended []string
 	for _, id := range p.IDs {
-		if _, existed := w.write.sessions.remove(id); existed {
+		if s, existed := w.write.sessions.remove(id); existed {
+			w.stateBytes -= s.footprint()
+			w.addShare(s.Owner, share{sessions: -1})
 			ended = append(ended, id)
 		}
 	}
