@@ -66,6 +66,10 @@ func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 		AutoFailover: view.AutoFailover(now),
 		ObservedBy:   string(s.deps.Node.ID),
 		Members:      s.members(now, st, view.Members()),
+		State: apiv1.StateSize{
+			Keys: view.Keys(), Sessions: view.Sessions(), Bytes: view.StateBytes(),
+			BytesLimit: view.Limits().StateBytes, SessionsPerIdentity: view.Limits().SessionsPerIdentity,
+		},
 	}
 	for _, m := range out.Members {
 		count(&out.Counts, m.Lifecycle)

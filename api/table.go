@@ -182,7 +182,7 @@ var table = []route{
 		Headers: []openapi.Param{ifMatch, ifNoneMatch, idempotencyKey, fenceHeader},
 		Body:    openapi.Raw{}, BodyDoc: "the value, at most 1 MiB",
 		Responses:     jsonResponse(apiv1.PutResult{}, "written", etagHeader, revisionHeader, leaderHeader),
-		ErrorStatuses: []int{307, 404, 409, 412, 413, 415, 422, 503, 504},
+		ErrorStatuses: []int{307, 404, 409, 412, 413, 415, 422, 503, 504, 507},
 	},
 	{
 		Method: "DELETE", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Client, Handle: deleteKey,
@@ -199,7 +199,13 @@ var table = []route{
 
 	// Sessions and roles.
 	write("POST", apiv1.PathSessions, withBody(createSession), "Create a session",
-		apiv1.SessionCreate{}, apiv1.SessionCreated{}, "created", 413, 415, 504),
+		apiv1.SessionCreate{}, apiv1.SessionCreated{}, "created", 413, 415, 504, 507),
+	with(write("DELETE", apiv1.PathSessions, withBody(endSessions),
+		"End many sessions, at most 1000 in one request; only an operator ends those of others",
+		nil, apiv1.SessionsEnded{}, "ended; repeat while more is true", 415, 504),
+		query(openapi.String("identity", "only sessions made by this identity, such as client alice"),
+			openapi.String("prefix", "only sessions whose name starts with this; one of the two is required"),
+			timeoutParam, redirectParam)),
 	list(apiv1.PathSessions, listSessions, "List live sessions, oldest first", apiv1.Sessions{}, "a page",
 		pageParam, openapi.String("after", "only sessions newer than this: next of the previous page")),
 	with(write("POST", apiv1.PathRenew, withBody(renewSessions), "Renew a batch of sessions",
@@ -247,7 +253,7 @@ var table = []route{
 			timeoutParam, redirectParam)),
 	with(write("POST", "/v1/roles/{role}/campaign", withBody(campaign),
 		"Campaign for a role: immediately, or in the queue until elected",
-		apiv1.Campaign{}, apiv1.Role{}, "this session holds it", 404, 409, 413, 415, 504),
+		apiv1.Campaign{}, apiv1.Role{}, "this session holds it", 404, 409, 413, 415, 504, 507),
 		func(r *route) { r.Kind, r.Query = openapi.LongPoll, []openapi.Param{redirectParam} }),
 	item("/v1/roles/{role}/history", getRoleHistory, "List a role's holders, newest first",
 		apiv1.RoleHistory{}, "the current tenure and the 32 previous ones"),
@@ -267,7 +273,7 @@ var table = []route{
 		openapi.Integer("since", "changes with a greater revision than this; absent: from now")),
 	item("/v1/nodes/{id}", getNode, "Get an application node", apiv1.Node{}, "the registered node"),
 	write("PUT", "/v1/nodes/{id}", withBody(putNode), "Register or update an application node",
-		apiv1.NodePut{}, apiv1.Node{}, "registered", 404, 413, 415, 504),
+		apiv1.NodePut{}, apiv1.Node{}, "registered", 404, 413, 415, 504, 507),
 	write("DELETE", "/v1/nodes/{id}", withBody(removeNode), "Remove an application node from the registry",
 		nil, apiv1.NodeRemoved{}, "removed", 404, 415, 504),
 

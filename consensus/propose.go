@@ -166,6 +166,8 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 	}
 	outcome := "ok"
 	switch {
+	case err == nil && r.Err != nil && r.Err.Code == cluster.CodeQuotaExceeded:
+		outcome = "quota_exceeded"
 	case err == nil && r.Err != nil:
 		outcome = "refused"
 	case err == nil:

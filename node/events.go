@@ -28,6 +28,10 @@ type stateSnapshot struct {
 	peers    map[cluster.NodeID]cluster.PeerStatus
 	warnings []string
 	pause    pause
+
+	quotaExceeded bool
+	stateBytes    int64
+	limits        state.Limits
 }
 
 // pause is the applied pause of automatic failover, by this node's clock.
@@ -43,6 +47,7 @@ func diffEvents(prev, next stateSnapshot) (events eventList) {
 	events.addDisk(prev.status.Disk, next.status.Disk)
 	events.addLifecycle(prev.status, next.status)
 	events.addPause(prev.pause, next.pause)
+	events.addQuota(prev, next)
 	for _, w := range next.warnings {
 		if !slices.Contains(prev.warnings, w) {
 			events.add(true, "node", w, nil)

@@ -124,6 +124,19 @@ func TestDiffEvents(t *testing.T) {
 				Operator:     "anna",
 			}
 		}), nil},
+		{
+			"quota", base(nil), base(func(o *stateSnapshot) { o.quotaExceeded = true }),
+			[]string{"!quota: quota exceeded: the state, or an identity's share of it, is full and does not grow"},
+		},
+		{
+			"quota still", base(func(o *stateSnapshot) { o.quotaExceeded = true }),
+			base(func(o *stateSnapshot) { o.quotaExceeded = true }), nil,
+		},
+		{
+			"no quota any longer", base(func(o *stateSnapshot) { o.quotaExceeded = true }),
+			base(func(o *stateSnapshot) { o.status.Role = cluster.Leader }),
+			[]string{"quota: no request was refused by a quota for a minute"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string

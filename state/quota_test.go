@@ -128,7 +128,7 @@ func TestFullOfSessions(t *testing.T) {
 	checkCounts(t, s)
 }
 
-// An identity has its share of sessions, whatever others have. Those without an owner have none.
+// An identity has its share of sessions, independent of others. Those without an owner have no limit.
 func TestSessionsPerIdentity(t *testing.T) {
 	t.Parallel()
 	s := limited(t)

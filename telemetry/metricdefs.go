@@ -97,6 +97,10 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "role_token", "The role's current fencing token; 0 if the role is vacant.", "role")
 	d.atScrape(Counter, "role_elections_total", "Elections of the role, cluster-wide.", "role")
 	d.atScrape(Gauge, "sessions", "Active sessions, cluster-wide.")
+	d.atScrape(Gauge, "keys", "Keys, cluster-wide.")
+	d.atScrape(Gauge, "state_bytes",
+		"Size of the replicated state as limits.state-bytes measures it: keys, sessions, roles, application nodes.")
+	d.atScrape(Gauge, "state_bytes_limit", "Limit of state_bytes in force; 0: none yet.")
 	m.httpDuration = d.histograms("http_request_duration_ms", httpBuckets,
 		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status")
 	m.httpInFlight = d.gauge("http_in_flight", "HTTP requests and streams in flight.")

@@ -27,7 +27,7 @@ var (
 	failoverTriggers = []string{"timeout", "connection_lost", "manual", "emergency", "priority", "disk_stall"}
 	otherTriggers    = []string{"startup", "transfer"} // of elections that are not failovers
 	auditResults     = []string{"replicated", "spooled", "lost"}
-	proposalResults  = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
+	proposalResults  = []string{"ok", "refused", "quota_exceeded", "not_proposed", "busy", "read_only", "unknown"}
 )
 
 const successWindow = 5 * time.Minute
