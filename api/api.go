@@ -123,6 +123,7 @@ type Server struct {
 	reads    Reads
 	routes   *openapi.Router[handler]
 	auth     *authenticator
+	refusals *keyLimiter[string] // recorded 403s by caller
 	leader   *forward.LeaderTracker
 	forward  *forward.Forwarder
 	attached *attach.Server
@@ -151,6 +152,8 @@ func New(d Deps) (*Server, error) {
 		reads:  d.Reads,
 		routes: openapi.NewRouter(table),
 		leader: forward.NewLeaderTracker(d.Leader),
+
+		refusals: newKeyLimiter[string](refusalBurst, refusalRefill),
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	var err error

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +42,7 @@ type authenticator struct {
 	tokens       atomic.Pointer[token.Set] // nil: no token file
 	current      []byte                    // content of tokens; only New and run use it
 	tokenFileErr atomic.Pointer[string]    // error of the current file; nil: none
-	authFailures *authFailureLimiter
+	authFailures *keyLimiter[netip.Prefix]
 }
 
 func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
@@ -55,7 +54,7 @@ func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
 		host:         cmp.Or(host, "localhost"),
 		metrics:      d.Metrics,
 		logger:       logger,
-		authFailures: newAuthFailureLimiter(),
+		authFailures: newKeyLimiter[netip.Prefix](failureBurst, failureRefill),
 	}
 	if d.Tokens != nil {
 		if _, err := a.load(); err != nil {
@@ -122,14 +121,9 @@ func (s *Server) TokenProblem() string {
 	return ""
 }
 
+// authorize identifies the caller first: a request without an identity is only counted, however it is refused.
 func (c *request) authorize() error {
 	a := c.s.auth
-	if c.write {
-		// A page of another origin in a local browser must not use the trust in loopback.
-		if err := crossOrigin.Check(c.r); err != nil {
-			return cluster.Errorf(cluster.CodeForbidden, "cross-origin request rejected: %w", err)
-		}
-	}
 	if c.route.Role == token.None {
 		return nil
 	}
@@ -139,6 +133,12 @@ func (c *request) authorize() error {
 		return err
 	}
 	c.caller, c.from = who, callerAddress(c.r, passed)
+	if c.write {
+		// A page of another origin in a local browser must not use the trust in loopback.
+		if err := crossOrigin.Check(c.r); err != nil {
+			return cluster.Errorf(cluster.CodeForbidden, "cross-origin request rejected: %w", err)
+		}
+	}
 	if who.role.Allows(c.route.Role) || who.node != "" && c.route.AllowNode {
 		return nil
 	}
@@ -200,7 +200,7 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 			a.metrics.AuthFailure()
 			return identity{name: "insecure", role: token.Operator}, nil
 		}
-		if !a.authFailures.allow(r.RemoteAddr, time.Now()) {
+		if ok, _ := a.authFailures.allow(addressGroup(r.RemoteAddr), time.Now()); !ok {
 			err := cluster.Errorf(cluster.CodeBusy, "too many failed authentication attempts from this address")
 			err.Status, err.RetryAfter = http.StatusTooManyRequests, 10*time.Second
 			return identity{}, err
@@ -279,61 +279,6 @@ func callerAddress(r *http.Request, believed bool) string {
 		}
 	}
 	return r.RemoteAddr
-}
-
-// Bad tokens of one address: a burst, then one a second.
-const (
-	failureBurst  = 20
-	failureRefill = time.Second
-	maxAddresses  = 4096 // remembered; beyond it, the address closest to a full burst is evicted
-)
-
-// authFailureLimiter limits bad tokens by address. Requests with a valid token do not use it.
-type authFailureLimiter struct {
-	mu   sync.Mutex
-	seen map[netip.Prefix]time.Time // time at which the address has its full burst again
-}
-
-func newAuthFailureLimiter() *authFailureLimiter {
-	return &authFailureLimiter{seen: make(map[netip.Prefix]time.Time)}
-}
-
-// allow counts one bad token and reports whether it may be answered as unauthenticated.
-func (f *authFailureLimiter) allow(remote string, now time.Time) bool {
-	key := addressGroup(remote)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	full, known := f.seen[key]
-	if !known || full.Before(now) {
-		full = now
-	}
-	full = full.Add(failureRefill)
-	if full.Sub(now) > failureBurst*failureRefill {
-		return false
-	}
-	if !known && len(f.seen) >= maxAddresses {
-		f.evict(now)
-	}
-	f.seen[key] = full
-	return true
-}
-
-// evict removes all addresses with a full burst, or else the address closest to one.
-func (f *authFailureLimiter) evict(now time.Time) {
-	var best netip.Prefix
-	var at time.Time
-	for k, full := range f.seen {
-		if !full.After(now) {
-			delete(f.seen, k)
-			continue
-		}
-		if at.IsZero() || full.Before(at) {
-			best, at = k, full
-		}
-	}
-	if len(f.seen) >= maxAddresses {
-		delete(f.seen, best)
-	}
 }
 
 // addressGroup returns an address, or for IPv6 the network of one client. Unreadable addresses share a group.

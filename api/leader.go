@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -126,7 +127,8 @@ func (c *request) isAudited(status int, code cluster.Code) bool {
 	case c.forwarded && code == cluster.CodeNoLeader: // the forwarding node retries, and records the result
 		return false
 	}
-	return c.caller.name != "" && c.write || status == http.StatusForbidden
+	// A request without an identity is only counted: it could fill the log.
+	return c.caller.name != "" && (c.write || status == http.StatusForbidden)
 }
 
 // record returns the audit record of the call before its response.
@@ -163,6 +165,14 @@ func (c *request) audit(status int) {
 	}
 	if status == http.StatusForbidden {
 		r.Class = state.AuditClients // an unauthorized client must not evict records of operators
+		ok, skipped := c.s.refusals.allow(c.caller.header(), time.Now())
+		if !ok {
+			c.s.deps.Metrics.Audit("limited", 1)
+			return
+		}
+		if skipped > 0 {
+			r.Detail += fmt.Sprintf(" (%d more refusals of this caller are not recorded)", skipped)
+		}
 	}
 	if r.Class == state.AuditOperators {
 		c.s.deps.Audit.RecordDurable(context.WithoutCancel(c.r.Context()), r)
