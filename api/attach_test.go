@@ -357,9 +357,12 @@ func TestAttachIsChecked(t *testing.T) {
 		n.do("GET", path+"?grace_ms=-1", "").is(t, 400, cluster.CodeBadRequest)
 		n.do("GET", path+"?hold=maybe", "").is(t, 400, cluster.CodeBadRequest)
 		n.do("GET", "/v1/sessions/none/attach", "").is(t, 404, cluster.CodeSessionEnded)
-		n.post("/v1/sessions/attached", "{'keep':[{'session_id':'"+id+"'}]}").is(t, 400, cluster.CodeBadRequest)
-		n.post("/v1/sessions/attached", "{'drop':[{'session_id':'','stream_id':'x'}]}").is(t, 400,
-			cluster.CodeBadRequest)
+		for _, report := range []string{
+			`{"keep":[{"session_id":"` + id + `"}]}`, `{"drop":[{"session_id":"","stream_id":"x"}]}`,
+		} {
+			n.do("POST", apiv1.PathAttached, report, append(forwardedBy("n2"), asJSON, apiv1.TypeJSON)...).is(t, 400,
+				cluster.CodeBadRequest)
+		}
 		n.stream(path).alive()
 		n.do("GET", path, "").is(t, 503, cluster.CodeBusy)
 	})

@@ -34,8 +34,9 @@ const tokenReloadInterval = 2 * time.Second
 type authenticator struct {
 	read     func() ([]byte, error)
 	insecure bool
-	cluster  string // cluster name, in certificates
-	host     string // advertised
+	cluster  string                    // cluster name, in certificates
+	host     string                    // advertised
+	member   func(cluster.NodeID) bool // reports whether a node is a member, or being taken in
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 
@@ -46,12 +47,20 @@ type authenticator struct {
 }
 
 func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
+	member := func(id cluster.NodeID) bool {
+		if m, ok := d.Reads.View().Member(id); ok && !m.Removed {
+			return true
+		}
+		_, ok := cluster.FindServer(d.Reads.Status().Servers, id) // before the first records
+		return ok
+	}
 	host, _, _ := net.SplitHostPort(d.Node.HTTPAddress)
 	a := &authenticator{
 		read:         d.Tokens,
 		insecure:     d.Insecure,
 		cluster:      d.Node.ClusterName,
 		host:         cmp.Or(host, "localhost"),
+		member:       member,
 		metrics:      d.Metrics,
 		logger:       logger,
 		authFailures: newKeyLimiter[netip.Prefix](failureBurst, failureRefill),
@@ -127,19 +136,26 @@ func (c *request) authorize() error {
 	if c.route.Role == token.None {
 		return nil
 	}
-	who, passed, err := a.identify(c.r)
+	who, via, err := a.identify(c.r)
 	if err != nil {
 		a.metrics.AuthFailure()
 		return err
 	}
-	c.caller, c.from = who, callerAddress(c.r, passed)
+	c.caller, c.from, c.via = who, callerAddress(c.r, via != ""), via
 	if c.write {
 		// A page of another origin in a local browser must not use the trust in loopback.
 		if err := crossOrigin.Check(c.r); err != nil {
 			return cluster.Errorf(cluster.CodeForbidden, "cross-origin request rejected: %w", err)
 		}
 	}
-	if who.role.Allows(c.route.Role) || who.node != "" && c.route.AllowNode {
+	switch {
+	case who.role.Allows(c.route.Role):
+		return nil
+	case c.route.Role == token.Node:
+		if a.isPeer(c.r, who) {
+			return nil
+		}
+	case who.node != "" && c.route.AllowNode:
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(),
@@ -154,25 +170,43 @@ func (i identity) describe() string {
 }
 
 // identify returns the caller's identity, or CodeUnauthenticated, or CodeBusy with status 429 after too many bad
-// tokens. passed reports that a trusted forwarding node has asserted the identity.
-func (a *authenticator) identify(r *http.Request) (who identity, passed bool, err error) {
+// tokens. via is the trusted node that has asserted the identity, "" if none has.
+func (a *authenticator) identify(r *http.Request) (who identity, via string, err error) {
 	direct, err := a.identifyDirect(r)
-	said := r.Header.Get(apiv1.HeaderIdentity)
-	if said == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.trustsForwardedIdentity(r, direct) {
-		return direct, false, err
+	said, by := r.Header.Get(apiv1.HeaderIdentity), r.Header.Get(apiv1.HeaderForwardedBy)
+	if said == "" || by == "" || !a.trustsForwardedIdentity(r, direct) {
+		return direct, "", err
 	}
 	who, ok := makeIdentity(strings.Cut(said, " "))
 	if !ok {
-		return who, false, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
+		return who, "", cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
 	}
-	return who, true, nil
+	if direct.node != "" {
+		by = string(direct.node)
+	}
+	id, err := cluster.ParseNodeID(by)
+	if err != nil {
+		return who, "", cluster.Errorf(cluster.CodeUnauthenticated, "%s: %w", apiv1.HeaderForwardedBy, err)
+	}
+	return who, string(id), nil
 }
 
-// trustsForwardedIdentity reports whether the caller may assert another caller's identity. It may as a node, in
-// insecure mode, and from this machine without TLS if every local caller is an operator. If tokens separate the users
-// of a machine, no local caller may: nodes then forward the token (forward.Caller.Authorization).
+// trustsForwardedIdentity reports whether the caller may assert another caller's identity. It may as a current member,
+// in insecure mode, and from this machine without TLS if every local caller is an operator. If tokens separate the
+// users of a machine, no local caller may: nodes then forward the token (forward.Caller.Authorization).
 func (a *authenticator) trustsForwardedIdentity(r *http.Request, direct identity) bool {
-	return a.insecure || direct.node != "" || a.trustsLoopback(r) && r.TLS == nil
+	return a.insecure || direct.node != "" && a.member(direct.node) || a.trustsLoopback(r) && r.TLS == nil
+}
+
+// isPeer reports whether a call between nodes may come from this caller. A member proves itself by its certificate.
+// Without TLS only this machine reaches a node, and its processes are not told apart: with tokens, the peer has that of
+// the client for whom it calls, and gets no further than that client.
+func (a *authenticator) isPeer(r *http.Request, who identity) bool {
+	if who.node != "" || a.insecure {
+		return a.insecure || a.member(who.node)
+	}
+	return r.TLS == nil && fromLoopback(r) && r.Header.Get(apiv1.HeaderForwardedBy) != "" &&
+		who.role.Allows(token.Client)
 }
 
 // trustsLoopback reports whether the origin alone makes the caller an operator.

@@ -120,7 +120,7 @@ func (c *request) RecordedElsewhere() { c.audited = true }
 // isAudited reports whether this node records the call.
 func (c *request) isAudited(status int, code cluster.Code) bool {
 	switch {
-	case c.route == nil, c.route.SkipAudit, c.audited:
+	case c.route == nil, c.audited, c.route.SkipAudit && status != http.StatusForbidden:
 		return false
 	case status == http.StatusTemporaryRedirect: // the client sends the call to another node
 		return false
@@ -135,7 +135,7 @@ func (c *request) isAudited(status int, code cluster.Code) bool {
 func (c *request) record() state.AuditRecord {
 	r := state.AuditRecord{
 		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role),
-		From:    c.from,
+		From:    auditFrom(c.from, c.via),
 		What:    c.r.Method + " " + c.r.URL.EscapedPath(),
 		Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
 	}
@@ -146,6 +146,16 @@ func (c *request) record() state.AuditRecord {
 	}
 	r.What = r.What[:min(len(r.What), state.MaxAuditText)]
 	return r
+}
+
+const viaText = " via "
+
+// auditFrom returns the origin of a record: the caller's address and, if another node forwarded the call, that node.
+func auditFrom(address, via string) string {
+	if via == "" {
+		return address
+	}
+	return address + viaText + via
 }
 
 // audit records the call before its response. An operator's call is answered only when its record is durable.

@@ -50,6 +50,7 @@ type request struct {
 	caller    identity   // zero on routes without authentication
 	forwarded bool       // another node has forwarded it: it is not forwarded again
 	from      string     // address of the caller
+	via       string     // node that forwarded it and asserted caller and address; "": none
 
 	status int
 	wrote  bool
