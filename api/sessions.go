@@ -42,6 +42,7 @@ func createSession(c *request, in apiv1.SessionCreate) error {
 	}
 	cmd := state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
 		Nonce: nonce, Name: in.Name, TTL: time.Duration(ttl) * time.Millisecond, Meta: in.Meta,
+		Owner: c.caller.header(),
 	}}
 	r, err := c.proposeValid(cmd, true)
 	if err != nil {

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"northstar/benchmarks/load"
@@ -21,7 +19,7 @@ import (
 const etcdTimeout = 90 * time.Second
 
 // etcd is a cluster of the peer that NorthStar is measured beside, and the
-// process that drives it: benchmarks/peers, which is a module of its own.
+// process that drives it: benchmarks/etcd, which is a module of its own.
 type etcd struct {
 	cluster *proc.Cluster
 	driver  *exec.Cmd
@@ -29,63 +27,35 @@ type etcd struct {
 	out     *bufio.Reader
 }
 
-// startEtcd starts three members at the timeouts of NorthStar's defaults, and a
-// driver, and waits for a leader.
-func (b *bench) startEtcd(ctx context.Context) (_ *etcd, err error) {
-	e := &etcd{}
-	if e.cluster, err = proc.Etcd(b.etcdBin, 3); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("etcd: %w\n%s", err, e.cluster.Logs())
-			e.close()
-		}
-	}()
-	if err := e.cluster.Start(); err != nil {
-		return nil, err
-	}
-	e.driver = exec.CommandContext(ctx, b.etcdBin, "drive", "--endpoints", strings.Join(addresses(e.cluster), ","))
-	e.driver.Stderr = os.Stderr
-	e.driver.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if e.in, err = e.driver.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := e.driver.StdoutPipe()
+// startEtcd starts three members at the timeouts of NorthStar's defaults, and a driver, and waits for a leader.
+func (b *bench) startEtcd(ctx context.Context) (*etcd, error) {
+	c, err := b.start(proc.Etcd(b.etcdBin, 3))
 	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	e := &etcd{cluster: c}
+	e.driver = exec.CommandContext(ctx, b.etcdBin, "drive", "--endpoints", strings.Join(addresses(c), ","))
+	if e.in, e.out, err = startPiped(e.driver); err != nil {
 		return nil, err
 	}
-	e.out = bufio.NewReader(out)
-	if err := e.driver.Start(); err != nil {
-		return nil, err
-	}
-	_, err = e.leader(ctx)
-	return e, err
-}
-
-func addresses(c *proc.Cluster) (all []string) {
-	for _, n := range c.Nodes {
-		all = append(all, n.HTTP)
-	}
-	return all
-}
-
-func (e *etcd) close() {
-	if e.driver != nil && e.driver.Process != nil {
+	b.add(func() error {
 		_ = e.in.Close()
 		_ = e.driver.Process.Kill() // it has nothing that is worth a wait
 		_ = e.driver.Wait()
+		return nil
+	})
+	if _, err = e.leader(ctx); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, c.Logs())
 	}
-	e.cluster.Close()
+	return e, nil
 }
 
 // do has the driver carry out one command, and returns its answer's words.
 func (e *etcd) do(ctx context.Context, command ...any) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = e.driver.Process.Kill() })()
 	line := strings.TrimSuffix(fmt.Sprintln(command...), "\n")
-	stop := context.AfterFunc(ctx, func() { _ = e.driver.Process.Kill() })
-	defer stop()
-	late := time.AfterFunc(etcdTimeout, func() { _ = e.driver.Process.Kill() })
-	defer late.Stop()
 	if _, err := fmt.Fprintln(e.in, line); err != nil {
 		return nil, fmt.Errorf("etcd's driver: %w", err)
 	}
@@ -100,13 +70,22 @@ func (e *etcd) do(ctx context.Context, command ...any) ([]string, error) {
 	return words[1:], nil
 }
 
+// measure has the driver carry out a command that is answered with so many numbers.
+func (e *etcd) measure(ctx context.Context, want int, command ...any) (all []int64, err error) {
+	words, err := e.do(ctx, command...)
+	if err == nil && len(words) != want {
+		err = fmt.Errorf("etcd's driver gave %q, not %d numbers", words, want)
+	}
+	for _, w := range words {
+		n, e := strconv.ParseInt(w, 10, 64)
+		all, err = append(all, n), errors.Join(err, e)
+	}
+	return all, err
+}
+
 // took has the driver measure one time.
 func (e *etcd) took(ctx context.Context, what string) (time.Duration, error) {
-	words, err := e.do(ctx, what)
-	if err != nil {
-		return 0, err
-	}
-	ns, err := numbers(words, 1)
+	ns, err := e.measure(ctx, 1, what)
 	if err != nil {
 		return 0, err
 	}
@@ -128,22 +107,14 @@ func (e *etcd) leader(ctx context.Context) (*proc.Node, error) {
 
 // renew renews leases one at a time.
 func (e *etcd) renew(ctx context.Context, clients int, d time.Duration) (load.Result, error) {
-	words, err := e.do(ctx, "renew", clients, d.Milliseconds())
+	ns, err := e.measure(ctx, 3, "renew", clients, d.Milliseconds())
 	if err != nil {
 		return load.Result{}, err
 	}
-	ns, err := numbers(words, 3)
-	if err != nil {
-		return load.Result{}, err
-	}
-	return load.Result{
-		Clients: clients, Done: int(ns[0]), Elapsed: d, P50: time.Duration(ns[1]),
-		P99: time.Duration(ns[2]),
-	}, nil
+	return load.Result{Done: int(ns[0]), Elapsed: d, P50: time.Duration(ns[1]), P99: time.Duration(ns[2])}, nil
 }
 
-// keep has leases kept, on few streams, or on a connection each; lost counts those
-// that have ended.
+// keep has leases kept, on few streams, or on a connection each; lost counts those that have ended.
 func (e *etcd) keep(ctx context.Context, n int, ttl time.Duration, connections bool) (lost func() (int, error),
 	err error,
 ) {
@@ -155,25 +126,10 @@ func (e *etcd) keep(ctx context.Context, n int, ttl time.Duration, connections b
 		return nil, err
 	}
 	return func() (int, error) {
-		words, err := e.do(ctx, "lost")
-		if err != nil {
-			return 0, err
-		}
-		ns, err := numbers(words, 1)
+		ns, err := e.measure(ctx, 1, "lost")
 		if err != nil {
 			return 0, err
 		}
 		return int(ns[0]), nil
 	}, nil
-}
-
-func numbers(words []string, want int) (all []int64, err error) {
-	for _, w := range words {
-		n, e := strconv.ParseInt(w, 10, 64)
-		all, err = append(all, n), errors.Join(err, e)
-	}
-	if err == nil && len(all) != want {
-		err = fmt.Errorf("etcd's driver gave %d numbers, not %d", len(all), want)
-	}
-	return all, err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"northstar/api/apiv1"
@@ -14,13 +13,10 @@ import (
 // idle measures what a cluster costs that does nothing: the CPU time of all
 // its processes over a while, and the memory of each.
 func (b *bench) idle(ctx context.Context) error {
-	ns, bare, err := b.both(3)
+	clusters, err := b.both()
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
-	defer bare.Close()
-	clusters := []*proc.Cluster{ns, bare}
 	for _, c := range clusters {
 		if _, err := c.Leader(ctx); err != nil {
 			return err
@@ -45,61 +41,47 @@ func (b *bench) idle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("  %-10s %5.1f %% of one core in all, RSS of the nodes %s MB\n", c.Kind,
-			100*float64(cpu-before[i])/float64(window), megabytes(rss))
+		fmt.Printf("  %-10s %5.1f %% of one core in all, RSS of the nodes %.0f MB\n", c.Kind,
+			100*float64(cpu-before[i])/float64(window), rss)
 	}
 	return nil
 }
 
-func usage(c *proc.Cluster) (cpu time.Duration, rss []int64, err error) {
+// usage returns the CPU time of all nodes so far, and the memory of each in MB.
+func usage(c *proc.Cluster) (cpu time.Duration, rss []float64, err error) {
 	for _, n := range c.Nodes {
 		u, err := n.Usage()
 		if err != nil {
 			return 0, nil, err
 		}
 		cpu += u.CPU
-		rss = append(rss, u.RSS)
+		rss = append(rss, float64(u.RSS)/(1<<20))
 	}
 	return cpu, rss, nil
 }
 
-func megabytes(bytes []int64) string {
-	s := ""
-	for i, b := range bytes {
-		if i > 0 {
-			s += " "
-		}
-		s += fmt.Sprintf("%.0f", float64(b)/(1<<20))
-	}
-	return s
-}
-
-// startup measures from starting the processes over empty data dirs to the
-// first write that is acknowledged.
+// startup measures from starting the processes over empty data dirs to the first write that is acknowledged.
 func (b *bench) startup(ctx context.Context) error {
 	const starts = 20
 	fmt.Printf("\nstart-up: 3 processes over empty data dirs to the first acknowledged write, %d starts each\n", starts)
-	kinds := []struct {
-		name string
-		make func() (*proc.Cluster, error)
-	}{
-		{"northstar", func() (*proc.Cluster, error) { return proc.NorthStar(b.northstar, 3) }},
-		{"bare raft", func() (*proc.Cluster, error) { return proc.Bare(b.baseline, 3, "--timeout-min", "150ms") }},
+	kinds := []string{"northstar", "bare raft"}
+	prepare := map[string]func() (*proc.Cluster, error){
+		"northstar": func() (*proc.Cluster, error) { return proc.NorthStar(b.northstar, 3) },
+		"bare raft": func() (*proc.Cluster, error) { return proc.Bare(b.baseline, 3, "--timeout-min", "150ms") },
 	}
-	took := make([][]time.Duration, len(kinds))
+	took := map[string][]time.Duration{}
 	for range starts {
-		for i, k := range kinds {
-			d, err := firstWrite(ctx, k.make)
+		for _, kind := range kinds {
+			d, err := firstWrite(ctx, prepare[kind])
 			if err != nil {
-				return fmt.Errorf("%s: %w", k.name, err)
+				return fmt.Errorf("%s: %w", kind, err)
 			}
-			took[i] = append(took[i], d)
+			took[kind] = append(took[kind], d)
 		}
 	}
-	for i, k := range kinds {
-		slices.Sort(took[i])
-		fmt.Printf("  %-10s p50 %s ms, p99 %s ms\n", k.name, ms(load.Quantile(took[i], 0.5)),
-			ms(load.Quantile(took[i], 0.99)))
+	printRow("ms", "p50", "p99")
+	for _, kind := range kinds {
+		printRow(kind, quantiles(took[kind], 0.5, 0.99)...)
 	}
 	return nil
 }
@@ -129,14 +111,5 @@ func firstWrite(ctx context.Context, prepare func() (*proc.Cluster, error)) (tim
 		if err := wait(ctx, 2*time.Millisecond); err != nil {
 			return 0, err
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }

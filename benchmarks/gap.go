@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,20 +13,14 @@ import (
 	"northstar/client"
 )
 
-// writer writes one small value after the other, 1 to 2 ms apart, and notes
-// when each was acknowledged. What a client sees of a failover is the longest
-// time between two of them.
+// writer writes one small value after the other, 1 to 2 ms apart, and notes when each was acknowledged. What a client
+// sees of a failover is the longest time between two of them.
 type writer struct {
-	write func(ctx context.Context, n int) error // returns when acknowledged
+	write      func(ctx context.Context, n int) error // returns when acknowledged
+	connErrors []time.Time                            // when nodes that were kept to have failed it
 
-	mu         sync.Mutex
-	acks       []time.Time
-	connErrors []time.Time   // when nodes that were kept to have failed it
-	news       chan struct{} // capacity 1: an acknowledgement
-}
-
-func newWriter() *writer {
-	return &writer{news: make(chan struct{}, 1)}
+	mu   sync.Mutex // guards acks until run has ended
+	acks []time.Time
 }
 
 // run writes until ctx ends.
@@ -40,13 +35,7 @@ func (w *writer) run(ctx context.Context) error {
 		w.mu.Lock()
 		w.acks = append(w.acks, time.Now())
 		w.mu.Unlock()
-		select {
-		case w.news <- struct{}{}:
-		default:
-		}
-		if err := wait(ctx, time.Millisecond+rand.N(time.Millisecond)); err != nil {
-			return nil
-		}
+		_ = wait(ctx, time.Millisecond+rand.N(time.Millisecond))
 	}
 	return nil
 }
@@ -62,42 +51,29 @@ func (w *writer) ackedAfter(ctx context.Context, at time.Time) error {
 		if done {
 			return nil
 		}
-		select {
-		case <-w.news:
-		case <-ctx.Done():
-			return fmt.Errorf("no write was acknowledged: %w", ctx.Err())
+		if err := wait(ctx, time.Millisecond); err != nil {
+			return fmt.Errorf("no write was acknowledged: %w", err)
 		}
 	}
 }
 
-// onConnError notes that the connection that was written on has failed.
-func (w *writer) onConnError() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.connErrors = append(w.connErrors, time.Now())
-}
+// What follows is called when run has ended.
 
 // firstError is how long after at the first connection failed; false when none did.
 func (w *writer) firstError(at time.Time) (time.Duration, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, lost := range w.connErrors {
-		if d := lost.Sub(at); d > 0 {
-			return d, true
-		}
+	i := slices.IndexFunc(w.connErrors, at.Before)
+	if i < 0 {
+		return 0, false
 	}
-	return 0, false
+	return w.connErrors[i].Sub(at), true
 }
 
 // inFlight is for how long after a fault the failed leader's answers may still come.
 const inFlight = 2 * time.Millisecond
 
-// gap is the longest time between two acknowledgements, the second of them after at
-// and the first no later than by; and when that was. by is when the old leader's last
-// answer can have come: pauses after the gap are longestAfter.
+// gap is the longest time between two acknowledgements, the second of them after at and the first no later than by;
+// and when that was. by is when the old leader's last answer can have come: pauses after the gap are longestAfter.
 func (w *writer) gap(at, by time.Time) (gap time.Duration, resumed time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for i := 1; i < len(w.acks) && !w.acks[i-1].After(by); i++ {
 		if d := w.acks[i].Sub(w.acks[i-1]); w.acks[i].After(at) && d > gap {
 			gap, resumed = d, w.acks[i]
@@ -106,24 +82,16 @@ func (w *writer) gap(at, by time.Time) (gap time.Duration, resumed time.Time) {
 	return gap, resumed
 }
 
-// firstAfter is when the first write after at was acknowledged, at itself if none
-// was.
+// firstAfter is when the first write after at was acknowledged, at itself if none was.
 func (w *writer) firstAfter(at time.Time) time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, ack := range w.acks {
-		if ack.After(at) {
-			return ack
-		}
+	if i := slices.IndexFunc(w.acks, at.Before); i >= 0 {
+		return w.acks[i]
 	}
 	return at
 }
 
-// longestAfter is the longest time between two acknowledgements that both came
-// at or after resumed.
+// longestAfter is the longest time between two acknowledgements that both came at or after resumed.
 func (w *writer) longestAfter(resumed time.Time) (longest time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for i := 1; i < len(w.acks); i++ {
 		if !w.acks[i-1].Before(resumed) {
 			longest = max(longest, w.acks[i].Sub(w.acks[i-1]))
@@ -139,23 +107,39 @@ const (
 	attemptTimeout      = 5 * time.Second
 )
 
-// writeAnyNode returns a write function that knows only the nodes' addresses. It
-// sends each write to the node that accepted the last one. When that node fails or
-// does not answer, it sends the write to all nodes concurrently, until one accepts
-// it. A node that does not lead refuses and is asked again, so the servers' gap is
-// measured. broke is called when the node that accepted the last write fails.
+// writeTo has the writer write to a cluster, through this project's client with its default options, or as
+// writeAnyNode does.
+func (w *writer) writeTo(addrs []string, viaClient bool) (done func(), err error) {
+	if !viaClient {
+		w.write, done = writeAnyNode(addrs, func() { w.connErrors = append(w.connErrors, time.Now()) })
+		return done, nil
+	}
+	c, err := client.New(client.Config{Endpoints: addrs})
+	if err != nil {
+		return nil, err
+	}
+	w.write = func(ctx context.Context, n int) error {
+		_, err := c.Put(ctx, fmt.Sprintf("gap-%d", n%64), value, client.WriteOptions{})
+		return err
+	}
+	return c.Close, nil
+}
+
+// writeAnyNode returns a write function that knows only the nodes' addresses. It sends each write to the node that
+// accepted the last one. When that node fails or does not answer, it sends the write to all nodes concurrently, until
+// one accepts it. A node that does not lead refuses and is asked again, so the servers' gap is measured. broke is
+// called when the node that accepted the last write fails.
 func writeAnyNode(addrs []string, broke func()) (write func(context.Context, int) error, closeAll func()) {
-	var leader string
 	var conn *load.Conn
 	drop := func() {
 		if conn != nil {
 			conn.Close()
 		}
-		conn, leader = nil, ""
+		conn = nil
 	}
 	write = func(ctx context.Context, n int) error {
 		path := fmt.Sprintf(apiv1.PathKVPrefix+"gap-%d?redirect=true", n%64)
-		if leader != "" {
+		if conn != nil {
 			conn.Limit(unresponsiveTimeout)
 			if status, err := conn.Do("PUT", path, value); err == nil && status/100 == 2 {
 				return nil
@@ -164,7 +148,7 @@ func writeAnyNode(addrs []string, broke func()) (write func(context.Context, int
 			drop()
 		}
 		var err error
-		leader, conn, err = raceNodes(ctx, addrs, path)
+		conn, err = raceNodes(ctx, addrs, path)
 		return err
 	}
 	return write, drop
@@ -172,21 +156,16 @@ func writeAnyNode(addrs []string, broke func()) (write func(context.Context, int
 
 var value = []byte("0123456789abcdef")
 
-type acceptedConn struct {
-	addr string
-	conn *load.Conn
-}
-
-// raceNodes offers a write to all nodes until one takes it.
-func raceNodes(ctx context.Context, addrs []string, path string) (string, *load.Conn, error) {
+// raceNodes offers a write to all nodes until one takes it, and returns the connection to that one.
+func raceNodes(ctx context.Context, addrs []string, path string) (*load.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	won := make(chan acceptedConn, len(addrs))
+	won := make(chan *load.Conn, len(addrs))
 	var all sync.WaitGroup
 	for _, addr := range addrs {
 		all.Go(func() { tryNode(ctx, addr, path, won) })
 	}
-	var first acceptedConn
+	var first *load.Conn
 	select {
 	case first = <-won:
 	case <-ctx.Done():
@@ -195,16 +174,16 @@ func raceNodes(ctx context.Context, addrs []string, path string) (string, *load.
 	all.Wait()
 	close(won)
 	for late := range won {
-		late.conn.Close()
+		late.Close()
 	}
-	if first.conn == nil {
-		return "", nil, ctx.Err()
+	if first == nil {
+		return nil, ctx.Err()
 	}
-	return first.addr, first.conn, nil
+	return first, nil
 }
 
 // tryNode offers a write to one node until it takes it, or ctx ends.
-func tryNode(ctx context.Context, addr, path string, won chan<- acceptedConn) {
+func tryNode(ctx context.Context, addr, path string, won chan<- *load.Conn) {
 	for ctx.Err() == nil {
 		conn, err := load.Dial(ctx, addr)
 		if err == nil {
@@ -213,7 +192,7 @@ func tryNode(ctx context.Context, addr, path string, won chan<- acceptedConn) {
 			for status := 0; err == nil; {
 				if status, err = conn.Do("PUT", path, value); err == nil && status/100 == 2 {
 					if stop() {
-						won <- acceptedConn{addr, conn}
+						won <- conn
 					}
 					return
 				}
@@ -224,18 +203,4 @@ func tryNode(ctx context.Context, addr, path string, won chan<- acceptedConn) {
 		}
 		_ = wait(ctx, attemptDelay)
 	}
-}
-
-// throughClient makes a write function of this project's client with its
-// default options.
-func throughClient(addrs []string) (func(context.Context, int) error, func(), error) {
-	c, err := client.New(client.Config{Endpoints: addrs})
-	if err != nil {
-		return nil, nil, err
-	}
-	write := func(ctx context.Context, n int) error {
-		_, err := c.Put(ctx, fmt.Sprintf("gap-%d", n%64), value, client.WriteOptions{})
-		return err
-	}
-	return write, func() { c.Close() }, nil
 }

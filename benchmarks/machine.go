@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"northstar/chaos/proc"
 )
 
 // latencies is a histogram of durations whose buckets are an eighth of a power
@@ -51,12 +53,9 @@ func (l *latencies) count() (n int64) {
 func (l *latencies) quantile(q float64) time.Duration {
 	most := time.Duration(l.max.Load())
 	want := int64(math.Ceil(q * float64(l.count())))
-	if q >= 1 {
-		return most
-	}
 	seen := int64(0)
 	for i := range l.buckets {
-		if seen += l.buckets[i].Load(); seen >= want && seen > 0 {
+		if seen += l.buckets[i].Load(); q < 1 && seen >= want && seen > 0 {
 			return min(top(i), most)
 		}
 	}
@@ -71,50 +70,40 @@ func describeHost() string {
 		runtime.NumCPU(), strings.TrimSpace(string(kernel)), runtime.Version(), strings.TrimSpace(string(load)))
 }
 
-// hostStats is what the machine did during a run.
-type hostStats struct {
-	cpu, disk *latencies // how late a thread got a processor, how long a sync took
-	busy, own float64    // of all processor time; and of the busy part, this program's and its children's
-}
-
-// hostLatency remembers the last seconds of both measurements.
-type hostLatency struct {
+// delays are a histogram of something that the machine does again and again, and the last of it.
+type delays struct {
+	latencies
 	mu   sync.Mutex
-	last []sample // the newest at the end
+	last []delay // the newest at the end
 }
 
-type sample struct {
+type delay struct {
 	at   time.Time
-	cpu  bool
 	took time.Duration
 }
 
-const sampleTTL = 5 * time.Second
+const delayTTL = 5 * time.Second
 
-func (l *hostLatency) note(s sample) {
+func (l *delays) note(d delay) {
+	l.add(d.took)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.last) > 0 && s.at.Sub(l.last[0].at) > sampleTTL {
+	for len(l.last) > 0 && d.at.Sub(l.last[0].at) > delayTTL {
 		l.last = l.last[1:]
 	}
-	l.last = append(l.last, s)
+	l.last = append(l.last, d)
 }
 
-// recent is the longest of each in the time before now.
-func (l *hostLatency) recent(d time.Duration) (cpu, disk time.Duration) {
+// recent is the longest in the time before now.
+func (l *delays) recent(d time.Duration) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	from := time.Now().Add(-d)
 	for _, s := range l.last {
-		switch {
-		case s.at.Before(from):
-		case s.cpu:
-			cpu = max(cpu, s.took)
-		default:
-			disk = max(disk, s.took)
+		if time.Since(s.at) <= d {
+			longest = max(longest, s.took)
 		}
 	}
-	return cpu, disk
+	return longest
 }
 
 const (
@@ -122,31 +111,13 @@ const (
 	diskSampleInterval = 50 * time.Millisecond
 )
 
-// monitorHost measures next to the load, at the priority of the nodes, how long a
-// thread waits for a processor and how long one small sync takes. stop ends it.
-func monitorHost(ctx context.Context) (recent *hostLatency, stop func() hostStats) {
-	m := hostStats{cpu: &latencies{}, disk: &latencies{}}
-	recent = &hostLatency{}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { m.sampleCPU(ctx, recent) })
-	running.Go(func() { m.sampleDisk(ctx, recent) })
-	all, idle := processorTime()
-	own := ownTime()
-	return recent, func() hostStats {
-		cancel()
-		running.Wait()
-		allNow, idleNow := processorTime()
-		busy := (allNow - all) - (idleNow - idle)
-		m.busy = float64(busy) / float64(max(1, allNow-all))
-		m.own = float64(ownTime()-own) / float64(max(1, busy))
-		return m
-	}
-}
+// host is what the machine does during a run, measured next to the load at the
+// priority of the nodes: how long a thread waits for a processor, and how long one small sync takes.
+type host struct{ cpu, disk delays }
 
 // sampleCPU sleeps on a thread of its own, which the kernel wakes and not Go's
 // scheduler, and measures how late that is.
-func (m *hostStats) sampleCPU(ctx context.Context, recent *hostLatency) {
+func (m *host) sampleCPU(ctx context.Context) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread() // a thread that ends takes the nodes that it has started with it
 	for ctx.Err() == nil {
@@ -154,20 +125,13 @@ func (m *hostStats) sampleCPU(ctx context.Context, recent *hostLatency) {
 		ts := syscall.NsecToTimespec(int64(cpuSampleInterval))
 		_ = syscall.Nanosleep(&ts, nil)
 		now := time.Now()
-		late := max(0, now.Sub(from)-cpuSampleInterval)
-		m.cpu.add(late)
-		recent.note(sample{now, true, late})
+		m.cpu.note(delay{now, max(0, now.Sub(from)-cpuSampleInterval)})
 	}
 }
 
 // sampleDisk syncs now and then, and measures how long that takes.
-func (m *hostStats) sampleDisk(ctx context.Context, recent *hostLatency) {
-	dir, err := os.MkdirTemp("", "northstar-bench-sync-")
-	if err != nil {
-		return
-	}
-	defer os.RemoveAll(dir)
-	sync, err := newSyncer(dir)
+func (m *host) sampleDisk(ctx context.Context) {
+	sync, err := newSyncer()
 	if err != nil {
 		return
 	}
@@ -177,23 +141,25 @@ func (m *hostStats) sampleDisk(ctx context.Context, recent *hostLatency) {
 		if err != nil {
 			return
 		}
-		m.disk.add(took)
-		recent.note(sample{time.Now(), false, took})
+		m.disk.note(delay{time.Now(), took})
 	}
 }
 
 // syncer does the smallest durable write that a store can do: 4 KiB in place.
 type syncer struct {
+	dir string
 	f   *os.File
 	buf []byte
 }
 
-func newSyncer(dir string) (*syncer, error) {
-	f, err := os.Create(filepath.Join(dir, "sync"))
-	if err != nil {
+func newSyncer() (s *syncer, err error) {
+	s = &syncer{buf: make([]byte, 4096)}
+	if s.dir, err = os.MkdirTemp("", "northstar-bench-sync-"); err != nil {
 		return nil, err
 	}
-	s := &syncer{f: f, buf: make([]byte, 4096)}
+	if s.f, err = os.Create(filepath.Join(s.dir, "sync")); err != nil {
+		return nil, err
+	}
 	_, err = s.once()
 	return s, err
 }
@@ -208,12 +174,16 @@ func (s *syncer) once() (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func (s *syncer) close() { _ = s.f.Close() }
+func (s *syncer) close() {
+	_ = s.f.Close()
+	_ = os.RemoveAll(s.dir)
+}
 
-const tick = 10 * time.Millisecond // of /proc's processor times
+// processorTime is the time of all processors so far, the busy part, and of that this program's and a cluster's.
+type processorTime struct{ all, busy, own time.Duration }
 
-// processorTime is the time of all processors since boot, and the idle part.
-func processorTime() (all, idle time.Duration) {
+func processorTimeOf(c *proc.Cluster) (t processorTime) {
+	const tick = 10 * time.Millisecond // of /proc/stat
 	data, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(data), "\n")
 	for i, f := range strings.Fields(line) {
@@ -221,35 +191,14 @@ func processorTime() (all, idle time.Duration) {
 		if err != nil || i > 8 { // guests are part of user time
 			continue
 		}
-		all += time.Duration(v) * tick
-		if i == 4 || i == 5 { // idle, and waiting for the disk
-			idle += time.Duration(v) * tick
+		t.all += time.Duration(v) * tick
+		if i != 4 && i != 5 { // idle, and waiting for the disk
+			t.busy += time.Duration(v) * tick
 		}
 	}
-	return all, idle
-}
-
-// ownTime is the processor time of this program and of its running children.
-func ownTime() time.Duration {
-	self := os.Getpid()
-	sum := time.Duration(0)
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		// Fields are counted after the command name, which may hold blanks.
-		_, rest, _ := strings.Cut(string(data), ") ")
-		f := strings.Fields(rest)
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if len(f) < 13 || (pid != self && f[1] != strconv.Itoa(self)) {
-			continue
-		}
-		for _, i := range []int{11, 12} {
-			v, _ := strconv.ParseInt(f[i], 10, 64)
-			sum += time.Duration(v) * tick
-		}
-	}
-	return sum
+	var self syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &self)
+	nodes, _, _ := usage(c)
+	t.own = time.Duration(self.Utime.Nano()+self.Stime.Nano()) + nodes
+	return t
 }

@@ -27,13 +27,15 @@ func TestLatencies(t *testing.T) {
 }
 
 func TestRecent(t *testing.T) {
-	l := &hostLatency{}
+	l := &delays{}
 	now := time.Now()
-	l.note(sample{now.Add(-3 * time.Second), true, time.Second})
-	l.note(sample{now, true, 2 * time.Millisecond})
-	l.note(sample{now, false, 3 * time.Millisecond})
-	if cpu, disk := l.recent(time.Second); cpu != 2*time.Millisecond || disk != 3*time.Millisecond {
-		t.Errorf("recent: %v, %v", cpu, disk)
+	l.note(delay{now.Add(-3 * time.Second), time.Second})
+	l.note(delay{now, 2 * time.Millisecond})
+	if got := l.recent(time.Second); got != 2*time.Millisecond {
+		t.Errorf("recent: %v", got)
+	}
+	if got := l.recent(time.Minute); got != time.Second {
+		t.Errorf("recent in a minute: %v", got)
 	}
 }
 

@@ -1,12 +1,12 @@
-// Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft
-// cluster, or etcd where it does what that library does not, in one run, in turns,
-// so that a slow moment of the machine hits both.
+// Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft cluster, or etcd where it does what
+// that library does not, in one run, in turns, so that a slow moment of the machine hits both.
 //
 //	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | soak | roles | sessions
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 )
 
@@ -38,8 +39,8 @@ type bench struct {
 	comparePath      string
 	northstar        string
 	baseline         string
-	roleholder       string
 	etcdBin          string
+	scope
 }
 
 func main() {
@@ -57,7 +58,7 @@ func run(args []string) error {
 	fs.IntVar(&b.failovers, "failovers", 100, "rounds of failover, for each cluster")
 	fs.IntVar(&b.transfers, "transfers", 100, "rounds of planned transfers, for each cluster")
 	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
-	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together; a multiple of 1000, or less")
+	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together")
 	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
 	fs.BoolVar(&b.noCompare, "no-compare", false, "roles and sessions without etcd; failovers with bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
@@ -71,6 +72,9 @@ func run(args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("want one of: %s", names)
 	}
+	if args[0] == holdCommand && len(args) > 2 {
+		return hold(context.Background(), args[1], args[2:])
+	}
 	todo, ok := parts[args[0]]
 	if !ok {
 		return fmt.Errorf("unknown benchmark %q: want one of %s", args[0], names)
@@ -80,17 +84,17 @@ func run(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	dir, err := os.MkdirTemp("", "northstar-bench-bin-")
-	if err != nil {
+	var err error
+	if b.dir, err = os.MkdirTemp("", "northstar-bench-bin-"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	b.dir = dir
+	defer os.RemoveAll(b.dir)
 	if err := b.programs(ctx, args[0]); err != nil {
 		return err
 	}
+	fmt.Println(describeHost())
 	for _, f := range todo {
-		if err := f(b, ctx); err != nil {
+		if err := errors.Join(f(b, ctx), b.close()); err != nil {
 			return err
 		}
 	}
@@ -110,8 +114,7 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
 }
 
-// programs builds what a benchmark starts. etcd is large, and takes minutes the
-// first time.
+// programs builds what a benchmark starts. etcd is large, and takes minutes the first time.
 func (b *bench) programs(ctx context.Context, name string) (err error) {
 	if b.northstar, err = b.build(ctx, ".", "./cmd/northstar-node"); err != nil {
 		return err
@@ -120,8 +123,8 @@ func (b *bench) programs(ctx context.Context, name string) (err error) {
 		b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline")
 		return err
 	}
-	if b.roleholder, err = b.build(ctx, ".", "./benchmarks/roleholder"); err != nil || b.noCompare {
-		return err
+	if b.noCompare {
+		return nil
 	}
 	if b.etcdBin, err = b.build(ctx, "benchmarks/etcd", "."); err != nil {
 		return fmt.Errorf("etcd cannot be built (-no-compare leaves it out): %w", err)
@@ -137,21 +140,93 @@ func (b *bench) build(ctx context.Context, dir, pkg string) (string, error) {
 	return bin, cmd.Run()
 }
 
-// both prepares and starts one cluster of each kind.
-func (b *bench) both(size int) (ns, bare *proc.Cluster, err error) {
-	if ns, err = proc.NorthStar(b.northstar, size); err != nil {
-		return nil, nil, err
+// scope ends what a measurement has started, the last first.
+type scope []func() error
+
+func (s *scope) add(end func() error) { *s = append(*s, end) }
+
+func (s *scope) close() error {
+	var errs []error
+	for _, end := range slices.Backward(*s) {
+		errs = append(errs, end())
 	}
-	if bare, err = proc.Bare(b.baseline, size); err != nil {
-		ns.Close()
-		return nil, nil, err
+	*s = nil
+	return errors.Join(errs...)
+}
+
+// own takes a cluster that was prepared into the scope.
+func (s *scope) own(c *proc.Cluster, err error) (*proc.Cluster, error) {
+	if err == nil {
+		s.add(func() error { c.Close(); return nil })
 	}
-	for _, c := range []*proc.Cluster{ns, bare} {
-		if err = c.Start(); err != nil {
-			ns.Close()
-			bare.Close()
-			return nil, nil, err
-		}
+	return c, err
+}
+
+// start owns a cluster, and starts it.
+func (s *scope) start(c *proc.Cluster, err error) (*proc.Cluster, error) {
+	if c, err = s.own(c, err); err == nil {
+		err = c.Start()
 	}
-	return ns, bare, nil
+	return c, err
+}
+
+// both starts one cluster of each kind.
+func (b *bench) both() ([]*proc.Cluster, error) {
+	ns, err := b.start(proc.NorthStar(b.northstar, 3))
+	if err != nil {
+		return nil, err
+	}
+	bare, err := b.start(proc.Bare(b.baseline, 3))
+	return []*proc.Cluster{ns, bare}, err
+}
+
+// sizes are those of the clusters that lose their leader.
+func (b *bench) sizes() []int {
+	if b.size != 0 {
+		return []int{b.size}
+	}
+	return []int{3, 5}
+}
+
+func addresses(c *proc.Cluster) (all []string) {
+	for _, n := range c.Nodes {
+		all = append(all, n.HTTP)
+	}
+	return all
+}
+
+// progress prints now and then how many rounds are done.
+func progress(name string, done, of int) {
+	if done%10 == 0 || done == of {
+		fmt.Fprintf(os.Stderr, "%s: %d of %d rounds\n", name, done, of)
+	}
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
+
+// quantiles sorts times, and returns some of their quantiles in ms.
+func quantiles(times []time.Duration, qs ...float64) (all []any) {
+	slices.Sort(times)
+	for _, q := range qs {
+		all = append(all, ms(load.Quantile(times, q)))
+	}
+	return all
+}
+
+// printRow prints a name, and numbers in columns.
+func printRow(name string, cells ...any) {
+	fmt.Printf("  %-44s", name)
+	for _, c := range cells {
+		fmt.Printf(" %10v", c)
+	}
+	fmt.Println()
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"time"
 
@@ -12,12 +11,10 @@ import (
 	"northstar/benchmarks/load"
 )
 
-// phaseTimes is how long each step of one failover took, in order. What is negative
-// was not told.
+// phaseTimes is how long each step of one failover took, in order. What is negative was not told.
 type phaseTimes [len(phases)]time.Duration
 
-// phases are those of a failover: where each ends, by the clock of this machine,
-// which the nodes share.
+// phases are those of a failover: where each ends, by the clock of this machine, which the nodes share.
 var phases = [...]struct{ name, field string }{
 	{"the winner notices", ""},
 	{"finds the process dead", "confirmed_us"},
@@ -62,13 +59,11 @@ func phasesOf(events []apiv1.Event, term uint64, hit time.Time, w *writer) (l ph
 	return l, true
 }
 
-// floorOps are what the quickest possible failover of a dead leader waits for,
-// one after the other: round trips (the refused dial, the poll, the vote, the
-// leader-start, the client's entry, the client's request) and syncs (the
-// candidate's term and vote; the voter's; and for the leader-start, with which the
-// library's first entry goes, and the client's entry two each, at the leader and
-// then at the follower. The leader writes the client's entry while the follower
-// writes the leader-start).
+// floorOps are what the quickest possible failover of a dead leader waits for, one after the other: round trips (the
+// refused dial, the poll, the vote, the leader-start, the client's entry, the client's request) and syncs (the
+// candidate's term and vote; the voter's; and for the leader-start, with which the library's first entry goes, and
+// the client's entry two each, at the leader and then at the follower. The leader writes the client's entry while the
+// follower writes the leader-start).
 const (
 	minRoundTrips = 6
 	minFsyncs     = 1 + 1 + 4 + 2
@@ -76,34 +71,25 @@ const (
 
 // lowerBound measures what the machine's syncs and round trips take during a run.
 type lowerBound struct {
-	dir    string
-	disk   *syncer
-	far    net.Listener
-	conn   net.Conn
-	syncs  []time.Duration
-	trips  []time.Duration
-	buffer []byte
+	disk         *syncer
+	far          net.Listener
+	conn         net.Conn
+	syncs, trips []time.Duration
 }
 
-func newLowerBound() (*lowerBound, error) {
-	f := &lowerBound{buffer: make([]byte, 512)}
-	var err error
-	if f.dir, err = os.MkdirTemp("", "northstar-bench-sync-"); err != nil {
-		return nil, err
-	}
-	if f.disk, err = newSyncer(f.dir); err != nil {
+func newLowerBound() (f *lowerBound, err error) {
+	f = &lowerBound{}
+	if f.disk, err = newSyncer(); err != nil {
 		return nil, err
 	}
 	if f.far, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
 	go func() { // ends with the listener and the connection
-		c, err := f.far.Accept()
-		if err != nil {
-			return
+		if c, err := f.far.Accept(); err == nil {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
 		}
-		defer c.Close()
-		_, _ = io.Copy(c, c)
 	}()
 	f.conn, err = net.Dial("tcp", f.far.Addr().String())
 	return f, err
@@ -111,6 +97,7 @@ func newLowerBound() (*lowerBound, error) {
 
 // measure takes a few of both.
 func (f *lowerBound) measure() error {
+	message := make([]byte, 512)
 	for range 5 {
 		took, err := f.disk.once()
 		if err != nil {
@@ -118,10 +105,10 @@ func (f *lowerBound) measure() error {
 		}
 		f.syncs = append(f.syncs, took)
 		start := time.Now()
-		if _, err := f.conn.Write(f.buffer); err != nil {
-			return err
+		if _, err = f.conn.Write(message); err == nil {
+			_, err = io.ReadFull(f.conn, message)
 		}
-		if _, err := io.ReadFull(f.conn, f.buffer); err != nil {
+		if err != nil {
 			return err
 		}
 		f.trips = append(f.trips, time.Since(start))
@@ -133,37 +120,27 @@ func (f *lowerBound) close() {
 	_ = f.conn.Close()
 	_ = f.far.Close()
 	f.disk.close()
-	_ = os.RemoveAll(f.dir)
 }
 
-func printPhases(s *clusterUnderTest, f *lowerBound) {
+func printPhases(s *subject, f *lowerBound) {
 	if len(s.phaseTimes) == 0 {
 		return
 	}
-	fmt.Printf("  %s, where the gap goes (%d rounds): ms, p10, p50 and p99\n", s.name, len(s.phaseTimes))
+	printRow(fmt.Sprintf("%s, where the gap goes (%d rounds)", s.name, len(s.phaseTimes)), "p10", "p50", "p99")
+	total := make([]time.Duration, len(s.phaseTimes))
 	for i, step := range phases {
 		var took []time.Duration
-		for _, l := range s.phaseTimes {
+		for round, l := range s.phaseTimes {
 			if l[i] >= 0 {
 				took = append(took, l[i])
+				total[round] += l[i]
 			}
 		}
-		if len(took) == 0 {
-			continue
-		}
-		slices.Sort(took)
-		fmt.Printf("    %-26s %8s %8s %8s\n", step.name, ms(load.Quantile(took, 0.1)), ms(load.Quantile(took, 0.5)),
-			ms(load.Quantile(took, 0.99)))
-	}
-	total := make([]time.Duration, len(s.phaseTimes))
-	for i, l := range s.phaseTimes {
-		for _, step := range l {
-			total[i] += max(0, step)
+		if len(took) > 0 {
+			printRow("  "+step.name, quantiles(took, 0.1, 0.5, 0.99)...)
 		}
 	}
-	slices.Sort(total)
-	fmt.Printf("    %-26s %8s %8s %8s\n", "from the fault to the write", ms(load.Quantile(total, 0.1)),
-		ms(load.Quantile(total, 0.5)), ms(load.Quantile(total, 0.99)))
+	printRow("  from the fault to the write", quantiles(total, 0.1, 0.5, 0.99)...)
 	slices.Sort(f.syncs)
 	slices.Sort(f.trips)
 	sync, trip := load.Quantile(f.syncs, 0.5), load.Quantile(f.trips, 0.5)

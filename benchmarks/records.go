@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -38,12 +39,7 @@ func (es elections) term() uint64 {
 
 // since returns the records after a term.
 func (es elections) since(term uint64) elections {
-	for i, e := range es {
-		if e.Term <= term {
-			return es[:i]
-		}
-	}
-	return es
+	return slices.DeleteFunc(slices.Clone(es), func(e apiv1.Election) bool { return e.Term <= term })
 }
 
 // eventsOf asks a node for the newest events of a type of the whole cluster.
@@ -52,22 +48,12 @@ func eventsOf(ctx context.Context, n *proc.Node, typ string) ([]apiv1.Event, err
 	return page.Items, err
 }
 
-// ownEvents asks a node for the newest events of its own journal about
-// elections.
+// ownEvents asks a node for the newest events of its own journal about elections.
 func ownEvents(ctx context.Context, n *proc.Node) ([]apiv1.Event, error) {
-	var own []apiv1.Event
-	for _, typ := range []string{"failover", "election"} {
-		all, err := eventsOf(ctx, n, typ)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range all {
-			if e.Node == n.ID {
-				own = append(own, e)
-			}
-		}
-	}
-	return own, nil
+	failovers, err1 := eventsOf(ctx, n, "failover")
+	elections, err2 := eventsOf(ctx, n, "election")
+	own := slices.DeleteFunc(append(failovers, elections...), func(e apiv1.Event) bool { return e.Node != n.ID })
+	return own, errors.Join(err1, err2)
 }
 
 // healthyMembers counts the members that a leader finds healthy.
@@ -82,10 +68,7 @@ func healthyMembers(ctx context.Context, leader *proc.Node) (healthy int, err er
 }
 
 // place is a node's in the ranking of a candidate.
-type place struct {
-	known       bool
-	term, index uint64 // of its last log entry
-}
+type place struct{ term, index uint64 } // of its last log entry
 
 func (p place) older(than place) bool {
 	return p.term < than.term || p.term == than.term && p.index < than.index
@@ -102,7 +85,7 @@ func rankingOf(events []apiv1.Event, term uint64) map[string]place {
 		for _, line := range lines {
 			text, _ := line.(string)
 			var id string
-			p := place{known: true}
+			var p place
 			if _, err := fmt.Sscanf(text, "%s (log %d/%d", &id, &p.term, &p.index); err == nil {
 				places[id] = p
 			}
@@ -112,15 +95,7 @@ func rankingOf(events []apiv1.Event, term uint64) map[string]place {
 }
 
 // lostElections returns the elections after a term that n started and did not win.
-func lostElections(ctx context.Context, n *proc.Node, term uint64) (lost []apiv1.Event) {
-	events, err := eventsOf(ctx, n, "election")
-	if err != nil {
-		return nil
-	}
-	for _, e := range events {
-		if e.Term > term && e.Fields["result"] == "lost" {
-			lost = append(lost, e)
-		}
-	}
-	return lost
+func lostElections(ctx context.Context, n *proc.Node, term uint64) []apiv1.Event {
+	events, _ := eventsOf(ctx, n, "election")
+	return slices.DeleteFunc(events, func(e apiv1.Event) bool { return e.Term <= term || e.Fields["result"] != "lost" })
 }

@@ -5,16 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"northstar/api/apiv1"
-	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 	"northstar/client"
 )
@@ -25,110 +24,66 @@ const (
 )
 
 // roleMeasures are what is measured of named roles, how often in a row in one turn,
-// and the aims for p50 and p99 in ms; 0: none.
+// and the aims for p50 and p99 in ms.
 var roleMeasures = []struct {
 	key, name string
 	row       int
-	p50, p99  float64
+	aims      []any
 }{
-	{"campaign", "campaign on a free role", 10, 1.8, 0},
-	{"resign", "resign to the next elected", 5, 3.5, 0},
-	{"killed", "holder killed to the next elected", 1, 5, 20},
+	{"campaign", "campaign on a free role", 10, []any{1.8}},
+	{"resign", "resign to the next elected", 5, []any{3.5}},
+	{"killed", "holder killed to the next elected", 1, []any{5, "", 20}},
 }
 
 // roleSUT is one kind of cluster, and how long one round of a measure takes there.
 type roleSUT struct {
-	name  string
-	round func(ctx context.Context, measure string) (time.Duration, error)
-	logs  func() string
-	close func()
-	took  map[string][]time.Duration
+	name    string
+	cluster *proc.Cluster
+	round   func(ctx context.Context, measure string) (time.Duration, error)
+	took    map[string][]time.Duration
 }
 
 // roles measures elections of named roles, in turns, on NorthStar and on etcd.
 func (b *bench) roles(ctx context.Context) error {
-	fmt.Println(describeHost())
-	suts, err := b.startRoleSUTs(ctx)
-	defer func() {
-		for _, e := range suts {
-			e.close()
-		}
-	}()
+	ours, err := b.startRoles(ctx)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
+	suts := []roleSUT{{"northstar", ours.cluster, ours.round, map[string][]time.Duration{}}}
+	if !b.noCompare {
+		e, err := b.startEtcd(ctx)
+		if err != nil {
+			return err
+		}
+		suts = append(suts, roleSUT{"etcd", e.cluster, e.took, map[string][]time.Duration{}})
+	}
 	for round := range b.elections {
 		for _, m := range roleMeasures {
 			for _, e := range suts {
 				for range m.row {
 					d, err := e.round(ctx, m.key)
 					if err != nil {
-						return fmt.Errorf("%s, %s, round %d: %w\n%s", e.name, m.name, round+1, err, e.logs())
+						return fmt.Errorf("%s, %s, round %d: %w\n%s", e.name, m.name, round+1, err, e.cluster.Logs())
 					}
 					e.took[m.key] = append(e.took[m.key], d)
 				}
 			}
 		}
-		if (round+1)%10 == 0 {
-			fmt.Fprintf(os.Stderr, "roles: %d of %d rounds, %s\n", round+1, b.elections,
-				time.Since(began).Round(time.Second))
-		}
+		progress("roles", round+1, b.elections)
 	}
 	fmt.Printf("\nroles: 3 nodes, %d rounds in turns; ms\n", b.elections)
-	fmt.Printf("  %-36s %-10s %9s %9s %9s %9s\n", "", "", "p50", "p90", "p99", "max")
+	printRow("", "p50", "p90", "p99", "max")
 	for _, m := range roleMeasures {
 		for _, e := range suts {
-			took := e.took[m.key]
-			slices.Sort(took)
-			q := func(f float64) string { return ms(load.Quantile(took, f)) }
-			fmt.Printf("  %-36s %-10s %9s %9s %9s %9s\n", m.name, e.name, q(0.5), q(0.9), q(0.99), q(1))
+			printRow(m.name+", "+e.name, quantiles(e.took[m.key], 0.5, 0.9, 0.99, 1)...)
 		}
-		fmt.Printf("  %-36s %-10s %9s %9s %9s\n", "", "(aim)", formatGoal(m.p50), "", formatGoal(m.p99))
+		printRow("  (aim)", m.aims...)
 	}
 	return nil
 }
 
-func formatGoal(v float64) string {
-	if v == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.2f", v)
-}
-
-// startRoleSUTs starts the clusters.
-func (b *bench) startRoleSUTs(ctx context.Context) (all []*roleSUT, err error) {
-	ns, err := proc.NorthStar(b.northstar, 3)
-	if err != nil {
-		return nil, err
-	}
-	ours := &nsRoles{holder: b.roleholder, cluster: ns}
-	all = append(all, &roleSUT{
-		name: "northstar", round: ours.round, logs: ns.Logs, close: ours.close,
-		took: map[string][]time.Duration{},
-	})
-	if err := ns.Start(); err != nil {
-		return all, err
-	}
-	if _, err := ns.Leader(ctx); err != nil {
-		return all, err
-	}
-	if err := ours.open(ctx); err != nil || b.noCompare {
-		return all, err
-	}
-	e, err := b.startEtcd(ctx)
-	if err != nil {
-		return all, err
-	}
-	return append(all, &roleSUT{
-		name: "etcd", round: e.took, logs: e.cluster.Logs, close: e.close,
-		took: map[string][]time.Duration{},
-	}), nil
-}
-
 // nsRoles are two clients of a NorthStar cluster with a session each.
 type nsRoles struct {
-	holder  string // the program that is killed
 	cluster *proc.Cluster
 	n       int
 
@@ -136,39 +91,47 @@ type nsRoles struct {
 	sessions [2]*client.Session
 }
 
-func (r *nsRoles) open(ctx context.Context) (err error) {
+func (b *bench) startRoles(ctx context.Context) (r *nsRoles, err error) {
+	r = &nsRoles{}
+	if r.cluster, err = b.start(proc.NorthStar(b.northstar, 3)); err != nil {
+		return nil, err
+	}
+	if _, err := r.cluster.Leader(ctx); err != nil {
+		return nil, err
+	}
 	for i := range r.clients {
-		if r.clients[i], err = client.New(client.Config{Endpoints: addresses(r.cluster)}); err != nil {
-			return err
+		c, err := client.New(client.Config{Endpoints: addresses(r.cluster)})
+		if err != nil {
+			return nil, err
 		}
-		if r.sessions[i], err = r.clients[i].NewSession(ctx, client.SessionConfig{}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *nsRoles) close() {
-	for _, c := range r.clients {
-		if c != nil {
-			c.Close()
+		b.add(func() error { c.Close(); return nil })
+		r.clients[i] = c
+		if r.sessions[i], err = c.NewSession(ctx, client.SessionConfig{}); err != nil {
+			return nil, err
 		}
 	}
-	r.cluster.Close()
+	return r, nil
 }
 
+// round measures one thing: a campaign for a free role, or how long it takes from an end of a tenure until the next
+// session in the queue knows that it is elected.
 func (r *nsRoles) round(ctx context.Context, measure string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, roleRoundTimeout)
 	defer cancel()
 	r.n++
 	role := fmt.Sprintf("role-%d", r.n)
-	switch measure {
-	case "campaign":
-		return r.campaign(ctx, role)
-	case "resign":
-		return r.resign(ctx, role)
+	if measure == "killed" {
+		return r.killed(ctx, role)
 	}
-	return r.killed(ctx, role)
+	began := time.Now()
+	if err := r.stand(ctx, 0, role); err != nil {
+		return 0, err
+	}
+	if measure == "campaign" {
+		took := time.Since(began)
+		return took, r.give(ctx, 0, role)
+	}
+	return r.succeeds(ctx, role, func() error { return r.give(ctx, 0, role) })
 }
 
 // stand campaigns with one of the two sessions, as long as that takes.
@@ -185,33 +148,15 @@ func (r *nsRoles) give(ctx context.Context, i int, role string) error {
 	return err
 }
 
-func (r *nsRoles) campaign(ctx context.Context, role string) (time.Duration, error) {
-	began := time.Now()
-	if err := r.stand(ctx, 0, role); err != nil {
-		return 0, err
-	}
-	took := time.Since(began)
-	return took, r.give(ctx, 0, role)
-}
-
-func (r *nsRoles) resign(ctx context.Context, role string) (time.Duration, error) {
-	if err := r.stand(ctx, 0, role); err != nil {
-		return 0, err
-	}
-	return r.succeeds(ctx, role, func() error { return r.give(ctx, 0, role) })
-}
-
 // succeeds is how long it takes from an end of the holder's tenure until the second
 // session, which waits in the queue, knows that it is elected.
 func (r *nsRoles) succeeds(ctx context.Context, role string, end func() error) (time.Duration, error) {
-	type outcome struct {
-		at  time.Time
-		err error
-	}
-	elected := make(chan outcome, 1)
+	var at time.Time
+	elected := make(chan error, 1)
 	go func() { // ends with ctx at the latest
 		err := r.stand(ctx, 1, role)
-		elected <- outcome{time.Now(), err}
+		at = time.Now()
+		elected <- err
 	}()
 	if err := r.queued(ctx, role); err != nil {
 		return 0, err
@@ -220,11 +165,10 @@ func (r *nsRoles) succeeds(ctx context.Context, role string, end func() error) (
 	if err := end(); err != nil {
 		return 0, err
 	}
-	o := <-elected
-	if o.err != nil {
-		return 0, o.err
+	if err := <-elected; err != nil {
+		return 0, err
 	}
-	return o.at.Sub(began), r.give(ctx, 1, role)
+	return at.Sub(began), r.give(ctx, 1, role)
 }
 
 // queued waits until the second session stands in the queue.
@@ -244,30 +188,60 @@ func (r *nsRoles) queued(ctx context.Context, role string) error {
 	}
 }
 
-// killed has another process hold the role, with a session that is attached, and
-// kills that.
+// killed has another process hold the role, with a session that is attached, and kills that.
 func (r *nsRoles) killed(ctx context.Context, role string) (time.Duration, error) {
-	cmd := exec.Command(r.holder, "-endpoints", strings.Join(addresses(r.cluster), ","), "-role", role)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe()
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(self, append([]string{holdCommand, role}, addresses(r.cluster)...)...)
+	in, said, err := startPiped(cmd)
 	if err != nil {
 		return 0, err
 	}
 	defer in.Close()
-	said, err := cmd.StdoutPipe()
-	if err != nil {
-		return 0, err
-	}
-	if err := cmd.Start(); err != nil {
-		return 0, err
-	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	if line, err := bufio.NewReader(said).ReadString('\n'); line != "elected\n" {
+	if line, err := said.ReadString('\n'); line != "elected\n" {
 		return 0, errors.Join(fmt.Errorf("the holder said %q", line), err)
 	}
 	if err := wait(ctx, rand.N(beforeKill)); err != nil {
 		return 0, err
 	}
 	return r.succeeds(ctx, role, cmd.Process.Kill)
+}
+
+// holdCommand makes this program the process that killed kills.
+const holdCommand = "hold"
+
+// hold holds a role with a session that is attached to a connection, until its input ends.
+func hold(ctx context.Context, role string, endpoints []string) error {
+	c, err := client.New(client.Config{Endpoints: endpoints})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	k, err := c.NewCandidate(client.CandidateConfig{Role: role, Session: client.SessionConfig{Attach: true}})
+	if err != nil {
+		return err
+	}
+	if _, err := k.Campaign(ctx); err != nil {
+		return err
+	}
+	fmt.Println("elected")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, k.Close(ctx))
+}
+
+// startPiped starts a program that is spoken with, and that ends with this one.
+func startPiped(cmd *exec.Cmd) (in io.WriteCloser, out *bufio.Reader, err error) {
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if in, err = cmd.StdinPipe(); err != nil {
+		return nil, nil, err
+	}
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	return in, bufio.NewReader(said), cmd.Start()
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/benchmarks/load"
 	"northstar/chaos/proc"
 )
 
@@ -17,10 +18,11 @@ const (
 	settleTime = time.Second            // a cluster is left alone after it was healed
 	warmUp     = 200 * time.Millisecond // of the writer, and up to as long again: not in step with heartbeats or timers
 	afterGap   = 300 * time.Millisecond // how long to go on writing: a second election counts too
+	leaderAsks = 2000                   // of GET /leader, at all nodes in turn
 )
 
-// round makes the leader fail once under load, and measures the gap.
-func (s *clusterUnderTest) round(ctx context.Context, fault fault) error {
+// round takes leadership away once under load, and measures the gap.
+func (s *subject) round(ctx context.Context, fault fault) error {
 	if err := s.waitStable(ctx); err != nil {
 		return err
 	}
@@ -31,6 +33,9 @@ func (s *clusterUnderTest) round(ctx context.Context, fault fault) error {
 	gap, resumed := h.writer.gap(h.at, h.dealt.Add(inFlight))
 	s.gaps = append(s.gaps, gap)
 	s.late = append(s.late, h.writer.longestAfter(resumed))
+	if fault.planned {
+		return nil
+	}
 	if d, ok := h.writer.firstError(h.at); ok {
 		s.cut = append(s.cut, d)
 	}
@@ -54,14 +59,13 @@ type injection struct {
 }
 
 // inject writes, hits the leader, and writes on until the gap is over.
-func (s *clusterUnderTest) inject(ctx context.Context, fault fault) (h injection, err error) {
-	h.writer = newWriter()
-	write, done, err := s.writing(h.writer.onConnError)
+func (s *subject) inject(ctx context.Context, fault fault) (h injection, err error) {
+	h.writer = &writer{}
+	done, err := h.writer.writeTo(addresses(s.cluster), s.viaClient)
 	if err != nil {
 		return h, err
 	}
 	defer done()
-	h.writer.write = write
 	writing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	var wrong error
@@ -71,11 +75,7 @@ func (s *clusterUnderTest) inject(ctx context.Context, fault fault) (h injection
 		return h, err
 	}
 	if s.ours { // as the leader knows them: another node may still read its log
-		leader, err := s.cluster.Leader(ctx)
-		if err != nil {
-			return h, err
-		}
-		before, err := electionsOf(ctx, leader)
+		before, err := s.elections(ctx)
 		if err != nil {
 			return h, err
 		}
@@ -89,10 +89,10 @@ func (s *clusterUnderTest) inject(ctx context.Context, fault fault) (h injection
 	}
 	h.at = time.Now()
 	h.dealt = h.at
-	if err := fault.inject(s.network, h.leader); err != nil {
+	if err := fault.inject(ctx, s, h.leader); err != nil {
 		return h, err
 	}
-	if fault.network { // of several commands; the others are one signal
+	if fault.network || fault.planned { // of several messages; the others are one signal
 		h.dealt = time.Now()
 	}
 	if err := h.writer.ackedAfter(ctx, h.at.Add(unresponsiveTimeout)); err != nil {
@@ -101,44 +101,41 @@ func (s *clusterUnderTest) inject(ctx context.Context, fault fault) (h injection
 	return h, wait(ctx, afterGap)
 }
 
-// waitStable waits until the cluster is whole again and has been for a while.
-func (s *clusterUnderTest) waitStable(ctx context.Context) error {
-	if _, err := s.cluster.Leader(ctx); err != nil {
-		return err
-	}
-	if s.ours {
-		if err := s.waitHealthy(ctx); err != nil {
+// waitStable waits until the cluster is whole again, finds all its members healthy, and has been whole for a while.
+func (s *subject) waitStable(ctx context.Context) error {
+	for end := time.Now().Add(20 * time.Second); ; {
+		leader, err := s.cluster.Leader(ctx)
+		if err != nil {
+			return err
+		}
+		if !s.ours {
+			break
+		}
+		if healthy, err := healthyMembers(ctx, leader); err == nil && healthy == len(s.cluster.Nodes) {
+			break
+		}
+		if time.Now().After(end) {
+			return errors.New("the cluster does not become whole")
+		}
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	return wait(ctx, time.Until(s.healedAt.Add(settleTime)))
 }
 
-// waitHealthy waits until the cluster finds all its members healthy.
-func (s *clusterUnderTest) waitHealthy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	for {
-		leader, err := s.cluster.Leader(ctx)
-		if err != nil {
-			return err
-		}
-		if healthy, err := healthyMembers(ctx, leader); err == nil && healthy == len(s.cluster.Nodes) {
-			return nil
-		}
-		if err := wait(ctx, 10*time.Millisecond); err != nil {
-			return fmt.Errorf("the cluster does not become whole: %w", err)
-		}
+// elections asks the leader for the newest elections.
+func (s *subject) elections(ctx context.Context) (elections, error) {
+	leader, err := s.cluster.Leader(ctx)
+	if err != nil {
+		return nil, err
 	}
+	return electionsOf(ctx, leader)
 }
 
 // readElection reads from the cluster's own records how the round went.
-func (s *clusterUnderTest) readElection(ctx context.Context, h injection) error {
-	leader, err := s.cluster.Leader(ctx)
-	if err != nil {
-		return err
-	}
-	all, err := electionsOf(ctx, leader)
+func (s *subject) readElection(ctx context.Context, h injection) error {
+	all, err := s.elections(ctx)
 	if err != nil {
 		return err
 	}
@@ -156,11 +153,11 @@ func (s *clusterUnderTest) readElection(ctx context.Context, h injection) error 
 		return nil
 	}
 	first := fresh[len(fresh)-1]
-	winner := s.node(first.CandidateID)
-	if winner == nil || !winner.Running() {
+	i := slices.IndexFunc(s.cluster.Nodes, func(n *proc.Node) bool { return n.ID == first.CandidateID && n.Running() })
+	if i < 0 {
 		return fmt.Errorf("unknown winner %s", first.CandidateID)
 	}
-	events, err := ownEvents(ctx, winner)
+	events, err := ownEvents(ctx, s.cluster.Nodes[i])
 	if err != nil {
 		return err
 	}
@@ -174,15 +171,11 @@ func (s *clusterUnderTest) readElection(ctx context.Context, h injection) error 
 	return nil
 }
 
-// checkWinner counts whether the survivor of the highest priority with the newest log
-// was elected, and notes why not.
-func (s *clusterUnderTest) checkWinner(e apiv1.Election, events []apiv1.Event, failed *proc.Node) {
-	var best *proc.Node
-	for _, n := range s.cluster.Nodes { // the first has the highest priority
-		if n != failed {
-			best = n
-			break
-		}
+// checkWinner counts whether the survivor of the highest priority with the newest log was elected, and notes why not.
+func (s *subject) checkWinner(e apiv1.Election, events []apiv1.Event, failed *proc.Node) {
+	best := s.cluster.Nodes[0] // the first has the highest priority
+	if best == failed {
+		best = s.cluster.Nodes[1]
 	}
 	s.rounds++
 	if e.CandidateID == best.ID {
@@ -191,8 +184,8 @@ func (s *clusterUnderTest) checkWinner(e apiv1.Election, events []apiv1.Event, f
 		return
 	}
 	ranking := rankingOf(events, e.Term)
-	winner, behind := ranking[e.CandidateID], ranking[best.ID]
-	if winner.known && behind.known && behind.older(winner) {
+	winner, winnerKnown := ranking[e.CandidateID]
+	if behind, known := ranking[best.ID]; known && winnerKnown && behind.older(winner) {
 		s.bestWon++ // priority ranks among those with the newest log
 		return
 	}
@@ -200,29 +193,28 @@ func (s *clusterUnderTest) checkWinner(e apiv1.Election, events []apiv1.Event, f
 		e.Reason, e.Votes, ranking)
 }
 
-func (s *clusterUnderTest) note(format string, args ...any) {
+func (s *subject) note(format string, args ...any) {
 	const most = 20
 	if len(s.notes) < most {
 		s.notes = append(s.notes, fmt.Sprintf("round %d: ", len(s.gaps))+fmt.Sprintf(format, args...))
 	}
 }
 
-func (s *clusterUnderTest) node(id string) *proc.Node {
-	i := slices.IndexFunc(s.cluster.Nodes, func(n *proc.Node) bool { return n.ID == id })
-	if i < 0 {
-		return nil
+// askForLeader measures GET /leader at all nodes in turn.
+func askForLeader(ctx context.Context, c *proc.Cluster) (took []time.Duration, err error) {
+	for _, n := range c.Nodes {
+		conn, err := load.Dial(ctx, n.HTTP)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		for range leaderAsks / len(c.Nodes) {
+			at := time.Now()
+			if status, err := conn.Do("GET", apiv1.PathLeader, nil); err != nil || status != 200 {
+				return nil, fmt.Errorf("GET /leader at %s: %d %w", n.ID, status, err)
+			}
+			took = append(took, time.Since(at))
+		}
 	}
-	return s.cluster.Nodes[i]
-}
-
-func (s *clusterUnderTest) writing(broke func()) (func(context.Context, int) error, func(), error) {
-	var addrs []string
-	for _, n := range s.cluster.Nodes {
-		addrs = append(addrs, n.HTTP)
-	}
-	if s.viaClient {
-		return throughClient(addrs)
-	}
-	write, done := writeAnyNode(addrs, broke)
-	return write, done, nil
+	return took, nil
 }

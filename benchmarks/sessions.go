@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
@@ -19,10 +20,8 @@ import (
 // What is measured of sessions.
 const (
 	keptTTL       = 10 * time.Second
-	renewTogether = 1000 // sessions in one request
 	createClients = 64
-
-	renewClients = 256
+	renewClients  = 256
 
 	keptSettle = 12 * time.Second // longer than a TTL: what is not renewed has ended
 	keptWindow = 20 * time.Second
@@ -34,16 +33,12 @@ type sessionSUT interface {
 	// keep starts sessions and keeps them: all over few connections, or each over
 	// one of its own, which are to the leader. lost counts those that have ended.
 	keep(ctx context.Context, n int, ttl time.Duration, connections bool) (lost func() (int, error), err error)
-	// renew renews single sessions with so many clients, each of which waits for
-	// its answer.
+	// renew renews single sessions with so many clients, each of which waits for its answer.
 	renew(ctx context.Context, clients int, d time.Duration) (load.Result, error)
-	close()
 }
 
-// sessions measures what keeping sessions costs, on NorthStar and, as leases, on
-// etcd.
+// sessions measures what keeping sessions costs, on NorthStar and, as leases, on etcd.
 func (b *bench) sessions(ctx context.Context) error {
-	fmt.Println(describeHost())
 	if err := b.keptSessions(ctx, b.attachedSessions, true); err != nil {
 		return err
 	}
@@ -53,49 +48,43 @@ func (b *bench) sessions(ctx context.Context) error {
 	return b.renewals(ctx)
 }
 
-// contenders names the kinds of clusters, and starts one of each.
-func (b *bench) contenders() (names []string, start map[string]func(context.Context) (sessionSUT, error)) {
-	start = map[string]func(context.Context) (sessionSUT, error){
-		"northstar": func(ctx context.Context) (sessionSUT, error) { return b.startSessions(ctx) },
-		"etcd":      func(ctx context.Context) (sessionSUT, error) { return b.startEtcd(ctx) },
+// contender starts a cluster by the name of its kind.
+func (b *bench) contender(ctx context.Context, name string) (sessionSUT, error) {
+	if name == "etcd" {
+		return b.startEtcd(ctx)
 	}
-	if b.noCompare {
-		return []string{"northstar"}, start
-	}
-	return []string{"northstar", "etcd"}, start
+	return b.startSessions(ctx)
 }
 
-// keptSessions measures, on a fresh cluster of each kind, what its leader uses
-// while it keeps sessions.
+func (b *bench) contenders() []string {
+	if b.noCompare {
+		return []string{"northstar"}
+	}
+	return []string{"northstar", "etcd"}
+}
+
+// keptSessions measures, on a fresh cluster of each kind, what its leader uses while it keeps sessions.
 func (b *bench) keptSessions(ctx context.Context, n int, connections bool) error {
-	how := fmt.Sprintf("%d renewed together, each every %s", renewTogether, (keptTTL / 3).Round(time.Millisecond))
+	how, aim := "renewed together", []any{28}
 	if connections {
-		how = "each held by a connection to the leader"
+		how, aim = "each held by a connection to the leader", []any{"", "", 60}
 	}
 	fmt.Printf("\n%d sessions of %s, %s: the leader over %s\n", n, keptTTL, how, keptWindow)
-	fmt.Printf("  %-10s %12s %10s %16s %8s\n", "", "% of a core", "RSS MB", "KB a session", "ended")
-	names, start := b.contenders()
-	for _, name := range names {
-		if err := keptBy(ctx, name, start[name], n, connections); err != nil {
+	printRow("", "% of a core", "RSS MB", "KB each", "ended")
+	for _, name := range b.contenders() {
+		if err := errors.Join(b.keptBy(ctx, name, n, connections), b.close()); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if connections {
-		fmt.Printf("  %-10s %12s %10s %16d\n", "(aim)", "", "", 60)
-	} else {
-		fmt.Printf("  %-10s %12d\n", "(aim)", 28)
-	}
+	printRow("(aim)", aim...)
 	return nil
 }
 
-func keptBy(ctx context.Context, name string, start func(context.Context) (sessionSUT, error), n int,
-	connections bool,
-) error {
-	l, err := start(ctx)
+func (b *bench) keptBy(ctx context.Context, name string, n int, connections bool) error {
+	l, err := b.contender(ctx, name)
 	if err != nil {
 		return err
 	}
-	defer l.close()
 	if err := wait(ctx, time.Second); err != nil { // of its start
 		return err
 	}
@@ -135,30 +124,24 @@ func keptBy(ctx context.Context, name string, start func(context.Context) (sessi
 	if err != nil {
 		return err
 	}
-	note := ""
 	if still != leader {
-		note = "   the leader changed meanwhile"
+		name += ", whose leader changed meanwhile"
 	}
-	fmt.Printf("  %-10s %12.1f %10.0f %16.1f %8d%s\n", name, 100*float64(after.CPU-before.CPU)/float64(window),
-		float64(after.RSS)/(1<<20), float64(after.RSS-empty.RSS)/1024/float64(n), ended, note)
+	printRow(name, fmt.Sprintf("%.1f", 100*float64(after.CPU-before.CPU)/float64(window)),
+		fmt.Sprintf("%.0f", float64(after.RSS)/(1<<20)),
+		fmt.Sprintf("%.1f", float64(after.RSS-empty.RSS)/1024/float64(n)), ended)
 	return nil
 }
 
 // renewals compares single renewals.
 func (b *bench) renewals(ctx context.Context) error {
-	names, start := b.contenders()
-	all := make([]sessionSUT, 0, len(names))
-	defer func() {
-		for _, l := range all {
-			l.close()
-		}
-	}()
-	for _, name := range names {
-		l, err := start[name](ctx)
-		if err != nil {
+	names := b.contenders()
+	all := make([]sessionSUT, len(names))
+	for i, name := range names {
+		var err error
+		if all[i], err = b.contender(ctx, name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		all = append(all, l)
 	}
 	results := make([][]load.Result, len(all))
 	for range b.rounds {
@@ -172,12 +155,12 @@ func (b *bench) renewals(ctx context.Context) error {
 	}
 	fmt.Printf("\nsingle renewals: %d clients, each at the leader and one at a time, %s a run, median of %d\n",
 		renewClients, b.duration, b.rounds)
-	fmt.Printf("  %-10s %10s %9s %9s\n", "", "renewals/s", "p50 ms", "p99 ms")
+	printRow("", "renewals/s", "p50 ms", "p99 ms")
 	for i, name := range names {
 		r := median(results[i])
-		fmt.Printf("  %-10s %10.0f %9s %9s\n", name, r.PerSecond(), ms(r.P50), ms(r.P99))
+		printRow(name, fmt.Sprintf("%.0f", r.PerSecond()), ms(r.P50), ms(r.P99))
 	}
-	fmt.Printf("  %-10s %10d\n", "(aim)", 7000)
+	printRow("(aim)", 7000)
 	return nil
 }
 
@@ -185,145 +168,77 @@ func (b *bench) renewals(ctx context.Context) error {
 type nsSessions struct {
 	cluster *proc.Cluster
 	client  *client.Client
-	ctx     context.Context // ends with close
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	ids     []string // of single renewals
+	ctx     context.Context // ends with the measurement
+	ids     []string        // of single renewals
 }
 
 func (b *bench) startSessions(ctx context.Context) (*nsSessions, error) {
-	c, err := proc.NorthStar(b.northstar, 3)
+	c, err := b.start(proc.NorthStar(b.northstar, 3))
 	if err != nil {
 		return nil, err
 	}
 	s := &nsSessions{cluster: c}
-	s.ctx, s.stop = context.WithCancel(ctx)
-	if s.client, err = client.New(client.Config{Endpoints: addresses(c)}); err == nil {
-		err = c.Start()
-	}
-	if err == nil {
-		_, err = s.leader(ctx)
-	}
-	if err != nil {
-		s.close()
+	if s.client, err = client.New(client.Config{Endpoints: addresses(c)}); err != nil {
 		return nil, err
 	}
-	return s, nil
-}
-
-func (s *nsSessions) close() {
-	s.stop()
-	s.running.Wait()
-	if s.client != nil {
-		s.client.Close()
-	}
-	s.cluster.Close()
+	var stop context.CancelFunc
+	s.ctx, stop = context.WithCancel(ctx)
+	b.add(func() error { stop(); s.client.Close(); return nil })
+	_, err = s.leader(ctx)
+	return s, err
 }
 
 func (s *nsSessions) leader(ctx context.Context) (*proc.Node, error) { return s.cluster.Leader(ctx) }
 
-// create starts sessions, and hands on each.
-func (s *nsSessions) create(ctx context.Context, n int, ttl time.Duration, each func(id string) error) error {
-	var next atomic.Int64
-	errs := make(chan error, createClients)
+func (s *nsSessions) create(ctx context.Context, ttl time.Duration) (id string, err error) {
 	millis := ttl.Milliseconds()
-	var all sync.WaitGroup
-	for range createClients {
-		all.Go(func() {
-			for int(next.Add(1)) <= n {
-				made, err := s.client.CreateSession(ctx, apiv1.SessionCreate{TTLMS: &millis})
-				if err == nil {
-					err = each(made.SessionID)
-				}
-				if err != nil {
-					errs <- err
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	close(errs)
-	return <-errs
+	made, err := s.client.CreateSession(ctx, apiv1.SessionCreate{TTLMS: &millis})
+	return made.SessionID, err
 }
 
+// keep has the client library keep sessions, or holds each by a connection that says nothing.
 func (s *nsSessions) keep(ctx context.Context, n int, ttl time.Duration, connections bool) (func() (int, error),
 	error,
 ) {
-	lost := &losses{}
-	if connections {
-		leader, err := s.leader(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return lost.count, s.create(ctx, n, ttl, func(id string) error { return s.attach(ctx, leader.HTTP, id, lost) })
+	leader, err := s.leader(ctx)
+	if err != nil {
+		return nil, err
 	}
-	var mu sync.Mutex
-	var batch []string
-	err := s.create(ctx, n, ttl, func(id string) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if batch = append(batch, id); len(batch) == min(renewTogether, n) {
-			full := batch
-			s.running.Go(func() { s.renewAll(full, ttl, lost) })
-			batch = nil
-		}
-		return nil
-	})
-	if err == nil && len(batch) > 0 {
-		err = fmt.Errorf("%d sessions do not fill a request of %d", len(batch), renewTogether)
+	ended := make([]func() bool, n)
+	var all errgroup.Group
+	all.SetLimit(createClients)
+	for i := range n {
+		all.Go(func() (err error) {
+			if connections {
+				ended[i], err = s.attach(ctx, leader.HTTP, ttl)
+				return err
+			}
+			kept, err := s.client.NewSession(s.ctx, client.SessionConfig{TTL: ttl})
+			ended[i] = func() bool { return kept.Err() != nil }
+			return err
+		})
 	}
-	return lost.count, err
-}
-
-// losses counts sessions that have ended, and keeps the first thing that went
-// wrong.
-type losses struct {
-	mu    sync.Mutex
-	ended int
-	err   error
-}
-
-func (l *losses) add(n int, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended += n
-	l.err = errors.Join(l.err, err)
-}
-
-func (l *losses) count() (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ended, l.err
-}
-
-// renewAll renews sessions together, three times in their TTL.
-func (s *nsSessions) renewAll(ids []string, ttl time.Duration, lost *losses) {
-	tick := time.NewTicker(ttl / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-s.ctx.Done():
-			return
+	return func() (lost int, err error) {
+		for _, f := range ended {
+			if f() {
+				lost++
+			}
 		}
-		got, err := s.client.RenewSessions(s.ctx, ids)
-		if s.ctx.Err() != nil {
-			return
-		}
-		if len(got.Ended) > 0 || err != nil {
-			lost.add(len(got.Ended), err)
-			return
-		}
+		return lost, nil
+	}, all.Wait()
+}
+
+// attach holds a session by a connection of its own, until the measurement ends.
+func (s *nsSessions) attach(ctx context.Context, addr string, ttl time.Duration) (ended func() bool, err error) {
+	id, err := s.create(ctx, ttl)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// attach holds a session by a connection of its own.
-func (s *nsSessions) attach(ctx context.Context, addr, id string, lost *losses) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	context.AfterFunc(s.ctx, func() { _ = conn.Close() })
 	request := "GET " + apiv1.PathSessions + "/" + id + "/attach HTTP/1.1\r\nHost: " + addr + "\r\nAccept: " +
 		apiv1.TypeEventStream + "\r\n\r\n"
 	first := make([]byte, 12) // HTTP/1.1 200
@@ -333,32 +248,21 @@ func (s *nsSessions) attach(ctx context.Context, addr, id string, lost *losses) 
 	if err == nil && string(first) != "HTTP/1.1 200" {
 		err = fmt.Errorf("attach: %s", first)
 	}
-	if err != nil {
-		_ = conn.Close()
-		return err
-	}
-	context.AfterFunc(s.ctx, func() { _ = conn.Close() })
-	s.running.Go(func() {
+	var over atomic.Bool
+	go func() {
 		_, _ = io.Copy(io.Discard, conn) // the connection must not end, for any reason
-		if s.ctx.Err() == nil {
-			lost.add(1, nil)
-		}
-	})
-	return nil
+		over.Store(true)
+	}()
+	return over.Load, err
 }
 
 func (s *nsSessions) renew(ctx context.Context, clients int, d time.Duration) (load.Result, error) {
-	if len(s.ids) < clients {
-		var mu sync.Mutex
-		err := s.create(ctx, clients-len(s.ids), time.Minute, func(id string) error {
-			mu.Lock()
-			defer mu.Unlock()
-			s.ids = append(s.ids, id)
-			return nil
-		})
+	for len(s.ids) < clients {
+		id, err := s.create(ctx, time.Minute)
 		if err != nil {
 			return load.Result{}, err
 		}
+		s.ids = append(s.ids, id)
 	}
 	leader, err := s.leader(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,16 +26,11 @@ const (
 // errElections is what the soak test must not cause.
 var errElections = errors.New("elections in the soak test")
 
-// soak keeps the machine busy with writes for minutes and wants no election
-// after the first. It looks from outside: at every node's term and leader, and at
-// the cluster's own records.
+// soak keeps the machine busy with writes for minutes and wants no election after the first. It looks from outside:
+// at every node's term and leader, and at the cluster's own records.
 func (b *bench) soak(ctx context.Context) error {
-	c, err := proc.NorthStar(b.northstar, soakSize, "--log-level", "info")
+	c, err := b.start(proc.NorthStar(b.northstar, soakSize, "--log-level", "info"))
 	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := c.Start(); err != nil {
 		return err
 	}
 	leader, err := c.Leader(ctx)
@@ -54,23 +50,29 @@ func (b *bench) soak(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
 	s := &soakRun{cluster: c, began: time.Now(), term: before.term()}
+	s.lastAck = s.began
 	s.leader.Store(leader)
-	late, stop := monitorHost(context.WithoutCancel(ctx))
-	s.late = late
-	s.run(ctx)
-	m := stop()
-	return s.report(before, m)
+	used := processorTimeOf(c)
+	var all sync.WaitGroup
+	for i := range soakClients {
+		all.Go(func() { s.client(ctx, i) })
+	}
+	for _, f := range []func(context.Context){s.watch, s.progress, s.host.sampleCPU, s.host.sampleDisk} {
+		all.Go(func() { f(ctx) })
+	}
+	all.Wait()
+	return s.report(before.term(), used)
 }
 
 // soakRun is one run and what it has seen.
 type soakRun struct {
 	cluster *proc.Cluster
 	began   time.Time
-	late    *hostLatency
+	host    host
 	leader  atomic.Pointer[proc.Node]
 
-	term    uint64 // the newest seen; belongs to watch, like the counters
-	moves   []change
+	term    uint64   // the newest seen; belongs to watch, like what follows
+	moves   []string // changes of term or leader that were seen from outside
 	terms   int
 	leaders int
 
@@ -83,69 +85,42 @@ type soakRun struct {
 	longestEnded time.Time
 }
 
-// change is one change of term or leader that was seen from outside.
-type change struct {
-	at          time.Time
-	what        string
-	lateCPU     time.Duration // the longest that a thread waited for a processor in the second before
-	stalledDisk time.Duration // and for one small sync
-}
-
-func (s *soakRun) run(ctx context.Context) {
-	var all sync.WaitGroup
-	s.lastAck = s.began
-	for i := range soakClients {
-		all.Go(func() { s.client(ctx, i) })
-	}
-	all.Go(func() { s.watch(ctx) })
-	all.Go(func() { s.progress(ctx) })
-	all.Wait()
-}
-
 // client writes to the leader without a pause. It goes on after an error.
 func (s *soakRun) client(ctx context.Context, i int) {
-	value := benchValue()
+	op := benchWrite()
 	var conn *load.Conn
-	var at string
-	defer func() {
+	var at *proc.Node
+	drop := func() {
 		if conn != nil {
 			conn.Close()
 		}
-	}()
-	for n := 0; ctx.Err() == nil; n++ {
-		sent := time.Now()
-		if to := s.leader.Load().HTTP; conn == nil || to != at {
-			if conn != nil {
-				conn.Close()
-			}
-			var err error
-			if conn, err = load.Dial(ctx, to); err != nil {
-				s.failed(ctx, err)
-				conn = nil
-				_ = wait(ctx, statusPollInterval)
-				continue
-			}
-			at = to
-		}
-		status, err := conn.Do("PUT", benchKey(i, n), value)
-		if err == nil && status/100 != 2 {
-			err = fmt.Errorf("status %d", status)
-		} else if err != nil {
-			conn.Close()
-			conn = nil
-		}
-		if err != nil {
-			s.failed(ctx, err)
-			continue
-		}
-		s.acked(sent, time.Now())
+		conn = nil
 	}
-}
-
-func (s *soakRun) failed(ctx context.Context, err error) {
-	if ctx.Err() == nil {
-		s.errs.Add(1)
-		s.lastErr.Store(err.Error())
+	defer drop()
+	for n := 0; ctx.Err() == nil; n++ {
+		sent, status, err := time.Now(), 0, error(nil)
+		if to := s.leader.Load(); conn == nil || to != at {
+			drop()
+			at = to
+			conn, err = load.Dial(ctx, to.HTTP)
+		}
+		if err == nil {
+			status, err = conn.Do(op.Method, op.Path(i, n), op.Body)
+		}
+		switch {
+		case err == nil && status/100 == 2:
+			s.acked(sent, time.Now())
+			continue
+		case err == nil:
+			err = fmt.Errorf("status %d", status)
+		default:
+			drop()
+			_ = wait(ctx, statusPollInterval)
+		}
+		if ctx.Err() == nil {
+			s.errs.Add(1)
+			s.lastErr.Store(err.Error())
+		}
 	}
 }
 
@@ -163,10 +138,6 @@ func (s *soakRun) acked(sent, now time.Time) {
 
 // watch asks every node, all the time, for its term and leader.
 func (s *soakRun) watch(ctx context.Context) {
-	seen := ""
-	if n := s.leader.Load(); n != nil {
-		seen = n.ID
-	}
 	for n := 0; ctx.Err() == nil; n++ {
 		node := s.cluster.Nodes[n%len(s.cluster.Nodes)]
 		if st, err := get[apiv1.Status](ctx, node, apiv1.PathStatus); err == nil {
@@ -175,15 +146,12 @@ func (s *soakRun) watch(ctx context.Context) {
 				s.moved("term %d -> %d, seen on %s", s.term, st.Term, node.ID)
 				s.term = st.Term
 			}
-			if st.LeaderID != "" && st.LeaderID != seen && st.Term == s.term {
+			known := s.leader.Load().ID
+			i := slices.IndexFunc(s.cluster.Nodes, func(n *proc.Node) bool { return n.ID == st.LeaderID })
+			if i >= 0 && st.LeaderID != known && st.Term == s.term {
 				s.leaders++
-				s.moved("leader %s -> %s, seen on %s", seen, st.LeaderID, node.ID)
-				seen = st.LeaderID
-				for _, n := range s.cluster.Nodes {
-					if n.ID == seen {
-						s.leader.Store(n)
-					}
-				}
+				s.moved("leader %s -> %s, seen on %s", known, st.LeaderID, node.ID)
+				s.leader.Store(s.cluster.Nodes[i])
 			}
 		}
 		_ = wait(ctx, statusPollInterval/time.Duration(len(s.cluster.Nodes)))
@@ -191,12 +159,12 @@ func (s *soakRun) watch(ctx context.Context) {
 }
 
 func (s *soakRun) moved(format string, args ...any) {
-	cpu, disk := s.late.recent(time.Second)
-	c := change{at: time.Now(), what: fmt.Sprintf(format, args...), lateCPU: cpu, stalledDisk: disk}
-	s.moves = append(s.moves, c)
-	fmt.Fprintf(os.Stderr,
-		"%8s  %s; in the second before, a thread waited up to %s ms for a processor, a sync took up to %s ms\n",
-		c.at.Sub(s.began).Round(time.Millisecond), c.what, ms(cpu), ms(disk))
+	move := fmt.Sprintf(
+		"at %s: %s; in the second before, a thread waited up to %s ms for a processor, a sync took up to %s ms",
+		time.Since(s.began).Round(time.Millisecond), fmt.Sprintf(format, args...), ms(s.host.cpu.recent(time.Second)),
+		ms(s.host.disk.recent(time.Second)))
+	s.moves = append(s.moves, move)
+	fmt.Fprintln(os.Stderr, move)
 }
 
 func (s *soakRun) progress(ctx context.Context) {
@@ -206,30 +174,32 @@ func (s *soakRun) progress(ctx context.Context) {
 	}
 }
 
-func (s *soakRun) report(before elections, m hostStats) error {
+func (s *soakRun) report(term uint64, before processorTime) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	used, elapsed := processorTimeOf(s.cluster), time.Since(s.began)
 	after, err := electionsOf(ctx, s.leader.Load())
 	if err != nil {
 		return err
 	}
-	fresh := after.since(before.term())
-	failed := lostElections(ctx, s.leader.Load(), before.term())
-	elapsed := time.Since(s.began)
-	fmt.Printf("  writes      %d, %.0f/s, %d errors", s.acks.count(), float64(s.acks.count())/elapsed.Seconds(),
-		s.errs.Load())
+	fresh := after.since(term)
+	failed := lostElections(ctx, s.leader.Load(), term)
+	fmt.Printf("  %d writes, %.0f/s, %d errors", s.acks.count(), float64(s.acks.count())/elapsed.Seconds(), s.errs.Load())
 	if e, ok := s.lastErr.Load().(string); ok {
 		fmt.Printf(", the last: %s", e)
 	}
-	fmt.Printf("\n  latency     p50 %s  p99 %s  max %s ms\n", ms(s.acks.quantile(0.5)), ms(s.acks.quantile(0.99)),
-		ms(s.acks.quantile(1)))
-	fmt.Printf("  no write    for %s ms at most, %s after the start\n", ms(s.longest),
+	fmt.Printf("\n  no write for %s ms at most, %s after the start\n", ms(s.longest),
 		s.longestEnded.Sub(s.began).Round(time.Millisecond))
-	fmt.Printf("  processors  %.0f %% busy, %.0f %% of it this load's; a thread that wants one waits p50 %s  p99 %s  p99.99 %s  max %s ms\n",
-		100*m.busy, 100*m.own, ms(m.cpu.quantile(0.5)), ms(m.cpu.quantile(0.99)), ms(m.cpu.quantile(0.9999)),
-		ms(m.cpu.quantile(1)))
-	fmt.Printf("  disk        a sync of 4 KiB takes p50 %s  p99 %s  p99.99 %s  max %s ms\n", ms(m.disk.quantile(0.5)),
-		ms(m.disk.quantile(0.99)), ms(m.disk.quantile(0.9999)), ms(m.disk.quantile(1)))
+	busy := used.busy - before.busy
+	fmt.Printf("  processors %.0f %% busy, %.0f %% of it this load's\n",
+		100*float64(busy)/float64(max(1, used.all-before.all)), 100*float64(used.own-before.own)/float64(max(1, busy)))
+	printRow("ms", "p50", "p99", "p99.99", "max")
+	for name, l := range map[string]*latencies{
+		"a write": &s.acks, "a thread waits for a processor": &s.host.cpu.latencies,
+		"a sync of 4 KiB": &s.host.disk.latencies,
+	} {
+		printRow(name, ms(l.quantile(0.5)), ms(l.quantile(0.99)), ms(l.quantile(0.9999)), ms(l.quantile(1)))
+	}
 	fmt.Printf("  elections   %d, term changes %d, leader changes %d, candidacies that came to nothing %d\n",
 		len(fresh), s.terms, s.leaders, len(failed))
 	for _, e := range fresh {
@@ -239,26 +209,16 @@ func (s *soakRun) report(before elections, m hostStats) error {
 	for _, e := range failed {
 		fmt.Printf("    at %s: %s\n", e.At.Sub(s.began).Round(time.Millisecond), e.Message)
 	}
-	for _, c := range s.moves {
-		fmt.Printf("    at %s: %s; in the second before, a thread waited up to %s ms for a processor, a sync took up to %s ms\n", c.at.Sub(s.began).Round(time.Millisecond), c.what, ms(c.lateCPU), ms(c.stalledDisk))
+	for _, move := range s.moves {
+		fmt.Println("   ", move)
 	}
 	if len(fresh)+s.terms+len(failed) == 0 {
 		return nil
 	}
-	return errors.Join(errElections, s.keepLogs())
-}
-
-// keepLogs saves the nodes' logs: their directory goes with the cluster.
-func (s *soakRun) keepLogs() error {
-	dir, err := os.MkdirTemp("", "northstar-bench-logs-")
-	if err != nil {
-		return err
+	dir, err := os.MkdirTemp("", "northstar-bench-logs-") // that of the nodes goes with the cluster
+	if err == nil {
+		fmt.Printf("  the nodes' logs are in %s\n", dir)
+		err = saveLogs(s.cluster, dir+string(filepath.Separator))
 	}
-	for _, n := range s.cluster.Nodes {
-		if err := os.WriteFile(filepath.Join(dir, n.ID+".log"), []byte(s.cluster.Log(n)), 0o600); err != nil {
-			return err
-		}
-	}
-	fmt.Printf("  the nodes' logs are in %s\n", dir)
-	return nil
+	return errors.Join(errElections, err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -27,28 +26,22 @@ const (
 // lose the session. attach closes no connection before it has a new one. It also keeps silent attempts open: if the
 // node counts one as attached, closing it would end the session.
 func (s *Session) attach(ctx context.Context, first chan<- error) {
-	var old *stream
-	closeOld := func() {
-		if old != nil {
-			old.close()
-		}
-	}
+	avoid, closeOld := "", func() {}
 	defer func() { closeOld() }()
 	for n := 0; ; n++ {
-		avoid := ""
-		if old != nil {
-			avoid = old.node
-		}
 		opened, err := s.openAttached(ctx, avoid)
 		if errors.Is(err, ErrSessionEnded) {
 			s.markEnded(err)
 		}
 		if err == nil || isPermanent(err) {
-			trySend(first, err)
+			select {
+			case first <- err:
+			default: // only the first one counts
+			}
 		}
 		if err == nil {
 			closeOld()
-			old = opened
+			avoid, closeOld = opened.node, opened.close
 			began := time.Now()
 			s.waitDisconnect(ctx, opened)
 			if time.Since(began) > stableAfter {
@@ -61,78 +54,44 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 	}
 }
 
-// trySend sends only the first error.
-func trySend(c chan<- error, err error) {
-	select {
-	case c <- err:
-	default:
-	}
-}
-
 // waitDisconnect returns when the connection breaks, or when the node has been silent for too long to keep the
 // session attached. It marks the session as ended if the node reports that.
 func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 	ended := make(chan error, 1)
-	reader := &activityReader{r: st.res.Body}
-	reader.lastRead.set(time.Now())
-	if !s.c.spawn(func() { ended <- s.readAttached(st, reader) }) {
+	var lastRead atomicTime
+	lastRead.set(time.Now())
+	// Comments count: an attached client receives one each time its node confirms the connection to the leader.
+	reader := readerFunc(func(b []byte) (int, error) {
+		n, err := st.res.Body.Read(b)
+		lastRead.set(time.Now())
+		return n, err
+	})
+	if !s.c.spawn(func() {
+		_, _, err := s.c.readEvents(st, "attach session "+s.id, reader,
+			func(event) (bool, error) { return false, nil })
+		ended <- err
+	}) {
 		return
 	}
 	maxSilence := cluster.KeepEvery(s.ttl) * 3 / 2
-	timer := time.NewTimer(maxSilence)
-	defer timer.Stop()
-	for {
+	for left := maxSilence; left > 0; left = maxSilence - lastRead.since(time.Now()) {
 		select {
 		case err := <-ended:
 			if errors.Is(err, ErrSessionEnded) {
 				s.markEnded(err)
 			}
 			return
-		case <-timer.C:
-			left := maxSilence - reader.lastRead.since(time.Now())
-			if left <= 0 {
-				s.c.nodes.markDown(st.node, time.Now())
-				return
-			}
-			timer.Reset(left)
+		case <-time.After(left):
 		case <-ctx.Done():
 			return
 		}
 	}
+	s.c.nodes.markDown(st.node, time.Now())
 }
 
-// readAttached reads until the node ends the connection or it breaks.
-func (s *Session) readAttached(st *stream, from io.Reader) error {
-	events := newEventReader(from)
-	for {
-		e, err := events.next()
-		switch {
-		case err != nil:
-			if !errors.Is(err, io.EOF) && st.ctx.Err() == nil {
-				s.c.nodes.markDown(st.node, time.Now())
-			}
-			return err
-		case e.name == apiv1.EventDraining:
-			return nil
-		case e.name == apiv1.EventError:
-			err, _ := streamError("attach session "+s.id, st.node, e.data)
-			return err
-		}
-	}
-}
+type readerFunc func([]byte) (int, error)
 
-// activityReader records the time of the last read. Comments count: an attached client receives one each time its
-// node confirms the connection to the leader.
-type activityReader struct {
-	r        io.Reader
-	lastRead atomicTime
-}
-
-func (r *activityReader) Read(b []byte) (int, error) {
-	n, err := r.r.Read(b)
-	r.lastRead.set(time.Now())
-	return n, err
-}
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 type attachAttempt struct {
 	node   string
@@ -144,49 +103,51 @@ type attachAttempt struct {
 // ones are silent. It closes the connections that it does not need.
 func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, error) {
 	q := &call{
-		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet, path: sessionPath(s.id) +
-			"/attach",
+		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet,
+		path:   sessionPath(s.id) + "/attach",
 		query:  url.Values{"hold": {"false"}, "grace_ms": {strconv.FormatInt(s.cfg.Grace.Milliseconds(), 10)}},
 		header: http.Header{"Accept": {apiv1.TypeEventStream}},
 	}
 	results := make(chan attachAttempt, maxAttachAttempts)
-	inFlight, tried, inUse := 0, map[string]int{}, map[string]bool{}
+	tried, inUse := map[string]int{avoid: 1}, map[string]bool{}
 	busy := func(node string) bool { return inUse[node] }
-	if avoid != "" {
-		tried[avoid] = 1
-	}
 	launch := func() {
-		node := s.c.nodes.pick(time.Now(), "", tried, busy)
-		if node == "" || inFlight == maxAttachAttempts {
+		node := s.c.pick(q, tried, busy)
+		if node == "" || len(inUse) == maxAttachAttempts {
 			return
 		}
-		ok := s.c.spawn(func() {
+		if s.c.spawn(func() {
 			st, v := s.c.openAt(ctx, q, node, s.ttl)
 			results <- attachAttempt{node, st, v}
-		})
-		if ok {
+		}) {
 			tried[node]++
 			inUse[node] = true
-			inFlight++
 		}
 	}
-	defer func() { s.c.spawn(func() { cancelOthers(results, inFlight) }) }()
+	defer func() {
+		s.c.spawn(func() {
+			for range len(inUse) {
+				if o := <-results; o.v.err == nil {
+					o.stream.close()
+				}
+			}
+		})
+	}()
 	hedge := time.NewTicker(attachHedge)
 	defer hedge.Stop()
 	launch()
 	last := ErrClosed
-	for inFlight > 0 {
+	for len(inUse) > 0 {
 		select {
 		case o := <-results:
-			inFlight--
-			inUse[o.node] = false
+			delete(inUse, o.node)
 			if o.v.err == nil {
 				return o.stream, nil
 			}
 			if last = o.v.err; !o.v.retryable {
 				return nil, last
 			}
-			if inFlight == 0 && s.c.nodes.hasUntried(time.Now(), tried, busy) {
+			if len(inUse) == 0 && s.c.nodes.hasUntried(time.Now(), tried, busy) {
 				launch()
 			}
 		case <-hedge.C:
@@ -196,13 +157,4 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 		}
 	}
 	return nil, last
-}
-
-// cancelOthers closes the connections that n pending attempts still open.
-func cancelOthers(results <-chan attachAttempt, n int) {
-	for range n {
-		if o := <-results; o.v.err == nil {
-			o.stream.close()
-		}
-	}
 }

@@ -2,10 +2,13 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -14,6 +17,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/cluster"
 )
 
 // retryClass decides where a call may go and when it may be sent again.
@@ -116,10 +120,20 @@ func (q *call) encodeQuery(ctx context.Context) string {
 // newResponse reads the whole response of node, at most limit bytes (0: maxSmallResponse). err is the error of
 // send.
 func newResponse(node string, limit int64, res *http.Response, err error) *response {
-	a := &response{node: node, err: err}
-	if err == nil {
-		a.status, a.header = res.StatusCode, res.Header
-		a.body, a.err = readAll(res, limit)
+	if err != nil {
+		return &response{node: node, err: err}
+	}
+	defer res.Body.Close()
+	a := &response{node: node, status: res.StatusCode, header: res.Header}
+	limit = cmp.Or(limit, maxSmallResponse)
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	switch {
+	case err != nil:
+		a.err = fmt.Errorf("read response: %w", err)
+	case int64(len(body)) > limit:
+		a.err = fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
+	default:
+		a.body = body
 	}
 	return a
 }
@@ -129,17 +143,137 @@ func (c *Client) askLeader(ctx context.Context, node string) *response {
 	return c.doAttempt(ctx, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, node, nil)
 }
 
-func readAll(res *http.Response, limit int64) ([]byte, error) {
-	defer res.Body.Close()
-	if limit == 0 {
-		limit = maxSmallResponse
+// get sends a read and decodes the JSON response.
+func get[T any](ctx context.Context, c *Client, q *call) (T, error) {
+	q.method = http.MethodGet
+	return decode[T](c.do(ctx, q))
+}
+
+// sendJSON sends q with a JSON body and decodes the JSON response.
+func sendJSON[T any](ctx context.Context, c *Client, q *call, body any) (T, error) {
+	if err := q.setJSON(body); err != nil {
+		var none T
+		return none, err
 	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	return decode[T](c.do(ctx, q))
+}
+
+// admin sends a change of the cluster itself. It is sent again only if the previous attempt certainly did nothing.
+func admin[T any](ctx context.Context, c *Client, op, method, path string, body any) (T, error) {
+	return sendJSON[T](ctx, c, &call{op: op, retryClass: nonIdempotentWrite, method: method, path: path}, body)
+}
+
+func (q *call) setJSON(body any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("%s: encode: %w", q.op, err)
+	}
+	q.body = data
+	q.header = http.Header{"Content-Type": {apiv1.TypeJSON}}
+	return nil
+}
+
+// decode reads the JSON of a successful response.
+func decode[T any](a *response, err error) (T, error) {
+	var v T
+	if err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(a.body, &v); err != nil {
+		return v, fmt.Errorf("decode response of %s: %w", a.node, err)
+	}
+	return v, nil
+}
+
+// params builds a query from pairs of a name and a value. It leaves out empty values.
+func params(pairs ...string) url.Values {
+	query := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			query.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return query
+}
+
+// limitParam returns the value of ?limit; "" for 0, which leaves the number to the server.
+func limitParam(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// classification is the meaning of one response for its call.
+type classification struct {
+	err            error // nil: success
+	retryable      bool  // may be sent again, perhaps to another node
+	mayHaveApplied bool  // this attempt may have been applied
+	// rejected by the replicated state: no other attempt of this call can have another outcome
+	final bool
+	// the response is not from a NorthStar node: an untried node is worth an attempt
+	notNorthStar bool
+	noResponse   bool          // no response, or an incomplete one
+	leader       string        // address of the leader according to the response; "" if none
+	wait         time.Duration // minimum time before the next attempt
+}
+
+// classify depends only on its arguments.
+func classify(q *call, a *response) classification {
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read response: %w", err)
-	case int64(len(body)) > limit:
-		return nil, fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
+	case errors.Is(a.err, errTooLarge):
+		return classification{err: a.err, mayHaveApplied: true}
+	case a.err != nil:
+		return classification{err: a.err, noResponse: true, mayHaveApplied: a.sent, retryable: mayResend(q, a.sent)}
+	case a.status/100 == 2:
+		return classification{}
+	case a.status == http.StatusTemporaryRedirect || a.status == http.StatusPermanentRedirect:
+		e, _ := problemOf(q.op, a)
+		if u, err := url.Parse(a.header.Get("Location")); err == nil && u.Host != "" {
+			return classification{err: e, retryable: true, leader: u.Host}
+		}
+		return classification{err: e}
 	}
-	return body, nil
+	e, ours := problemOf(q.op, a)
+	v := classification{err: e, leader: e.LeaderAddress}
+	code := e.Problem.Code
+	switch {
+	case !ours && a.status >= 500: // a proxy in between, or a broken node
+		v.mayHaveApplied = true
+		v.retryable = mayResend(q, true)
+	case code == cluster.CodeOutcomeUnknown:
+		v.mayHaveApplied = true
+		v.retryable = mayResend(q, true)
+	case e.Retry && (a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests):
+		v.retryable = true
+		if code == cluster.CodeBusy {
+			v.wait = e.Problem.RetryAfter
+		}
+	case !ours:
+		v.notNorthStar = true
+	case code == cluster.CodeInternal: // the request may have been applied before the error
+		v.mayHaveApplied = true
+	default:
+		v.final = e.Problem.DecidedByState()
+	}
+	return v
+}
+
+// mayResend reports whether a call may be sent again after an attempt that may have reached a node (sent) or did
+// not.
+func mayResend(q *call, sent bool) bool { return !sent || q.retryClass != nonIdempotentWrite }
+
+// Pauses between two rounds of attempts. They start at a few milliseconds, because a failover is short, and are
+// bounded.
+const (
+	minBackoff    = 3 * time.Millisecond
+	maxBackoff    = 250 * time.Millisecond
+	maxRetryAfter = 2 * time.Second // longest Retry-After that the client honours
+)
+
+// backoff returns the jittered pause after the n-th failed round (from 0), and at least what a node asked for.
+func backoff(n int, asked time.Duration) time.Duration {
+	d := min(minBackoff<<min(n, 10), maxBackoff)
+	d = d/2 + rand.N(d/2+1)
+	return max(d, min(asked, maxRetryAfter)+d/4)
 }

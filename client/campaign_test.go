@@ -22,19 +22,19 @@ func TestCampaign(t *testing.T) {
 		c := fc.client("n1", "n2")
 		defer c.Close()
 		a, b := mustSession(t, c, SessionConfig{Name: "a"}), mustSession(t, c, SessionConfig{Name: "b"})
-		first, err := a.campaign(t.Context(), campaignParams{Role: "r"})
+		first, err := a.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil ||
 			first.Token == 0 || first.Session != a.ID() || first.ValidFor() < 8*time.Second ||
 			first.ValidFor() > 9*time.Second {
 			t.Fatalf("%+v, %v", first, err)
 		}
-		again, err := a.campaign(t.Context(), campaignParams{Role: "r"})
+		again, err := a.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil || again.Token != first.Token || first.Cause() != nil {
 			t.Fatalf("%+v, %v: want the tenure again", again, err)
 		}
 		elected := make(chan *Leadership)
 		go func() {
-			l, err := b.campaign(t.Context(), campaignParams{Role: "r"})
+			l, err := b.campaign(t.Context(), CandidateConfig{Role: "r"})
 			if err != nil {
 				t.Error(err)
 			}
@@ -66,7 +66,7 @@ func TestCampaign_KeepsQueuePlace(t *testing.T) {
 		c := fc.client("n1", "n2", "n3")
 		defer c.Close()
 		holder := mustSession(t, c, SessionConfig{})
-		l, err := holder.campaign(t.Context(), campaignParams{Role: "r"})
+		l, err := holder.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestCampaign_KeepsQueuePlace(t *testing.T) {
 			s := mustSession(t, c, SessionConfig{})
 			waiting = append(waiting, s)
 			go func() {
-				if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); err != nil {
+				if _, err := s.campaign(t.Context(), CandidateConfig{Role: "r"}); err != nil {
 					t.Error(err)
 				}
 				order <- s.ID()
@@ -131,12 +131,12 @@ func TestCampaign_LeavesHungNode(t *testing.T) {
 		defer other.Close()
 		holder, waiter := mustSession(t, other, SessionConfig{}), mustSession(t, c, SessionConfig{})
 		synctest.Wait() // both know the leader
-		l, err := holder.campaign(t.Context(), campaignParams{Role: "r"})
+		l, err := holder.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		elected := make(chan error, 1)
-		go func() { _, err := waiter.campaign(t.Context(), campaignParams{Role: "r"}); elected <- err }()
+		go func() { _, err := waiter.campaign(t.Context(), CandidateConfig{Role: "r"}); elected <- err }()
 		time.Sleep(time.Second)
 		at := slices.ContainsFunc(fc.requests("n2"),
 			func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/campaign") })
@@ -167,7 +167,7 @@ func TestCampaign_Cancelled(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		a := mustSession(t, c, SessionConfig{})
-		if _, err := a.campaign(t.Context(), campaignParams{Role: "r"}); err != nil {
+		if _, err := a.campaign(t.Context(), CandidateConfig{Role: "r"}); err != nil {
 			t.Fatal(err)
 		}
 		b := candidate(t, c, 10*time.Second)
@@ -246,7 +246,7 @@ func TestEviction_NotifiesHolder(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{})
-		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
+		l, err := s.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +286,7 @@ func TestObserve(t *testing.T) {
 				fc.elect("n3")
 			}
 			s := mustSession(t, c, SessionConfig{})
-			if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); err != nil {
+			if _, err := s.campaign(t.Context(), CandidateConfig{Role: "r"}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)

@@ -14,11 +14,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -108,15 +110,6 @@ func New(cfg Config) (*Client, error) {
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("client configuration: %w", err)
 	}
-	cfg = cfg.withDefaults()
-	c := &Client{cfg: cfg, nodes: known, pool: newPool(cfg)}
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.finder = newLeaderFinder(c)
-	c.renewer = newRenewer(c)
-	return c, nil
-}
-
-func (cfg Config) withDefaults() Config {
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	cfg.HedgeAfter = cmp.Or(cfg.HedgeAfter, DefaultHedgeAfter)
 	cfg.ConnsPerNode = cmp.Or(cfg.ConnsPerNode, DefaultConnsPerNode)
@@ -124,23 +117,20 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	return cfg
-}
-
-// newPool returns the bounded connection pool. It uses HTTP/1.1, so that a cancelled attempt closes only its own
-// connection.
-func newPool(cfg Config) *http.Transport {
-	return &http.Transport{
-		DialContext:            cfg.Dial,
-		TLSClientConfig:        cfg.TLS,
-		TLSHandshakeTimeout:    dialTimeout,
-		MaxConnsPerHost:        cfg.ConnsPerNode,
-		MaxIdleConnsPerHost:    cfg.ConnsPerNode,
-		IdleConnTimeout:        idleTimeout,
-		ResponseHeaderTimeout:  0, // each attempt has its own deadline
+	// HTTP/1.1, so that a cancelled attempt closes only its own connection. Each attempt has its own deadline.
+	pool := &http.Transport{
+		DialContext: cfg.Dial, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: dialTimeout, DisableCompression: true,
+		MaxConnsPerHost: cfg.ConnsPerNode, MaxIdleConnsPerHost: cfg.ConnsPerNode, IdleConnTimeout: idleTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
-		DisableCompression:     true,
 	}
+	c := &Client{cfg: cfg, nodes: known, pool: pool}
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.finder = &leaderFinder{
+		c: c, results: map[string]leaderReport{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
+		changed: make(chan struct{}),
+	}
+	c.renewer = &renewer{c: c, wake: make(chan struct{}, 1), entries: map[*Session]*renewalEntry{}}
+	return c, nil
 }
 
 // Close ends all calls, watches and connections of the client, and returns when all its goroutines have ended.
@@ -182,9 +172,8 @@ func (c *Client) closeContext(ctx context.Context) (context.Context, context.Can
 	return ctx, func(cause error) { unhook(); cancel(cause) }
 }
 
-// refreshIfStale updates the members' addresses and the leader in the background, one refresh at a time. It runs if
-// the addresses are older than refreshInterval, if the leader is unknown, or if the presumed leader forwarded the
-// call.
+// refreshIfStale updates the members' addresses and the leader in the background, once at a time: if the addresses are
+// older than refreshInterval, the leader is unknown, or the presumed leader forwarded the call.
 func (c *Client) refreshIfStale(q *call, a *response) {
 	now := time.Now()
 	due := c.refreshedAt.since(now) >= refreshInterval
@@ -198,15 +187,14 @@ func (c *Client) refreshIfStale(q *call, a *response) {
 	if wrong {
 		c.leaderCheckedAt.set(now)
 	}
-	ok := c.spawn(func() {
+	if !c.spawn(func() {
 		defer c.refreshing.Store(false)
 		if due {
 			c.refreshedAt.set(now)
 			c.refreshNodes()
 		}
 		c.finder.pollAll(c.ctx)
-	})
-	if !ok {
+	}) {
 		c.refreshing.Store(false)
 	}
 }
@@ -219,13 +207,36 @@ func (c *Client) refreshNodes() {
 	if err != nil {
 		return
 	}
-	addresses := make([]string, 0, len(cl.Members))
-	for _, m := range cl.Members {
-		if m.HTTPAddress != "" {
-			addresses = append(addresses, m.HTTPAddress)
+	addresses := make([]string, len(cl.Members))
+	for i, m := range cl.Members {
+		addresses[i] = m.HTTPAddress
+	}
+	c.nodes.refresh(addresses)
+}
+
+// LoadTLS returns a TLS 1.3 configuration from PEM files. ca has the certificates that sign the nodes' ("": the
+// system's). cert and key are this client's own (both or neither).
+func LoadTLS(ca, cert, key string) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("read CA: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("read CA: %s holds no certificate in PEM", ca)
 		}
 	}
-	if len(addresses) > 0 {
-		c.nodes.refresh(addresses)
+	if (cert == "") != (key == "") {
+		return nil, errors.New("certificate and key belong together: one of them is missing")
 	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("load certificate: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
 }

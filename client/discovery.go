@@ -23,8 +23,8 @@ func (c *Client) Leader(ctx context.Context) (apiv1.Leader, error) {
 	tick := time.NewTicker(minPollInterval) // a report of the same leader is no change, but newer
 	defer tick.Stop()
 	for {
-		s, known, changed := c.finder.report()
-		if known && !s.askedAt.Before(start) {
+		s, changed := c.finder.report()
+		if !s.askedAt.Before(start) {
 			return s.info, nil
 		}
 		select {
@@ -57,13 +57,9 @@ func (c *Client) Cluster(ctx context.Context) (apiv1.Cluster, error) {
 	if err != nil {
 		return view, nil
 	}
-	node, err := baseURL(leader.LeaderAddress, c.nodes.scheme)
-	if err != nil {
-		return view, nil
-	}
 	q := &call{op: "cluster", retryClass: localRead, method: http.MethodGet, path: apiv1.PathCluster}
-	if a := c.doAttempt(search, q, node, nil); classify(q, a).err == nil {
-		return decode[apiv1.Cluster](a, nil)
+	if better, err := fromNode[apiv1.Cluster](search, c, leader.LeaderAddress, q); err == nil {
+		return better, nil
 	}
 	return view, nil
 }
@@ -135,4 +131,24 @@ func (c *Client) Elections(ctx context.Context, limit int) (apiv1.Elections, err
 func (c *Client) Events(ctx context.Context, since, kind string) (apiv1.Events, error) {
 	q := &call{op: "events", retryClass: localRead, path: apiv1.PathEvents, query: params("since", since, "type", kind)}
 	return get[apiv1.Events](ctx, c, q)
+}
+
+// AuditQuery selects records of the audit log. The zero value selects the newest 100.
+type AuditQuery struct {
+	Since string // Seq of a record, or Next of a response: only later records
+	Limit int    // 0: the server's default
+	Class string // operators or clients; "": both
+	Who   string // name of a token or certificate
+	Stale bool   // read from the contacted node, also without a leader
+}
+
+// Audit returns records of the audit log, oldest first.
+func (c *Client) Audit(ctx context.Context, q AuditQuery) (apiv1.Audit, error) {
+	query := params("since", q.Since, "class", q.Class, "who", q.Who, "limit", limitParam(q.Limit))
+	class := leaderRead
+	if q.Stale {
+		query.Set("consistency", apiv1.Stale)
+		class = localRead
+	}
+	return get[apiv1.Audit](ctx, c, &call{op: "audit", retryClass: class, path: apiv1.PathAudit, query: query})
 }

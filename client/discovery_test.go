@@ -137,13 +137,13 @@ func TestLeaderFinder_DropsRemovedNodes(t *testing.T) {
 			endpoint: "http://" + name + ":1", info: apiv1.Leader{LeaderID: name, ObservedBy: name, Term: term},
 		}
 	}
-	c.finder.record("old", probeResult{report: at("old", 50), hasLeader: true})
-	c.finder.record("n1", probeResult{report: at("n1", 3), hasLeader: true})
+	c.finder.record("old", at("old", 50))
+	c.finder.record("n1", at("n1", 3))
 	if leader, _ := c.finder.leader(); leader != "http://old:1" {
 		t.Fatalf("leader %q", leader)
 	}
 	c.finder.forget(c.nodes.urls())
-	c.finder.record("n1", probeResult{report: at("n1", 3), hasLeader: true})
+	c.finder.record("n1", at("n1", 3))
 	if leader, _ := c.finder.leader(); leader != "http://n1:1" {
 		t.Errorf("leader %q, want n1: the other one is no endpoint any more", leader)
 	}

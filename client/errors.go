@@ -78,7 +78,7 @@ func problemOf(op string, a *response) (e *Error, ok bool) {
 	var p apiv1.Problem
 	if strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeProblem) &&
 		json.Unmarshal(a.body, &p) == nil && p.Code != 0 {
-		e.Problem = problemError(p, a)
+		e.Problem = problemError(p, a.header)
 		e.Retry, e.LeaderID, e.LeaderAddress = p.Retryable, cluster.NodeID(p.LeaderID), p.LeaderAddress
 		return e, true
 	}
@@ -91,15 +91,18 @@ func problemOf(op string, a *response) (e *Error, ok bool) {
 	case a.status >= 500:
 		code = cluster.CodeBusy
 	}
-	e.Problem = &cluster.Error{Code: code, Status: a.status, Detail: fmt.Sprintf("%s responded %d %s", a.node, a.status,
-		http.StatusText(a.status)), NoRetry: true}
+	e.Problem = &cluster.Error{
+		Code: code, Status: a.status, NoRetry: true,
+		Detail: fmt.Sprintf("%s responded %d %s", a.node, a.status, http.StatusText(a.status)),
+	}
 	return e, false
 }
 
-func problemError(p apiv1.Problem, a *response) *cluster.Error {
+func problemError(p apiv1.Problem, h http.Header) *cluster.Error {
+	seconds, _ := strconv.Atoi(h.Get("Retry-After")) // 0 without the header
 	e := &cluster.Error{
-		Code: cluster.Code(p.Code), Status: p.Status, Detail: cmp.Or(p.Detail, p.Title),
-		NoRetry: !p.Retryable, RetryAfter: retryAfter(a.header), Revision: p.Revision,
+		Code: cluster.Code(p.Code), Status: p.Status, Detail: cmp.Or(p.Detail, p.Title), NoRetry: !p.Retryable,
+		RetryAfter: time.Duration(max(0, min(seconds, 3600))) * time.Second, Revision: p.Revision,
 	}
 	for _, v := range p.Votes {
 		e.Votes = append(e.Votes, cluster.Vote{Voter: cluster.NodeID(v.VoterID), Granted: v.Granted, Reason: v.Reason})
@@ -117,6 +120,17 @@ func (q *call) failed(a *response, err error) error {
 	return fmt.Errorf("%s: %s: %w", q.op, a.node, err)
 }
 
+// conclude returns the error of a write that is not sent again; nil after a success.
+func (q *call) conclude(a *response, v classification) error {
+	switch {
+	case v.err == nil:
+		return nil
+	case v.mayHaveApplied:
+		return q.unknown(v.err)
+	}
+	return q.failed(a, v.err)
+}
+
 // unknown returns the error of a write that may have taken effect.
 func (q *call) unknown(cause error) error {
 	return &Error{
@@ -125,31 +139,11 @@ func (q *call) unknown(cause error) error {
 	}
 }
 
-func retryAfter(h http.Header) time.Duration {
-	s, err := strconv.Atoi(h.Get("Retry-After"))
-	if err != nil || s < 0 {
-		return 0
+// interrupted returns the error of a call whose context ended before a final response, and that certainly changed
+// nothing. cause is that of the context; last is the error of the last attempt, nil if there is none.
+func interrupted(op string, cause, last error) error {
+	if last == nil {
+		return fmt.Errorf("%s: %w", op, cause)
 	}
-	return time.Duration(min(s, 3600)) * time.Second
-}
-
-// interruptedError is a call whose context ended before a final response, and that certainly changed nothing.
-// errors.Is finds the context's error and the error of the last attempt.
-type interruptedError struct {
-	op        string
-	ctx, last error // last may be nil
-}
-
-func (e *interruptedError) Error() string {
-	if e.last == nil {
-		return fmt.Sprintf("%s: %v", e.op, e.ctx)
-	}
-	return fmt.Sprintf("%v (%v)", e.last, e.ctx)
-}
-
-func (e *interruptedError) Unwrap() []error {
-	if e.last == nil {
-		return []error{e.ctx}
-	}
-	return []error{e.last, e.ctx}
+	return fmt.Errorf("%w (%w)", last, cause)
 }

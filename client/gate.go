@@ -55,7 +55,15 @@ func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64)
 	if err != nil {
 		return err
 	}
-	defer g.exit()
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.inFlight--
+		if g.inFlight == 0 && g.idle != nil {
+			close(g.idle)
+			g.idle = nil
+		}
+	}()
 	ctx, cancel := l.Context(ctx, 0)
 	defer cancel()
 	if err := f(ctx, l.Token); err != nil {
@@ -109,14 +117,4 @@ func (g *Gate) enter(n int) (*Leadership, error) {
 	}
 	g.inFlight += n
 	return g.current, nil
-}
-
-func (g *Gate) exit() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inFlight--
-	if g.inFlight == 0 && g.idle != nil {
-		close(g.idle)
-		g.idle = nil
-	}
 }

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -46,26 +45,9 @@ func (r *retrier) onLeaderChange(now time.Time) {
 	r.launch(leader)
 }
 
-// monitorNode polls the node of a long poll. A silent long poll stays where it is while its node responds and knows
-// a leader.
-func (r *retrier) monitorNode(ctx context.Context, t *attempt) {
-	c, lost := r.c, r.lostAttempts
-	c.spawn(func() {
-		if c.pollNode(ctx, t.node, new(atomicTime)) {
-			lost <- t
-		}
-	})
-}
-
-// retryElsewhere sends a long poll to an additional node.
-func (r *retrier) retryElsewhere(t *attempt, now time.Time) {
-	r.c.nodes.markDown(t.node, now)
-	r.launch(r.pick())
-}
-
 // hedge handles attempts that have been silent for too long.
 func (r *retrier) hedge(now time.Time) {
-	if r.lostAttempts != nil { // a long poll waits: monitorNode watches its node
+	if r.lostAttempts != nil { // a long poll waits: launch had its node watched
 		r.unwatch()
 		return
 	}

@@ -94,7 +94,8 @@ func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (
 	}
 	e := Entry{Key: key, Value: a.body, LastContact: -1}
 	if e.Revision, err = strconv.ParseUint(a.header.Get(apiv1.HeaderRevision), 10, 64); err != nil {
-		return Entry{}, malformed(q, a, apiv1.HeaderRevision)
+		return Entry{}, &Error{Op: q.op, Endpoint: a.node, Problem: cluster.Errorf(cluster.CodeBadRequest,
+			"response of %s has no valid %s: is it a NorthStar node?", a.node, apiv1.HeaderRevision)}
 	}
 	if ms, err := strconv.ParseInt(a.header.Get(apiv1.HeaderLastContact), 10, 64); err == nil {
 		e.LastContact = time.Duration(ms) * time.Millisecond
@@ -107,8 +108,7 @@ func (c *Client) Put(ctx context.Context, key string, value []byte, opts WriteOp
 	q, err := keyCall(http.MethodPut, "put", key)
 	if err == nil && len(value) > apiv1.MaxValueBytes {
 		err = invalid(q.op, http.StatusRequestEntityTooLarge, "value must be at most %d bytes (got %d)",
-			apiv1.MaxValueBytes,
-			len(value))
+			apiv1.MaxValueBytes, len(value))
 	}
 	if err == nil {
 		err = opts.apply(q)
@@ -164,11 +164,10 @@ func (o WriteOptions) apply(q *call) error {
 	}
 	if !o.NoIdempotencyKey {
 		q.retryClass = idempotentWrite
-		key := o.IdempotencyKey
-		if key == "" {
-			key = rand.Text()
+		if o.IdempotencyKey == "" {
+			o.IdempotencyKey = rand.Text()
 		}
-		q.header.Set(apiv1.HeaderIdempotencyKey, key)
+		q.header.Set(apiv1.HeaderIdempotencyKey, o.IdempotencyKey)
 	}
 	return nil
 }
@@ -191,12 +190,6 @@ func invalid(op string, status int, format string, args ...any) error {
 	e := cluster.Errorf(cluster.CodeBadRequest, format, args...)
 	e.Status = status
 	return &Error{Op: op, Problem: e}
-}
-
-func malformed(q *call, a *response, what string) error {
-	problem := cluster.Errorf(cluster.CodeBadRequest, "response of %s has no valid %s: is it a NorthStar node?", a.node,
-		what)
-	return &Error{Op: q.op, Endpoint: a.node, Problem: problem}
 }
 
 // ListOptions are the options of List and ListPage.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -28,10 +29,11 @@ const (
 
 // leaderReport is one node's response to GET /leader.
 type leaderReport struct {
-	endpoint string // the node that responded
-	leader   string // URL of the leader according to the node
-	info     apiv1.Leader
-	askedAt  time.Time // when the request was sent
+	endpoint string       // the node
+	leader   string       // URL of the leader according to the node
+	info     apiv1.Leader // without LeaderID if the node names no leader
+	askedAt  time.Time    // when the request was sent
+	err      error        // the response is missing, or not from a NorthStar node
 }
 
 func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.LeaderID }
@@ -39,32 +41,24 @@ func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.L
 // pickLeader selects the leader from the latest report of each node. The highest term wins; within a term, a report
 // of the leader about itself wins, because its endpoint is known to work. A leader in suspects counts only if it
 // reported itself after that time. Until then the leader is unknown: a lower term is never the answer.
-func pickLeader(reports []leaderReport, suspects map[string]time.Time) (leaderReport, bool) {
+func pickLeader(reports []leaderReport, suspects map[string]time.Time) leaderReport {
 	var best leaderReport
-	found := false
 	for _, s := range reports {
+		if s.info.LeaderID == "" {
+			continue
+		}
 		if s.isSelfReport() {
 			s.leader = s.endpoint
 		}
 		betterSource := s.info.Term == best.info.Term && s.isSelfReport() && !best.isSelfReport()
-		if !found || s.info.Term > best.info.Term || betterSource {
-			best, found = s, true
+		if best.leader == "" || s.info.Term > best.info.Term || betterSource {
+			best = s
 		}
 	}
-	if !found {
-		return best, false
-	}
 	if at, suspect := suspects[best.leader]; suspect && (!best.isSelfReport() || best.askedAt.Before(at)) {
-		return leaderReport{}, false
+		return leaderReport{}
 	}
-	return best, true
-}
-
-// probeResult is the latest probe of one node.
-type probeResult struct {
-	report    leaderReport
-	hasLeader bool  // report names a leader
-	err       error // the response is missing, or not from a NorthStar node
+	return best
 }
 
 // leaderFinder finds the leader. It polls only between acquire and release, and keeps the last result otherwise.
@@ -72,39 +66,27 @@ type probeResult struct {
 type leaderFinder struct {
 	c *Client
 
-	mu          sync.Mutex
-	users       int
-	stop        context.CancelFunc // of the running poll; nil if none
-	results     map[string]probeResult
-	suspects    map[string]time.Time
-	probing     map[string]time.Time // start times of pending probes
-	current     leaderReport
-	leaderKnown bool
-	changed     chan struct{} // closed when current or leaderKnown changes
-}
-
-func newLeaderFinder(c *Client) *leaderFinder {
-	return &leaderFinder{
-		c: c, results: map[string]probeResult{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
-		changed: make(chan struct{}),
-	}
+	mu       sync.Mutex
+	users    int
+	stop     context.CancelFunc // of the poll, while there are users
+	results  map[string]leaderReport
+	suspects map[string]time.Time
+	probing  map[string]time.Time // start times of pending probes
+	current  leaderReport
+	changed  chan struct{} // closed when the leader or term of current changes
 }
 
 // leader returns the leader's URL, "" if unknown, and a channel that is closed when that changes.
 func (f *leaderFinder) leader() (string, <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.leaderKnown {
-		return "", f.changed
-	}
-	return f.current.leader, f.changed
+	s, changed := f.report()
+	return s.leader, changed
 }
 
-// report returns the current leader's report, like leader.
-func (f *leaderFinder) report() (leaderReport, bool, <-chan struct{}) {
+// report returns the report that names the leader, like leader.
+func (f *leaderFinder) report() (leaderReport, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.current, f.leaderKnown, f.changed
+	return f.current, f.changed
 }
 
 // markSuspect records that a node failed while it was the presumed leader. Reports of other nodes that name it do
@@ -112,7 +94,7 @@ func (f *leaderFinder) report() (leaderReport, bool, <-chan struct{}) {
 func (f *leaderFinder) markSuspect(url string, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.leaderKnown && f.current.leader == url {
+	if f.current.leader == url {
 		f.suspects[url] = now
 		f.updateLeaderLocked()
 	}
@@ -127,7 +109,7 @@ func (f *leaderFinder) isUnresponsive(url string, now time.Time) bool {
 }
 
 // record stores the result of a probe.
-func (f *leaderFinder) record(url string, r probeResult) {
+func (f *leaderFinder) record(url string, r leaderReport) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.results[url] = r
@@ -135,23 +117,15 @@ func (f *leaderFinder) record(url string, r probeResult) {
 }
 
 func (f *leaderFinder) updateLeaderLocked() {
-	var reports []leaderReport
-	for _, r := range f.results {
-		if r.hasLeader {
-			reports = append(reports, r.report)
-		}
-	}
-	best, known := pickLeader(reports, f.suspects)
-	if known && best.isSelfReport() {
+	best := pickLeader(slices.Collect(maps.Values(f.results)), f.suspects)
+	if best.isSelfReport() {
 		delete(f.suspects, best.leader)
 	}
-	unchanged := known == f.leaderKnown && best.leader == f.current.leader &&
-		best.info.Term == f.current.info.Term
-	f.current, f.leaderKnown = best, known
-	if !unchanged {
+	if best.leader != f.current.leader || best.info.Term != f.current.info.Term {
 		close(f.changed)
 		f.changed = make(chan struct{})
 	}
+	f.current = best
 }
 
 // acquire starts polling if it is not running. Each acquire needs a release.
@@ -163,40 +137,28 @@ func (f *leaderFinder) acquire() {
 		return
 	}
 	ctx, stop := context.WithCancel(f.c.ctx)
-	if f.c.spawn(func() { f.poll(ctx) }) {
-		f.stop = stop
-		return
-	}
-	stop()
+	f.stop = stop
+	f.c.spawn(func() { f.poll(ctx) }) // not after Close
 }
 
 func (f *leaderFinder) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.users--
-	if f.users == 0 && f.stop != nil {
+	if f.users == 0 {
 		f.stop()
-		f.stop = nil
 	}
 }
 
 // poll probes every node until ctx ends.
 func (f *leaderFinder) poll(ctx context.Context) {
-	interval := minPollInterval
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
+	for interval := minPollInterval; ctx.Err() == nil; {
 		urls := f.c.nodes.urls()
 		f.forget(urls)
 		for _, url := range urls {
 			f.probe(ctx, url)
 		}
-		timer.Reset(interval*3/4 + rand.N(interval/2))
+		_ = pause(ctx, interval*3/4+rand.N(interval/2)) // ends with ctx
 		interval = min(time.Duration(float64(interval)*pollGrowth), maxPollInterval)
 	}
 }
@@ -205,32 +167,46 @@ func (f *leaderFinder) poll(ctx context.Context) {
 func (f *leaderFinder) forget(urls []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.results, func(url string, _ probeResult) bool { return !slices.Contains(urls, url) })
+	maps.DeleteFunc(f.results, func(url string, _ leaderReport) bool { return !slices.Contains(urls, url) })
 }
 
 // pollAll probes every node once. It returns when all have responded, or shortly after a majority has. Later
 // responses still count for later calls.
 func (f *leaderFinder) pollAll(ctx context.Context) {
-	urls := f.c.nodes.urls()
-	f.forget(urls)
-	responded := make(chan struct{}, len(urls))
-	for _, url := range urls {
-		if !f.c.spawn(func() { f.ask(f.c.ctx, url, time.Now()); responded <- struct{}{} }) {
-			return
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	urls, responded := f.c.nodes.urls(), 0
+	for range f.askAll(ctx, urls) {
+		if responded++; responded == len(urls)/2+1 {
+			defer time.AfterFunc(minorityWait, cancel).Stop()
 		}
 	}
-	timeout := time.NewTimer(probeTimeout)
-	defer timeout.Stop()
-	for n := 1; n <= len(urls); n++ {
-		select {
-		case <-responded:
-		case <-timeout.C:
-			return
-		case <-ctx.Done():
-			return
+}
+
+// askAll asks every node, and yields each with the error of the request in the order of the responses, until ctx
+// ends.
+func (f *leaderFinder) askAll(ctx context.Context, urls []string) iter.Seq2[string, error] {
+	type result struct {
+		url string
+		err error
+	}
+	return func(yield func(string, error) bool) {
+		f.forget(urls)
+		results := make(chan result, len(urls))
+		for _, url := range urls {
+			if !f.c.spawn(func() { results <- result{url, f.ask(f.c.ctx, url, time.Now())} }) {
+				return
+			}
 		}
-		if n == len(urls)/2+1 {
-			timeout.Reset(minorityWait)
+		for range urls {
+			select {
+			case r := <-results:
+				if !yield(r.url, r.err) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
@@ -239,40 +215,36 @@ func (f *leaderFinder) pollAll(ctx context.Context) {
 func (f *leaderFinder) probe(ctx context.Context, url string) {
 	asked := time.Now()
 	f.mu.Lock()
-	_, busy := f.probing[url]
-	if !busy {
-		f.probing[url] = asked
-	}
-	f.mu.Unlock()
-	if busy {
+	defer f.mu.Unlock()
+	if _, busy := f.probing[url]; busy {
 		return
 	}
-	done := func() {
+	if f.c.spawn(func() {
+		_ = f.ask(ctx, url, asked) // recorded
 		f.mu.Lock()
+		defer f.mu.Unlock()
 		delete(f.probing, url)
-		f.mu.Unlock()
-	}
-	if !f.c.spawn(func() { defer done(); f.ask(ctx, url, asked) }) {
-		done()
+	}) {
+		f.probing[url] = asked
 	}
 }
 
-// ask sends GET /leader to one node and records the response. It records nothing if ctx ended.
-func (f *leaderFinder) ask(ctx context.Context, url string, asked time.Time) {
+// ask sends GET /leader to one node and records the response. It records nothing if ctx ended. The error is that of
+// the request.
+func (f *leaderFinder) ask(ctx context.Context, url string, asked time.Time) error {
 	limit, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	a := f.c.askLeader(limit, url)
 	if ctx.Err() != nil {
-		return
+		return ctx.Err()
 	}
 	if a.err != nil {
 		f.c.nodes.markDown(url, time.Now())
 	} else {
 		f.c.nodes.markUp(url)
 	}
-	r := probeResult{err: responseError(a)}
-	r.report, r.hasLeader = f.c.parseLeaderReport(a, asked)
-	f.record(url, r)
+	f.record(url, f.c.parseLeaderReport(a, asked))
+	return a.err
 }
 
 // responseError returns what is wrong with a response to GET /leader; nil if a NorthStar node sent it.
@@ -299,12 +271,15 @@ func (f *leaderFinder) unreachableReason() string {
 }
 
 // parseLeaderReport reads a response to GET /leader.
-func (c *Client) parseLeaderReport(a *response, asked time.Time) (leaderReport, bool) {
-	s := leaderReport{endpoint: a.node, askedAt: asked}
-	if a.err != nil || a.status != http.StatusOK || json.Unmarshal(a.body, &s.info) != nil || s.info.LeaderID == "" {
-		return s, false
+func (c *Client) parseLeaderReport(a *response, asked time.Time) leaderReport {
+	s := leaderReport{endpoint: a.node, askedAt: asked, err: responseError(a)}
+	if a.err != nil || a.status != http.StatusOK || json.Unmarshal(a.body, &s.info) != nil {
+		s.info = apiv1.Leader{}
+		return s
 	}
-	url, ok := c.nodes.add(s.info.LeaderAddress)
-	s.leader = url
-	return s, ok || s.isSelfReport()
+	var ok bool
+	if s.leader, ok = c.nodes.add(s.info.LeaderAddress); !ok && !s.isSelfReport() {
+		s.info = apiv1.Leader{}
+	}
+	return s
 }

@@ -103,13 +103,16 @@ func (n *nodes) add(address string) (string, bool) {
 	return u, true
 }
 
-// refresh replaces the learned nodes by the members' addresses.
+// refresh replaces the learned nodes by the members' addresses, unless none is known.
 func (n *nodes) refresh(addresses []string) {
 	keep := make(map[string]bool, len(addresses))
 	for _, a := range addresses {
 		if u, ok := n.add(a); ok {
 			keep[u] = true
 		}
+	}
+	if len(keep) == 0 {
+		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,15 +152,20 @@ func (n *nodes) markDown(u string, now time.Time) {
 }
 
 // pick returns the node for the next attempt of a call; "" if every node is busy. tried counts the attempts of the
-// call for each node. busy reports whether an attempt is in progress at a node. leader is "" if unknown.
-func (n *nodes) pick(now time.Time, leader string, tried map[string]int, busy func(string) bool) string {
+// call for each node. busy reports whether an attempt is in progress at a node.
+func (c *Client) pick(q *call, tried map[string]int, busy func(string) bool) string {
+	leader := ""
+	if q.retryClass != localRead {
+		leader, _ = c.finder.leader()
+	}
+	n := c.nodes
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return selectNode(n.all, now, leader, tried, busy, rand.Perm(len(n.all)))
+	return selectNode(n.all, time.Now(), leader, tried, busy, rand.Perm(len(n.all)))
 }
 
-// selectNode is pick as a pure function; order breaks ties. The leader comes first unless this call has tried it.
-// Then come the nodes that are up, the least tried first.
+// selectNode is pick as a pure function; leader is "" if unknown, order breaks ties. The leader comes first unless
+// this call has tried it. Then come the nodes that are up, the least tried first.
 func selectNode(
 	all []*node, now time.Time, leader string, tried map[string]int, busy func(string) bool, order []int,
 ) string {

@@ -50,10 +50,6 @@ const (
 	renewAlone                 // a request for several was rejected: the next one is for this session alone
 )
 
-func newRenewer(c *Client) *renewer {
-	return &renewer{c: c, wake: make(chan struct{}, 1), entries: map[*Session]*renewalEntry{}}
-}
-
 // add schedules a session for renewal until drop.
 func (r *renewer) add(s *Session) {
 	r.mu.Lock()
@@ -145,12 +141,12 @@ func (r *renewer) due(now time.Time) (batches [][]*renewalEntry, wait time.Durat
 }
 
 // planBatches returns the sessions to renew now, at most maxBatches batches. The first session of a batch is the
-// due session with the shortest TTL. Sessions that are nearly due join it if their TTL is at most twice as long.
-// The timeout of a request is that of its first session; this bound keeps it suitable for all.
+// due session with the shortest TTL. Others join a thirtieth of their TTL early, if that is at most twice as long: the
+// timeout of a request is that of its first session.
 func planBatches(idle []*renewalEntry, now time.Time, maxBatches int) (batches [][]*renewalEntry) {
 	var ready []*renewalEntry
 	for _, e := range idle {
-		if !now.Before(e.due.Add(-e.s.earlyWindow())) {
+		if !now.Before(e.due.Add(-e.s.confirmedTTL() / 30)) {
 			ready = append(ready, e)
 		}
 	}
@@ -241,11 +237,10 @@ func (c *Client) renewEach(ctx context.Context, ids []string) (errs []error, las
 		named[p.SessionID] = notRenewed(p.SessionID, cluster.CodeFenced, "role "+p.Role+" was revoked")
 	}
 	for i, id := range ids {
-		err, ok := named[id]
-		if !ok {
-			err = errNotInResponse
+		var ok bool
+		if errs[i], ok = named[id]; !ok {
+			errs[i] = errNotInResponse
 		}
-		errs[i] = err
 	}
 	return errs, classifyRenewal(err, len(ids))
 }
@@ -281,9 +276,6 @@ func (s *Session) renewed(sent time.Duration, err error) time.Duration {
 
 // renewInterval returns the time between two successful renewals.
 func (s *Session) renewInterval() time.Duration { return jitter(s.confirmedTTL() / 3) }
-
-// earlyWindow returns how long before its time a session may join a batch.
-func (s *Session) earlyWindow() time.Duration { return s.confirmedTTL() / 30 }
 
 // retryDelay returns the pause after a failed renewal. It is shorter than renewInterval, unless the lease has
 // lapsed already.

@@ -194,7 +194,7 @@ func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 		tenures := make([]*Leadership, len(all))
 		for i, s := range all {
 			var err error
-			if tenures[i], err = s.campaign(t.Context(), campaignParams{Role: fmt.Sprint("r", i)}); err != nil {
+			if tenures[i], err = s.campaign(t.Context(), CandidateConfig{Role: fmt.Sprint("r", i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -217,7 +217,7 @@ func TestRenewBatch_AffectsOnlyNamedSessions(t *testing.T) {
 		if !errors.Is(tenures[8].Cause(), ErrRoleLost) {
 			t.Error(tenures[8].Cause())
 		}
-		_, err := all[8].campaign(t.Context(), campaignParams{Role: "other"}) // the session continues
+		_, err := all[8].campaign(t.Context(), CandidateConfig{Role: "other"}) // the session continues
 		if err != nil {
 			t.Error(err)
 		}
@@ -353,7 +353,7 @@ func TestRenew_LateRenewalsCloseGates(t *testing.T) {
 		for i := range all {
 			clocks[i] = newClock()
 			all[i] = mustSession(t, c, SessionConfig{TTL: 9 * time.Second, Clock: clocks[i].now})
-			l, err := all[i].campaign(t.Context(), campaignParams{Role: fmt.Sprint("r", i)})
+			l, err := all[i].campaign(t.Context(), CandidateConfig{Role: fmt.Sprint("r", i)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -499,6 +499,7 @@ func TestRenew_ConcurrencyIsBounded(t *testing.T) {
 			return nil
 		}
 		c := fc.client("n1")
+		defer time.Sleep(50 * time.Millisecond) // for requests in flight at the end
 		defer c.Close()
 		all := startSessions(t, c, 3*maxRenewRequests, 9*time.Second, 0)
 		time.Sleep(15 * time.Second)

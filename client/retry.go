@@ -28,11 +28,7 @@ type attempt struct {
 	start  time.Time
 	sent   atomic.Bool
 	cancel context.CancelFunc
-}
-
-type outcome struct {
-	t *attempt
-	a *response
+	a      *response // set when it has ended
 }
 
 // retrier makes the attempts of one call until a response is final or the context ends. It belongs to the caller's
@@ -47,7 +43,7 @@ type retrier struct {
 	q   *call
 	ctx context.Context
 
-	results       chan outcome
+	results       chan *attempt
 	outstanding   []*attempt
 	tried         map[string]int
 	attempts      int
@@ -74,7 +70,7 @@ func (c *Client) do(ctx context.Context, q *call) (*response, error) {
 	defer cancel()
 	r := &retrier{
 		c: c, q: q, ctx: ctx, tried: map[string]int{}, limit: firstAttemptTimeout,
-		results: make(chan outcome, maxOutstanding),
+		results: make(chan *attempt, maxOutstanding),
 	}
 	if q.retryClass == nonIdempotentWrite {
 		r.limit = maxAttemptTimeout * 4 // a shorter timeout would only make the outcome unknown
@@ -100,16 +96,17 @@ func (r *retrier) run() (*response, error) {
 	for {
 		timer.Reset(r.timeToNextAction())
 		select {
-		case o := <-r.results:
-			if done, err := r.handleResult(o); done {
-				return o.a, err
+		case t := <-r.results:
+			if done, err := r.handleResult(t); done {
+				return t.a, err
 			}
 		case <-timer.C:
 			r.tick(time.Now())
 		case <-r.leader:
 			r.onLeaderChange(time.Now())
 		case t := <-r.lostAttempts:
-			r.retryElsewhere(t, time.Now())
+			r.c.nodes.markDown(t.node, time.Now())
+			r.launch(r.pick()) // beside the silent one
 		case <-r.ctx.Done():
 			return r.waitCancelled()
 		}
@@ -128,13 +125,7 @@ func (r *retrier) inUse(node string) bool {
 	return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node == node })
 }
 
-func (r *retrier) pick() string {
-	leader := ""
-	if r.q.retryClass != localRead {
-		leader, _ = r.c.finder.leader()
-	}
-	return r.c.nodes.pick(time.Now(), leader, r.tried, r.inUse)
-}
+func (r *retrier) pick() string { return r.c.pick(r.q, r.tried, r.inUse) }
 
 // launch starts an attempt at a node. If maxInFlight attempts are in progress, it cancels the oldest.
 func (r *retrier) launch(node string) {
@@ -154,9 +145,14 @@ func (r *retrier) launch(node string) {
 	switch {
 	case r.q.retryClass == nonIdempotentWrite:
 		r.hedgeAt = time.Time{}
-	case r.lostAttempts != nil:
+	case r.lostAttempts != nil: // a silent long poll stays while its node responds and knows a leader
 		r.hedgeAt = now.Add(checkInterval)
-		r.monitorNode(ctx, t)
+		c, lost := r.c, r.lostAttempts
+		c.spawn(func() {
+			if c.pollNode(ctx, node, new(atomicTime)) {
+				lost <- t
+			}
+		})
 	default:
 		r.hedgeAt = now.Add(r.c.cfg.HedgeAfter*7/8 + rand.N(r.c.cfg.HedgeAfter/4+1))
 	}
@@ -165,13 +161,14 @@ func (r *retrier) launch(node string) {
 		sent = &t.sent
 	}
 	results := r.results
-	ok := r.c.spawn(func() {
+	if !r.c.spawn(func() {
 		defer cancel()
-		results <- outcome{t, r.c.doAttempt(ctx, r.q, node, sent)}
-	})
-	if !ok {
+		t.a = r.c.doAttempt(ctx, r.q, node, sent)
+		results <- t
+	}) {
 		cancel()
-		results <- outcome{t, &response{node: node, err: ErrClosed}}
+		t.a = &response{node: node, err: ErrClosed}
+		results <- t
 	}
 }
 
@@ -186,31 +183,31 @@ func (r *retrier) deadlineTooClose() bool {
 }
 
 // handleResult processes the result of an attempt. done reports that the call ends with err.
-func (r *retrier) handleResult(o outcome) (done bool, err error) {
-	r.remove(o.t)
-	if o.a.err != nil && r.ctx.Err() != nil {
-		r.mayHaveApplied = r.mayHaveApplied || o.a.sent
+func (r *retrier) handleResult(t *attempt) (done bool, err error) {
+	r.remove(t)
+	if t.a.err != nil && r.ctx.Err() != nil {
+		r.mayHaveApplied = r.mayHaveApplied || t.a.sent
 		return false, nil // run sees that the context ended
 	}
-	v := classify(r.q, o.a)
-	r.updateNodes(o, v)
+	v := classify(r.q, t.a)
+	r.updateNodes(t, v)
 	switch {
 	case v.err == nil:
 		return true, nil
 	case v.retryable, v.notNorthStar && r.c.nodes.hasUntried(time.Now(), r.tried, r.inUse):
 		r.mayHaveApplied = r.mayHaveApplied || (v.mayHaveApplied && r.q.retryClass.write())
-		if o.a.err == nil {
-			r.maxQueueTime = max(r.maxQueueTime, time.Since(o.t.start))
+		if t.a.err == nil {
+			r.maxQueueTime = max(r.maxQueueTime, time.Since(t.start))
 		}
 		if !v.noResponse || r.last == nil || r.lastNoResponse { // a node's response is more specific than a missing one
-			r.last, r.lastNoResponse = r.q.failed(o.a, v.err), v.noResponse
+			r.last, r.lastNoResponse = r.q.failed(t.a, v.err), v.noResponse
 		}
 		r.scheduleRetry(v)
 		return false, nil
 	case r.q.retryClass.write() && (v.mayHaveApplied || (!v.final && r.outcomeUncertain())):
 		return true, r.q.unknown(v.err)
 	}
-	return true, r.q.failed(o.a, v.err)
+	return true, r.q.failed(t.a, v.err)
 }
 
 func (r *retrier) remove(t *attempt) {
@@ -224,18 +221,18 @@ func (r *retrier) outcomeUncertain() bool {
 }
 
 // updateNodes records in the client's shared state what an attempt showed about its node.
-func (r *retrier) updateNodes(o outcome, v classification) {
+func (r *retrier) updateNodes(t *attempt, v classification) {
 	now := time.Now()
 	switch {
 	case v.notNorthStar:
-		r.c.nodes.markDown(o.t.node, now)
+		r.c.nodes.markDown(t.node, now)
 	case !v.noResponse:
-		r.c.nodes.markUp(o.t.node)
-	case errors.Is(o.a.err, context.DeadlineExceeded):
+		r.c.nodes.markUp(t.node)
+	case errors.Is(t.a.err, context.DeadlineExceeded):
 		r.limit = min(2*r.limit, maxAttemptTimeout) // the node may be slow, not down
-	case !errors.Is(o.a.err, context.Canceled):
-		r.c.nodes.markDown(o.t.node, now)
-		r.c.finder.markSuspect(o.t.node, now)
+	case !errors.Is(t.a.err, context.Canceled):
+		r.c.nodes.markDown(t.node, now)
+		r.c.finder.markSuspect(t.node, now)
 	}
 	if v.leader != "" {
 		r.c.nodes.add(v.leader)
@@ -255,19 +252,14 @@ func (r *retrier) scheduleRetry(v classification) {
 		r.launch(r.pick())
 		return
 	}
-	if leader, ok := r.redirectTarget(v); ok && r.tried[leader] == 0 {
-		r.launch(leader)
-		return
+	if v.leader != "" {
+		if leader, ok := r.c.nodes.add(v.leader); ok && r.tried[leader] == 0 {
+			r.launch(leader)
+			return
+		}
 	}
 	r.retryAt = now.Add(backoff(r.backoffRounds, v.wait))
 	r.backoffRounds++
-}
-
-func (r *retrier) redirectTarget(v classification) (string, bool) {
-	if v.leader == "" {
-		return "", false
-	}
-	return r.c.nodes.add(v.leader)
 }
 
 // timeToNextAction returns the time until the earliest planned action.
@@ -303,18 +295,17 @@ func (r *retrier) tick(now time.Time) {
 // waitCancelled ends a call whose context has ended. It waits at most cancelWait for the cancelled attempts, to
 // learn which of them were sent. One of them may even have succeeded.
 func (r *retrier) waitCancelled() (*response, error) {
-	timer := time.NewTimer(cancelWait)
-	defer timer.Stop()
+	tooLate := time.After(cancelWait)
 	for len(r.outstanding) > 0 {
 		select {
-		case o := <-r.results:
-			r.remove(o.t)
-			v := classify(r.q, o.a)
+		case t := <-r.results:
+			r.remove(t)
+			v := classify(r.q, t.a)
 			if v.err == nil || v.final {
-				return o.a, v.err
+				return t.a, v.err
 			}
 			r.mayHaveApplied = r.mayHaveApplied || v.mayHaveApplied
-		case <-timer.C:
+		case <-tooLate:
 			return nil, r.deadlineError()
 		}
 	}
@@ -327,9 +318,9 @@ func (r *retrier) deadlineError() error {
 	err := context.Cause(r.ctx)
 	if r.q.retryClass.write() && r.outcomeUncertain() {
 		if r.last != nil {
-			err = &interruptedError{op: r.q.op, ctx: err, last: r.last}
+			err = interrupted(r.q.op, err, r.last)
 		}
 		return r.q.unknown(err)
 	}
-	return &interruptedError{op: r.q.op, ctx: err, last: r.last}
+	return interrupted(r.q.op, err, r.last)
 }

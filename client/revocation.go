@@ -21,15 +21,6 @@ type roleStatus struct {
 	ackedToken uint64      // revocations up to this token are acknowledged: these tokens start no tenure
 }
 
-// trackCampaign records that the session campaigns for a role.
-func (s *Session) trackCampaign(role string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.roles[role] == nil {
-		s.roles[role] = &roleStatus{}
-	}
-}
-
 // errRevokedBeforeStart is the error if a role was revoked before its tenure started.
 var errRevokedBeforeStart = fmt.Errorf("%w before the tenure started", ErrRoleLost)
 

@@ -23,7 +23,7 @@ func (fc *fakeCluster) next(t *testing.T) (elected <-chan time.Time, done func()
 	var waiting sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting.Go(func() {
-		if _, err := s.campaign(ctx, campaignParams{Role: "r"}); err == nil {
+		if _, err := s.campaign(ctx, CandidateConfig{Role: "r"}); err == nil {
 			at <- time.Now()
 		}
 	})
@@ -171,7 +171,7 @@ func TestRevocation_BeforeTenureStarts(t *testing.T) {
 		cut = false
 		mu.Unlock()
 		s := mustSession(t, c, SessionConfig{})
-		next, err := s.campaign(t.Context(), campaignParams{Role: "r"})
+		next, err := s.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,9 +58,8 @@ func (cfg SessionConfig) check() (SessionConfig, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// Session proves to the cluster that this process is alive. It renews itself through any node until it is closed or
-// has ended. What it holds (roles, keys, the registration of a node) ends with it. Its methods are safe for
-// concurrent use.
+// Session proves to the cluster that this process is alive. It renews itself until it is closed or has ended. What it
+// holds (roles, keys, the registration of a node) ends with it. Its methods are safe for concurrent use.
 type Session struct {
 	c        *Client
 	cfg      SessionConfig

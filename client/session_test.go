@@ -63,7 +63,7 @@ func TestSession_SurvivesNodeFailures(t *testing.T) {
 					c := fc.client("n1", "n2", "n3")
 					defer c.Close()
 					s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second, Attach: attach})
-					l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
+					l, err := s.campaign(t.Context(), CandidateConfig{Role: "r"})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -95,7 +95,7 @@ func TestSession_SurvivesUnresponsiveCluster(t *testing.T) {
 		c := fc.client(names...)
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second})
-		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
+		l, err := s.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestSession_DoneWhenLost(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{TTL: 3 * time.Second})
-		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
+		l, err := s.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestSession_DoneWhenLost(t *testing.T) {
 			!errors.Is(l.Cause(), ErrNotLeader) || s.ValidFor() != 0 || l.ValidFor() != 0 {
 			t.Errorf("%v, %v", s.Err(), l.Cause())
 		}
-		if _, err := s.campaign(t.Context(), campaignParams{Role: "r"}); !errors.Is(err, ErrSessionEnded) {
+		if _, err := s.campaign(t.Context(), CandidateConfig{Role: "r"}); !errors.Is(err, ErrSessionEnded) {
 			t.Error(err)
 		}
 	}, "n1")
@@ -174,7 +174,7 @@ func TestSession_PartitionedProcess(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		s := mustSession(t, c, SessionConfig{TTL: 2 * time.Second})
-		l, err := s.campaign(t.Context(), campaignParams{Role: "r"})
+		l, err := s.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestSession_PartitionedProcess(t *testing.T) {
 			t.Errorf("%v, %v", l.Cause(), s.Err())
 		}
 		fc.elect("n1")
-		again, err := s.campaign(t.Context(), campaignParams{Role: "r"})
+		again, err := s.campaign(t.Context(), CandidateConfig{Role: "r"})
 		if err != nil || again.Token != l.Token || again.ValidFor() == 0 || l.ValidFor() != 0 {
 			t.Fatalf("%+v, %v: want the same tenure, proven again", again, err)
 		}

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
@@ -46,25 +49,18 @@ func (s *stream) close() {
 // last. openTimeout bounds only the opening; the error is that of the last attempt.
 func (c *Client) open(ctx context.Context, q *call, avoid string, openTimeout time.Duration) (*stream, error) {
 	deadline := time.Now().Add(openTimeout)
-	tried := map[string]int{}
-	if avoid != "" {
-		tried[avoid] = 1
-	}
+	tried := map[string]int{avoid: 1}
 	limit := minOpenTimeout
 	noneBusy := func(string) bool { return false }
 	for round := 0; ; {
-		leader := ""
-		if q.retryClass != localRead {
-			leader, _ = c.finder.leader()
-		}
-		node := c.nodes.pick(time.Now(), leader, tried, noneBusy)
+		node := c.pick(q, tried, noneBusy)
 		tried[node]++
 		s, v := c.openAt(ctx, q, node, limit)
 		if v.err == nil {
 			return s, nil
 		}
 		if ctx.Err() != nil {
-			return nil, &interruptedError{op: q.op, ctx: context.Cause(ctx), last: v.err}
+			return nil, interrupted(q.op, context.Cause(ctx), v.err)
 		}
 		elsewhere := v.notNorthStar && c.nodes.hasUntried(time.Now(), tried, noneBusy)
 		if (!v.retryable && !elsewhere) || time.Now().After(deadline) {
@@ -77,7 +73,7 @@ func (c *Client) open(ctx context.Context, q *call, avoid string, openTimeout ti
 			continue
 		}
 		if err := pause(ctx, backoff(round, v.wait)); err != nil {
-			return nil, &interruptedError{op: q.op, ctx: err, last: v.err}
+			return nil, interrupted(q.op, err, v.err)
 		}
 		round++
 	}
@@ -124,47 +120,62 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle
 			return err
 		}
 		openTimeout, avoid = time.Duration(1<<62), s.node
-		received, done, err := c.readEvents(s, q, handle)
+		received, done, err := c.followStream(s, q, handle)
 		if done {
 			return err
 		}
 		if ctx.Err() != nil || c.ctx.Err() != nil {
-			return &interruptedError{op: q.op, ctx: cmp.Or(context.Cause(ctx), context.Cause(c.ctx)), last: err}
+			return interrupted(q.op, cmp.Or(context.Cause(ctx), context.Cause(c.ctx)), err)
 		}
 		if received {
 			failures = 0
 		}
 		if err := pause(ctx, backoff(failures, 0)); err != nil {
-			return &interruptedError{op: q.op, ctx: err}
+			return interrupted(q.op, err, nil)
 		}
 		failures++
 	}
 }
 
-// readEvents passes the events of one stream to handle. done reports that the stream must not be resumed; received,
-// that at least one event arrived.
-func (c *Client) readEvents(s *stream, q *call, handle func(event) (bool, error)) (received, done bool, err error) {
-	var lastActivity atomicTime
-	lastActivity.set(time.Now())
+// followStream is readEvents for a stream whose node is watched: an open connection does not show that the node is
+// hung or has lost its leader.
+func (c *Client) followStream(s *stream, q *call, handle func(event) (bool, error)) (received, done bool, err error) {
 	defer s.close()
-	if !c.spawn(func() { c.monitorStream(s, &lastActivity) }) {
+	var lastEvent atomicTime
+	lastEvent.set(time.Now())
+	if !c.spawn(func() {
+		if c.pollNode(s.ctx, s.node, &lastEvent) {
+			c.nodes.markDown(s.node, time.Now())
+			s.cancel(errNodeUnresponsive)
+		}
+	}) {
 		return false, true, ErrClosed
 	}
-	events := newEventReader(s.res.Body)
+	return c.readEvents(s, q.op, s.res.Body, func(e event) (bool, error) {
+		lastEvent.set(time.Now())
+		return handle(e)
+	})
+}
+
+// readEvents passes the events of one stream to handle. done reports that the stream must not be resumed; received,
+// that at least one event arrived.
+func (c *Client) readEvents(
+	s *stream, op string, from io.Reader, handle func(event) (bool, error),
+) (received, done bool, err error) {
+	events := newEventReader(from)
 	for {
 		e, err := events.next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) && s.ctx.Err() == nil {
 				c.nodes.markDown(s.node, time.Now())
 			}
-			return received, errors.Is(err, errEventTooLarge), fmt.Errorf("%s: %s: %w", q.op, s.node, err)
+			return received, errors.Is(err, errEventTooLarge), fmt.Errorf("%s: %s: %w", op, s.node, err)
 		}
-		lastActivity.set(time.Now())
 		switch e.name {
 		case apiv1.EventDraining:
 			return received, false, nil
 		case apiv1.EventError:
-			err, retry := streamError(q.op, s.node, e.data)
+			err, retry := streamError(op, s.node, e.data)
 			return received, !retry, err
 		}
 		received = true
@@ -180,19 +191,8 @@ func streamError(op, node string, data []byte) (err error, retry bool) {
 	if json.Unmarshal(data, &p) != nil || p.Code == 0 {
 		return fmt.Errorf("%s: %s closed the stream with an unreadable error", op, node), true
 	}
-	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, &response{})}
+	e := &Error{Op: op, Endpoint: node, Retry: p.Retryable, Problem: problemError(p, nil)}
 	return e, p.Retryable && e.Problem.Code != cluster.CodeHistoryCompacted
-}
-
-// monitorStream ends a stream whose node is hung or has lost its leader, which an open connection does not show.
-func (c *Client) monitorStream(s *stream, lastActivity *atomicTime) {
-	if !c.pollNode(s.ctx, s.node, lastActivity) {
-		return
-	}
-	if s.ctx.Err() == nil {
-		c.nodes.markDown(s.node, time.Now())
-	}
-	s.cancel(errNodeUnresponsive)
 }
 
 // pollNode polls a node while it is silent. It returns true after maxFailedChecks polls in a row without a response
@@ -220,10 +220,8 @@ func (c *Client) pollNode(ctx context.Context, node string, lastActivity *atomic
 
 // pause waits for d. If ctx ends first, it returns the cause.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -244,4 +242,83 @@ func (p *progressReader) Read(b []byte) (int, error) {
 		p.idle.Reset(stallTimeout)
 	}
 	return n, err
+}
+
+// maxEventBytes is the maximum size of one server-sent event: a value of 1 MiB in base64, its key, and some margin.
+const maxEventBytes = 4 << 20
+
+var errEventTooLarge = errors.New("event is too large")
+
+// event is one server-sent event. id is that of the latest event that had one.
+type event struct {
+	id, name string
+	data     []byte
+}
+
+// eventReader decodes a stream of server-sent events in bounded memory.
+type eventReader struct {
+	lines *bufio.Scanner
+	id    string
+}
+
+func newEventReader(r io.Reader) *eventReader {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 32<<10), maxEventBytes)
+	return &eventReader{lines: lines}
+}
+
+// next returns the next event that has data. It skips comments and empty events, and drops an incomplete last
+// event.
+func (s *eventReader) next() (event, error) {
+	e := event{}
+	size := 0
+	hasData := false
+	for s.lines.Scan() {
+		line := s.lines.Bytes()
+		if size += len(line); size > maxEventBytes {
+			return event{}, errEventTooLarge
+		}
+		if len(line) == 0 {
+			if hasData {
+				e.id = s.id
+				return e, nil
+			}
+			e, size = event{}, 0
+			continue
+		}
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "id":
+			s.id = string(value)
+		case "event":
+			e.name = string(value)
+		case "data":
+			if hasData {
+				e.data = append(e.data, '\n')
+			}
+			e.data = append(e.data, value...)
+			hasData = true
+		}
+	}
+	if err := s.lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return event{}, errEventTooLarge
+	} else if err != nil {
+		return event{}, err
+	}
+	return event{}, io.EOF
+}
+
+// atomicTime is a point in time that goroutines share. It keeps the monotonic reading, so changes of the wall clock
+// have no effect.
+type atomicTime struct{ at atomic.Pointer[time.Time] }
+
+func (m *atomicTime) set(t time.Time) { m.at.Store(&t) }
+
+// since returns how long the stored time is before t; the maximum if it was never set.
+func (m *atomicTime) since(t time.Time) time.Duration {
+	if at := m.at.Load(); at != nil {
+		return t.Sub(*at)
+	}
+	return math.MaxInt64
 }

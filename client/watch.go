@@ -40,19 +40,19 @@ func (c *Client) Watch(ctx context.Context, prefix string, opts WatchOptions) it
 	})
 }
 
-// watch sends q and yields the parsed events, each once and in order of revision, as Watch describes.
+// watch sends q and yields the events, each once and in order of revision, as Watch describes. parse returns the
+// change and its revision.
 func watch[T any](
-	ctx context.Context, c *Client, q *call, opts WatchOptions, parse func(event) (change T, revision uint64,
-		err error),
+	ctx context.Context, c *Client, q *call, opts WatchOptions, parse func(event) (T, uint64, error),
 ) iter.Seq2[T, error] {
 	q.retryClass, q.method = localRead, http.MethodGet
 	return func(yield func(T, error) bool) {
+		var none T
 		since := opts.Since
 		if opts.FromNow {
 			// With a revision, "now" survives a node that fails before the first change.
 			page, err := c.ListPage(ctx, q.query.Get("prefix"), ListOptions{Limit: 1})
 			if err != nil {
-				var none T
 				yield(none, err)
 				return
 			}
@@ -71,7 +71,6 @@ func watch[T any](
 			return !yield(ch, nil), nil
 		})
 		if err != nil {
-			var none T
 			yield(none, err)
 		}
 	}
@@ -92,9 +91,8 @@ func changeOf(e event) (Change, error) {
 }
 
 // FollowEvents yields the nodes' events while ctx lasts. It starts after since, the Seq of an event; "" starts now.
-// kind, if not empty, selects one event type. A node remembers only the events of its current process. If that node
-// fails, FollowEvents continues with new events. ErrCompacted: since belongs to an ended process, or is no longer
-// kept.
+// kind, if not empty, selects one event type. A node remembers only the events of its current process. If it fails,
+// FollowEvents continues with new events. ErrCompacted: since belongs to an ended process, or is no longer kept.
 func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2[apiv1.Event, error] {
 	q := &call{
 		op: "events", retryClass: localRead, method: http.MethodGet, path: apiv1.PathEvents,
@@ -127,4 +125,76 @@ func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2
 			since = ""
 		}
 	}
+}
+
+// Observe yields the current holder of a role, then each change, once and in order, until ctx ends with its error. It
+// survives the failure of nodes. After a gap longer than the kept history, it continues with the holder at that time.
+func (c *Client) Observe(ctx context.Context, role string) iter.Seq2[Holder, error] {
+	return func(yield func(Holder, error) bool) {
+		var last Holder
+		reported := false
+		for n := 0; ; n++ {
+			now, revision, err := c.holder(ctx, role)
+			if err == nil {
+				if !reported || now.Token != last.Token {
+					last, reported = now, true
+					if !yield(now, nil) {
+						return
+					}
+				}
+				for ch, broken := range c.WatchRole(ctx, role, WatchOptions{Since: revision}) {
+					if err = broken; err != nil {
+						break
+					}
+					if last = holderAfter(ch, role); !yield(last, nil) {
+						return
+					}
+				}
+			}
+			if ctx.Err() != nil || c.ctx.Err() != nil || isPermanent(err) {
+				yield(Holder{}, err)
+				return
+			}
+			if e := pause(ctx, backoff(n, 0)); e != nil {
+				yield(Holder{}, interrupted("observe role "+role, e, err))
+				return
+			}
+		}
+	}
+}
+
+func holderAfter(ch RoleChange, role string) Holder {
+	if !ch.Elected {
+		return Holder{Role: role, Cause: ch.Cause}
+	}
+	return Holder{
+		Role: role, Name: ch.Holder, Session: ch.SessionID, Token: ch.Token, Value: ch.Value,
+		AcquiredAt: ch.AcquiredAt,
+	}
+}
+
+// holder returns the holder of a role, and the revision of that state.
+func (c *Client) holder(ctx context.Context, role string) (Holder, uint64, error) {
+	a, err := c.do(ctx, &call{op: "role " + role, method: http.MethodGet, path: rolePath(role), hasTimeoutParam: true})
+	vacant := errors.Is(err, ErrNotFound) && a != nil
+	if err != nil && !vacant {
+		return Holder{}, 0, err
+	}
+	revision, err := strconv.ParseUint(a.header.Get(apiv1.HeaderRevision), 10, 64)
+	if err != nil {
+		return Holder{}, 0, fmt.Errorf("role %s: response of %s: %w", role, a.node, err)
+	}
+	if vacant {
+		return Holder{Role: role}, revision, nil
+	}
+	r, err := decode[apiv1.Role](a, nil)
+	return holderOf(r), revision, err
+}
+
+func holderOf(r apiv1.Role) Holder {
+	h := Holder{Role: r.Role, Name: r.Holder, Session: r.SessionID, Token: r.Token, Value: r.Value}
+	if r.AcquiredAt != nil {
+		h.AcquiredAt = *r.AcquiredAt
+	}
+	return h
 }

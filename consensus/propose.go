@@ -99,8 +99,8 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	return n.admitVersion(cmd)
 }
 
-// admitVersion rejects a command that some member cannot read. If only the audit record needs the newer version, the
-// command goes without it: an upgrade must not prevent writes.
+// admitVersion rejects a command that some member cannot read. If only the audit record or the owner of a new session
+// needs the newer version, the command goes without it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	need := cmd.MinVersion()
 	if need <= 1 {
@@ -112,6 +112,10 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 		if n.deps.Hooks.Unaudited != nil {
 			n.deps.Hooks.Unaudited()
 		}
+		need = cmd.MinVersion()
+	}
+	if need > reads {
+		cmd.DropOwner()
 		need = cmd.MinVersion()
 	}
 	if need > reads {

@@ -130,12 +130,12 @@ func TestExternalLock(t *testing.T) {
 func TestExternalLockRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lockedBuffer
-		x := &externalLock{log: hclog.New(&hclog.LoggerOptions{Output: &logged})}
+		log := hclog.New(&hclog.LoggerOptions{Output: &logged})
 		ctx, cancel := context.WithTimeout(t.Context(), 3*lockRetryDelay/2)
 		defer cancel()
 		for _, want := range []time.Duration{lockRetryDelay, lockRetryDelay / 2, 0} {
 			began := time.Now()
-			x.wait(ctx, errors.New("refused"))
+			awaitLockRetry(ctx, log, errors.New("refused"))
 			if took := time.Since(began); took != want {
 				t.Errorf("it waits %v, want %v", took, want)
 			}

@@ -150,7 +150,7 @@ func TestBackupOfTheBuildBefore(t *testing.T) {
 	n := newCluster(t, 1, nil)[0]
 	n.start()
 	leader(t, []*testNode{n})
-	url := "http://" + n.HTTPAddr()
+	url := "http://" + n.httpAddr
 	backup := unzip(t, "backup.snapshot.gz")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/admin/snapshot/restore", backup)
 	if err != nil {

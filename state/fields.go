@@ -2,10 +2,8 @@ package state
 
 import "northstar/cluster"
 
-// The fields of every record in the log and in snapshots. A number is never reused for another field. A new field
-// must not change the effect of a command, because older builds skip it; for other fields see Command.MinVersion.
-//
-// The numbers of a payload's fields start at 16.
+// The fields of every record in the log and in snapshots. A number is never reused. A new field must not change the
+// effect of a command, because older builds skip it: see Command.MinVersion. A payload's fields start at 16.
 
 // fields declares the common fields of a command and the fields of its payload.
 func (cmd *Command) fields(c *codec) {
@@ -120,6 +118,7 @@ func (p *SessionCreate) fields(c *codec) {
 	text(c, 17, &p.Name)
 	number(c, 18, &p.TTL)
 	textMap(c, 19, 1, &p.Meta)
+	text(c, 20, &p.Owner)
 }
 
 func (p *SessionEnd) fields(c *codec) {
@@ -314,6 +313,7 @@ func (s *Session) fields(c *codec) {
 	number(c, 3, &s.TTL)
 	textMap(c, 4, 1, &s.Meta)
 	number(c, 5, &s.CreatedAt)
+	text(c, 6, &s.Owner)
 }
 
 func (r *Role) fields(c *codec) {

@@ -118,6 +118,9 @@ func filledCommand(kind Kind, version uint32) Command {
 	if p := c.RoleRelease; p != nil && version < revocationVersion {
 		p.Token = 0
 	}
+	if p := c.SessionCreate; p != nil && version < ownerVersion {
+		p.Owner = ""
+	}
 	if p := c.Recovery; p != nil {
 		p.LockDelay = p.LockDelay && version >= lockDelayVersion
 	}
@@ -131,7 +134,7 @@ func goldenCommands() (names []string, cmds []Command) {
 		payload := reflect.ValueOf(&zero).Elem().FieldByName(payloadFields[kind])
 		payload.Set(reflect.New(payload.Type().Elem()))
 		names, cmds = append(names, fmt.Sprintf("kind %d zero", kind)), append(cmds, zero)
-		for version := uint32(1); version <= 4; version++ {
+		for version := uint32(1); version <= 5; version++ {
 			if c := filledCommand(kind, version); c.MinVersion() == version {
 				names, cmds = append(names, fmt.Sprintf("kind %d version %d", kind, version)), append(cmds, c)
 			}

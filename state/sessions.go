@@ -18,6 +18,7 @@ const (
 	MaxSessionTTL  = 24 * time.Hour
 	MaxSessionName = 256  // bytes
 	MaxSessionMeta = 4096 // bytes of all names and values
+	MaxOwner       = 256  // bytes of Session.Owner
 	MaxSessionsEnd = 1000 // sessions that one command ends
 )
 
@@ -29,6 +30,8 @@ type Session struct {
 	TTL       time.Duration
 	Meta      map[string]string // must not be changed
 	CreatedAt int64             // Unix nanoseconds
+	// Owner is the identity that made the session, such as "client alice". "": unknown, made before ownerVersion.
+	Owner string
 }
 
 // Renewed is the outcome of renewing sessions.
@@ -61,13 +64,13 @@ const (
 
 func (c Cause) involuntary() bool { return c == CauseExpired || c == CauseDisconnected }
 
-// SessionCreate starts a session, which Result.Session returns. The ID begins with the revision of its creation, so
-// IDs sort by age and are unique.
+// SessionCreate starts a session. Its ID begins with the revision of its creation: unique, and sorted by age.
 type SessionCreate struct {
 	Nonce string // random, of a-z and 0-9; makes the ID hard to guess
 	Name  string
 	TTL   time.Duration // whole milliseconds
 	Meta  map[string]string
+	Owner string // Session.Owner
 }
 
 // SessionEnd ends sessions and releases all that they own. It is CodeSessionEnded if none of them exists.
@@ -83,7 +86,9 @@ func (v *View) Session(id string) (*Session, bool) { return v.sessions.Get([]byt
 func (v *View) Sessions() int { return v.sessions.Len() }
 
 // SessionsAfter yields the sessions with an ID greater than after, oldest first.
-func (v *View) SessionsAfter(after string) iter.Seq[*Session] { return valuesAfter(v.sessions, after) }
+func (v *View) SessionsAfter(after string) iter.Seq[*Session] {
+	return values(v.sessions.Root(), after)
+}
 
 var noncePattern = regexp.MustCompile(`^[a-z0-9]{8,32}$`)
 
@@ -92,7 +97,8 @@ func (p *SessionCreate) check() *cluster.Error {
 		return badRequest("nonce: must be 8 to 32 of a-z and 0-9")
 	}
 	return firstError(checkUTF8("name", p.Name, MaxSessionName),
-		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta))
+		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta),
+		checkUTF8("owner", p.Owner, MaxOwner))
 }
 
 // checkMillis checks a duration of whole milliseconds.
@@ -139,7 +145,7 @@ func (p *SessionCreate) apply(w *txn) Result {
 	w.revision++
 	s := &Session{
 		ID: fmt.Sprintf("%014x%s", w.revision, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
-		CreatedAt: w.now,
+		CreatedAt: w.now, Owner: p.Owner,
 	}
 	if s.Name == "" {
 		s.Name = s.ID
@@ -148,8 +154,7 @@ func (p *SessionCreate) apply(w *txn) Result {
 	return Result{Revision: w.revision, Created: true, Session: s}
 }
 
-// apply ends all sessions of the command before it releases anything. Otherwise one of them could be elected to a role
-// that another one releases.
+// apply ends all sessions before it releases anything: none of them may be elected to a role of another.
 func (p *SessionEnd) apply(w *txn) Result {
 	var ended []string
 	for _, id := range p.IDs {

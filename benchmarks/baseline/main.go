@@ -1,6 +1,5 @@
-// Command baseline is the yardstick: hashicorp/raft with raft-boltdb and the
-// library's default options behind the smallest HTTP handler that can be
-// measured. It has none of NorthStar's guards.
+// Command baseline is the yardstick: hashicorp/raft with raft-boltdb and the library's default options behind the
+// smallest HTTP handler that can be measured. It has none of NorthStar's guards.
 package main
 
 import (
@@ -10,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -38,13 +36,6 @@ func (f *fsm) Apply(l *raft.Log) any {
 	f.data[string(key)] = value
 	f.mu.Unlock()
 	return nil
-}
-
-func (f *fsm) get(key string) ([]byte, bool) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	v, ok := f.data[key]
-	return v, ok
 }
 
 // The measured runs end before a snapshot is due.
@@ -78,11 +69,7 @@ func serve(id, dir, raftAddr, httpAddr, cluster string, timeout time.Duration) e
 	if err != nil {
 		return err
 	}
-	addr, err := net.ResolveTCPAddr("tcp", raftAddr)
-	if err != nil {
-		return err
-	}
-	trans, err := raft.NewTCPTransport(raftAddr, addr, 3, 10*time.Second, io.Discard)
+	trans, err := raft.NewTCPTransport(raftAddr, nil, 3, 10*time.Second, io.Discard)
 	if err != nil {
 		return err
 	}
@@ -136,7 +123,9 @@ func handler(r *raft.Raft, f *fsm) http.Handler {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		v, ok := f.get(req.PathValue("key"))
+		f.mu.RLock()
+		v, ok := f.data[req.PathValue("key")]
+		f.mu.RUnlock()
 		if !ok {
 			http.NotFound(w, req)
 			return

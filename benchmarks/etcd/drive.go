@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,7 +21,7 @@ type driver struct {
 	endpoints []string
 	client    *clientv3.Client // for watches, requests and measurements
 	roles     *roles
-	leases    []lease
+	lost      atomic.Int64 // leases that have ended
 	endings   []func()
 }
 
@@ -51,7 +53,6 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 	if len(args) == 0 {
 		return "", errors.New("empty command")
 	}
-	took := func(t time.Duration, err error) (string, error) { return strconv.FormatInt(int64(t), 10), err }
 	switch args[0] {
 	case "leader":
 		return d.leader(ctx)
@@ -59,13 +60,8 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 		if err := d.openRoles(); err != nil {
 			return "", err
 		}
-		switch args[0] {
-		case "campaign":
-			return took(d.roles.campaign(ctx))
-		case "resign":
-			return took(d.roles.resign(ctx))
-		}
-		return took(d.roles.killed(ctx))
+		took, err := d.roles.round(ctx, args[0])
+		return strconv.FormatInt(int64(took), 10), err
 	}
 	numbers := make([]int, 2)
 	for i, a := range args[1:] {
@@ -78,13 +74,13 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 	ttl := time.Duration(numbers[1]) * time.Millisecond
 	switch args[0] {
 	case "keep": // N leases of TTL ms, on few streams
-		return "", d.keep(ctx, numbers[0], ttl)
+		return "", d.keep(ctx, keepStreams, numbers[0], ttl)
+	case "connect": // N clients with a lease of TTL ms each, kept over their own connection, at the leader
+		return "", d.keep(ctx, numbers[0], numbers[0], ttl)
 	case "lost":
-		return strconv.Itoa(d.lost()), nil
+		return strconv.Itoa(int(d.lost.Load())), nil
 	case "renew": // with N clients for so many ms
 		return d.renew(ctx, numbers[0], ttl)
-	case "connect": // N clients with a lease of TTL ms each, kept over their own connection, at the leader
-		return "", d.connect(ctx, numbers[0], ttl)
 	}
 	return "", fmt.Errorf("unknown command %q", args[0])
 }
@@ -108,10 +104,7 @@ func (d *driver) dial(endpoints ...string) (*clientv3.Client, error) {
 }
 
 func (d *driver) close() {
-	if d.roles != nil {
-		d.roles.close()
-	}
-	for _, end := range d.endings {
+	for _, end := range slices.Backward(d.endings) {
 		end()
 	}
 }
@@ -133,10 +126,8 @@ func (d *driver) leader(ctx context.Context) (string, error) {
 				return e, nil
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if wait(ctx, 20*time.Millisecond) != nil {
 			return "", fmt.Errorf("no leader: %w", last)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -1,21 +1,23 @@
-// Command etcd is what NorthStar is measured beside, in a module of its own so
-// that nothing else depends on it: an etcd server, and a client that does to etcd
-// what the benchmark does to NorthStar.
+// Command etcd is what NorthStar is measured beside, in a module of its own so that nothing else depends on it: an
+// etcd server, and a client that does to etcd what the benchmark does to NorthStar.
 //
 //	etcd serve --id n1 --data-dir DIR --peer-addr H:P --client-addr H:P --initial-cluster n1=H:P,…
 //	etcd drive --endpoints H:P,…    # one command a line on stdin, one answer a line on stdout
-//	etcd hold --endpoints H:P,… --role R --ttl 1s
+//	etcd hold --endpoints H:P,… --role R
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
 )
 
 func main() {
@@ -43,8 +45,6 @@ func run(ctx context.Context, args []string) error {
 		fs.StringVar(&s.peer, "peer-addr", "", "host:port for the other members")
 		fs.StringVar(&s.client, "client-addr", "", "host:port for clients")
 		fs.StringVar(&s.initial, "initial-cluster", "", "id=host:port of every member's peer address, comma-separated")
-		fs.DurationVar(&s.heartbeat, "heartbeat", 15*time.Millisecond, "between two heartbeats")
-		fs.DurationVar(&s.election, "election", 150*time.Millisecond, "election timeout")
 		if err := fs.Parse(args[1:]); err != nil {
 			return err
 		}
@@ -56,11 +56,51 @@ func run(ctx context.Context, args []string) error {
 		return drive(ctx, strings.Split(*endpoints, ","), os.Stdin, os.Stdout)
 	case "hold":
 		role := fs.String("role", "", "to campaign for")
-		ttl := fs.Duration("ttl", time.Second, "of the session; etcd takes whole seconds")
 		if err := fs.Parse(args[1:]); err != nil {
 			return err
 		}
-		return hold(ctx, strings.Split(*endpoints, ","), *role, *ttl, os.Stdin, os.Stdout)
+		return hold(ctx, strings.Split(*endpoints, ","), *role, os.Stdin, os.Stdout)
 	}
 	return fmt.Errorf("unknown command %q: %s", args[0], usage)
 }
+
+// server is one etcd member.
+type server struct{ id, dir, peer, client, initial string }
+
+// The timeouts of NorthStar's defaults, in ms.
+const heartbeat, election = 15, 150
+
+// run serves until ctx ends.
+func (s server) run(ctx context.Context) error {
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir = s.id, s.dir
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls(s.peer), urls(s.peer)
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls(s.client), urls(s.client)
+	var members []string
+	for _, m := range strings.Split(s.initial, ",") {
+		id, addr, ok := strings.Cut(m, "=")
+		if !ok {
+			return fmt.Errorf("initial-cluster: %q is not id=host:port", m)
+		}
+		addr, _, _ = strings.Cut(addr, "@") // the client address is of no use to etcd
+		members = append(members, id+"=http://"+addr)
+	}
+	cfg.InitialCluster = strings.Join(members, ",")
+	cfg.TickMs, cfg.ElectionMs = heartbeat, election
+	cfg.LogLevel = "warn"
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-e.Err():
+		return err
+	case <-e.Server.StopNotify():
+		return errors.New("etcd has stopped")
+	}
+}
+
+func urls(addr string) []url.URL { return []url.URL{{Scheme: "http", Host: addr}} }

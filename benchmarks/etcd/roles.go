@@ -42,71 +42,41 @@ func (d *driver) openRoles() error {
 		if *s, err = concurrency.NewSession(c, concurrency.WithTTL(10)); err != nil {
 			return err
 		}
+		d.endings = append(d.endings, func() { _ = (*s).Close() })
 	}
 	d.roles = r
 	return nil
 }
 
-func (r *roles) close() {
-	_ = r.first.Close()
-	_ = r.second.Close()
-}
-
-func (r *roles) name() string {
-	r.n++
-	return fmt.Sprintf("role-%d-%d", os.Getpid(), r.n)
-}
-
-// campaign returns how long a client takes to be elected when no other client campaigns.
-func (r *roles) campaign(ctx context.Context) (time.Duration, error) {
+// round measures one thing: how long a client takes to be elected when no other client campaigns, or from an end of a
+// tenure until the next one in the queue knows that it is elected.
+func (r *roles) round(ctx context.Context, measure string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, roundLimit)
 	defer cancel()
-	e := concurrency.NewElection(r.first, r.name())
+	r.n++
+	name := fmt.Sprintf("role-%d-%d", os.Getpid(), r.n)
+	if measure == "killed" {
+		return r.killed(ctx, name)
+	}
+	e := concurrency.NewElection(r.first, name)
 	began := time.Now()
 	if err := e.Campaign(ctx, "value"); err != nil {
 		return 0, err
 	}
-	took := time.Since(began)
-	return took, e.Resign(ctx)
+	if measure == "campaign" {
+		took := time.Since(began)
+		return took, e.Resign(ctx)
+	}
+	return r.succeeds(ctx, name, 0, func() error { return e.Resign(ctx) })
 }
 
-// resign is how long it takes from a resignation until the next one in the queue
-// knows that it is elected.
-func (r *roles) resign(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, roundLimit)
-	defer cancel()
-	name := r.name()
-	holder, next := concurrency.NewElection(r.first, name), concurrency.NewElection(r.second, name)
-	if err := holder.Campaign(ctx, "value"); err != nil {
-		return 0, err
-	}
-	elected := r.stand(ctx, next)
-	if err := r.queued(ctx, name, 2); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	if err := holder.Resign(ctx); err != nil {
-		return 0, err
-	}
-	at, err := elected()
-	if err != nil {
-		return 0, err
-	}
-	return at.Sub(began), next.Resign(ctx)
-}
-
-// killed is how long it takes from the death of the holder's process until the
-// next one in the queue knows that it is elected.
-func (r *roles) killed(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, roundLimit)
-	defer cancel()
-	name := r.name()
+// killed has another process hold the election, and kills that.
+func (r *roles) killed(ctx context.Context, name string) (time.Duration, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
 	}
-	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name, "--ttl",
-		fmt.Sprint(smallestTTL, "s"))
+	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	said, err := cmd.StdoutPipe()
@@ -120,41 +90,37 @@ func (r *roles) killed(ctx context.Context) (time.Duration, error) {
 	if line, err := bufio.NewReader(said).ReadString('\n'); err != nil || line != "elected\n" {
 		return 0, fmt.Errorf("the holder said %q: %w", line, err)
 	}
+	// Not in step with its renewals, which come every third of its TTL.
+	return r.succeeds(ctx, name, rand.N(smallestTTL*time.Second/3), cmd.Process.Kill)
+}
+
+// succeeds is how long it takes from the holder's end, which comes a pause after the second client stands in the
+// queue, until that one knows that it is elected.
+func (r *roles) succeeds(ctx context.Context, name string, pause time.Duration, end func() error) (time.Duration,
+	error,
+) {
 	next := concurrency.NewElection(r.second, name)
-	elected := r.stand(ctx, next)
+	var at time.Time
+	elected := make(chan error, 1)
+	go func() { // ends with ctx at the latest
+		err := next.Campaign(ctx, "value")
+		at = time.Now()
+		elected <- err
+	}()
 	if err := r.queued(ctx, name, 2); err != nil {
 		return 0, err
 	}
-	// Not in step with its renewals, which come every third of its TTL.
-	if err := wait(ctx, rand.N(smallestTTL*time.Second/3)); err != nil {
+	if err := wait(ctx, pause); err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	if err := cmd.Process.Kill(); err != nil {
+	if err := end(); err != nil {
 		return 0, err
 	}
-	at, err := elected()
-	if err != nil {
+	if err := <-elected; err != nil {
 		return 0, err
 	}
 	return at.Sub(began), next.Resign(ctx)
-}
-
-// stand campaigns in the background; elected waits for the end of it.
-func (r *roles) stand(ctx context.Context, e *concurrency.Election) (elected func() (time.Time, error)) {
-	type outcome struct {
-		at  time.Time
-		err error
-	}
-	done := make(chan outcome, 1)
-	go func() { // ends with ctx at the latest
-		err := e.Campaign(ctx, "value")
-		done <- outcome{time.Now(), err}
-	}()
-	return func() (time.Time, error) {
-		o := <-done
-		return o.at, o.err
-	}
 }
 
 // queued waits until so many stand for an election.
@@ -174,13 +140,13 @@ func (r *roles) queued(ctx context.Context, name string, n int64) error {
 }
 
 // hold is the process that is killed: it holds a role until its input ends.
-func hold(ctx context.Context, endpoints []string, role string, ttl time.Duration, in io.Reader, out io.Writer) error {
+func hold(ctx context.Context, endpoints []string, role string, in io.Reader, out io.Writer) error {
 	c, err := clientv3.New(config(endpoints))
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	s, err := concurrency.NewSession(c, concurrency.WithTTL(int(ttl/time.Second)))
+	s, err := concurrency.NewSession(c, concurrency.WithTTL(smallestTTL))
 	if err != nil {
 		return err
 	}

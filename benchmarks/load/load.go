@@ -1,6 +1,5 @@
-// Package load is a closed-loop HTTP load generator: each client keeps exactly
-// one request outstanding. It shares the machine with the servers it measures,
-// so it speaks HTTP/1.1 by hand over one connection a client: a request is one
+// Package load is a closed-loop HTTP load generator: each client keeps exactly one request outstanding. It shares the
+// machine with the servers it measures, so it speaks HTTP/1.1 by hand over one connection a client: a request is one
 // prepared write, an answer one small parse.
 package load
 
@@ -8,13 +7,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Op makes the n-th request of one client.
@@ -26,86 +28,62 @@ type Op struct {
 
 // Result is what one run measured.
 type Result struct {
-	Clients  int
 	Done     int           // answers with the wanted status
 	Failed   int           // other answers, and broken connections
 	Elapsed  time.Duration // of the measured part
 	P50, P99 time.Duration
-	Max      time.Duration
 }
 
 // PerSecond is the rate of good answers.
 func (r Result) PerSecond() float64 { return float64(r.Done) / r.Elapsed.Seconds() }
 
-// Run sends op from so many clients to addr for the duration, after a warm-up
-// of a fifth of it that does not count.
+// Run sends op from so many clients to addr for the duration, after a warm-up of a fifth of it that does not count.
 func Run(ctx context.Context, addr string, clients int, d time.Duration, op Op) (Result, error) {
 	start := time.Now().Add(d / 5)
-	loops := make([]loop, clients)
-	for i := range loops {
-		c, err := Dial(ctx, addr)
-		if err != nil {
+	end := start.Add(d)
+	conns := make([]*Conn, clients)
+	for i := range conns {
+		var err error
+		if conns[i], err = Dial(ctx, addr); err != nil {
 			return Result{}, err
 		}
-		defer c.Close()
-		loops[i] = loop{conn: c, client: i, op: op, start: start, end: start.Add(d)}
+		defer conns[i].Close()
 	}
-	var running sync.WaitGroup
-	for i := range loops {
-		running.Go(func() { loops[i].run(ctx) })
+	took := make([][]time.Duration, clients)
+	var failed atomic.Int64
+	var running errgroup.Group
+	for i, conn := range conns {
+		running.Go(func() error {
+			latencies := make([]time.Duration, 0, 1<<16)
+			defer func() { took[i] = latencies }()
+			for n := 0; ctx.Err() == nil; n++ {
+				sent := time.Now()
+				if sent.After(end) {
+					return nil
+				}
+				status, err := conn.Do(op.Method, op.Path(i, n), op.Body)
+				switch latency := time.Since(sent); {
+				case err != nil:
+					return fmt.Errorf("client stopped: %w", err)
+				case sent.Before(start):
+				case status/100 == 2:
+					latencies = append(latencies, latency)
+				default:
+					failed.Add(1)
+				}
+			}
+			return nil
+		})
 	}
-	running.Wait()
-	res := Result{Clients: clients, Elapsed: d}
-	var all []time.Duration
-	for _, l := range loops {
-		all = append(all, l.latencies...)
-		res.Failed += l.failed
-		if l.err != nil {
-			return res, fmt.Errorf("client stopped: %w", l.err)
-		}
-	}
-	res.Done = len(all)
-	if len(all) == 0 {
-		return res, fmt.Errorf("no request of %d succeeded", res.Failed)
-	}
+	err := running.Wait()
+	all := slices.Concat(took...)
 	slices.Sort(all)
-	res.P50, res.P99, res.Max = Quantile(all, 0.50), Quantile(all, 0.99), all[len(all)-1]
-	return res, ctx.Err()
-}
-
-// loop is one client: it sends a request when the one before is answered.
-type loop struct {
-	conn       *Conn
-	client     int
-	op         Op
-	start, end time.Time // of what counts
-
-	latencies []time.Duration
-	failed    int
-	err       error
-}
-
-func (l *loop) run(ctx context.Context) {
-	l.latencies = make([]time.Duration, 0, 1<<16)
-	for n := 0; ; n++ {
-		sent := time.Now()
-		if sent.After(l.end) || ctx.Err() != nil {
-			return
-		}
-		status, err := l.conn.Do(l.op.Method, l.op.Path(l.client, n), l.op.Body)
-		took := time.Since(sent)
-		switch {
-		case err != nil:
-			l.failed++
-			l.err = err
-			return
-		case sent.Before(l.start):
-		case status/100 == 2:
-			l.latencies = append(l.latencies, took)
-		default:
-			l.failed++
-		}
+	res := Result{Done: len(all), Failed: int(failed.Load()), Elapsed: d}
+	res.P50, res.P99 = Quantile(all, 0.50), Quantile(all, 0.99)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("no request of %d succeeded", res.Failed)
 	}
+	return res, errors.Join(err, ctx.Err())
 }
 
 // Quantile of sorted durations.

@@ -36,9 +36,8 @@ const (
 	Unknown Outcome = "unknown"
 )
 
-// Op is one operation on one key. Every value written in a history is
-// different from all others, so that a value stands for one revision of its
-// key.
+// Op is one operation on one key. Every value written in a history is different from all others, so that a value
+// stands for one revision of its key.
 type Op struct {
 	Client     int
 	Kind       Kind
@@ -54,12 +53,11 @@ type Op struct {
 
 // String is the operation on one line.
 func (o Op) String() string {
-	s := fmt.Sprintf("%v..%v client %d %s %s", o.Begin, o.End, o.Client, o.Kind, o.Key)
-	if o.Kind != Get {
-		s += fmt.Sprintf(" := %q", o.Value)
-	} else {
-		s += fmt.Sprintf(" = %q", o.Value)
+	sign := ":="
+	if o.Kind == Get {
+		sign = "="
 	}
+	s := fmt.Sprintf("%v..%v client %d %s %s %s %q", o.Begin, o.End, o.Client, o.Kind, o.Key, sign, o.Value)
 	if o.Expect != "" {
 		s += fmt.Sprintf(" if %q", o.Expect)
 	}
@@ -88,8 +86,7 @@ func (h *History) Ops() []Op {
 	return ops
 }
 
-// noEnd is the end of an operation whose outcome is unknown: it may still
-// take effect.
+// noEnd is the end of an operation whose outcome is unknown: it may still take effect.
 const noEnd = int64(1) << 62
 
 // Linearizable checks each key's operations as those of one register. It returns the violations, and the number of keys
@@ -167,10 +164,7 @@ func until(ops []Op, end time.Duration) (known []Op) {
 // registerModel is the model of one key. Its state is the value, "" when absent.
 var registerModel = porcupine.Model{
 	Init: func() any { return "" },
-	Step: func(state, input, _ any) (bool, any) {
-		value, o := state.(string), input.(Op)
-		return applyOp(value, o)
-	},
+	Step: func(state, input, _ any) (bool, any) { return applyOp(state.(string), input.(Op)) },
 }
 
 // applyOp reports whether an operation can have had its outcome on a key with that value. It also returns the value

@@ -234,7 +234,7 @@ func (f *SLOReport) outside(failovers []FaultInterval, acks []time.Duration, fro
 	for _, o := range append(failovers, FaultInterval{From: to, To: to}) {
 		if end := min(o.From, to); end > from {
 			f.Total += end - from
-			for _, s := range writeGaps(acks, from, end) {
+			for _, s := range Outages(acks, from, end) {
 				f.Down += s.To - s.From
 				f.Silent = append(f.Silent, s)
 			}
@@ -244,21 +244,16 @@ func (f *SLOReport) outside(failovers []FaultInterval, acks []time.Duration, fro
 	}
 }
 
-// writeGaps returns the outages between two times: the periods without an acknowledgement of at least minOutage.
-func writeGaps(acks []time.Duration, from, to time.Duration) (down []FaultInterval) {
+// Outages returns the periods of at least 300 ms between two times without an acknowledgement. acks are sorted.
+func Outages(acks []time.Duration, from, to time.Duration) (down []FaultInterval) {
 	first, _ := slices.BinarySearch(acks, from)
-	for last := from; last < to; first++ {
-		next := to
-		if first < len(acks) {
-			next = min(to, acks[first])
-		}
+	end, _ := slices.BinarySearch(acks, to)
+	last := from
+	for _, next := range append(slices.Clone(acks[first:max(first, end)]), to) {
 		if next-last >= minOutage {
 			down = append(down, FaultInterval{From: last, To: next})
 		}
 		last = next
-		if first >= len(acks) {
-			break
-		}
 	}
 	return down
 }

@@ -1,14 +1,11 @@
-// Package mutants holds bugs: for each guard that matters a patch that takes it
-// away, and the scenario that has to show it. No program is built with them
-// but those that prove that the suite finds them.
+// Package mutants holds bugs: for each guard that matters a patch that takes it away, and the scenario that has to
+// show it. No program is built with them but those that prove that the suite finds them.
 package mutants
 
 import (
 	"embed"
 	"fmt"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,59 +26,11 @@ type Mutant struct {
 	Invariants []string // the invariants of which one must break
 	MaxSeeds   int      // seeds within which it must
 	Seed       uint64   // the first of these; with the sources of that day it was enough
-	hunks      []hunk
+	diff       string
 }
 
-// hunk is one change of a file: lines with a ' ', '-' or '+' before them.
-type hunk struct {
-	file  string
-	lines []string
-}
-
-// fuzz is how many lines of context may have changed on either side of a hunk.
-const fuzz = 3
-
-// edit returns the hunk without so many lines of context at each end.
-func (h hunk) edit(without int) overlay.Edit {
-	lines := h.lines
-	for range without {
-		if len(lines) > 0 && lines[0][0] == ' ' {
-			lines = lines[1:]
-		}
-		if n := len(lines); n > 0 && lines[n-1][0] == ' ' {
-			lines = lines[:n-1]
-		}
-	}
-	e := overlay.Edit{File: h.file}
-	for _, line := range lines {
-		if line[0] != '+' {
-			e.Old += line[1:]
-		}
-		if line[0] != '-' {
-			e.New += line[1:]
-		}
-	}
-	return e
-}
-
-// Edits fits the patch to the sources below root. It uses as much of the context
-// as the sources still have. It also returns edits that do not match: the code that
-// applies them reports the error.
-func (m Mutant) Edits(root string) (overlay.Set, error) {
-	set := overlay.Set{Root: root}
-	for _, h := range m.hunks {
-		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(h.file)))
-		if err != nil {
-			return set, err
-		}
-		e := h.edit(0)
-		for without := 1; without <= fuzz && strings.Count(string(text), e.Old) != 1; without++ {
-			e = h.edit(without)
-		}
-		set.Edits = append(set.Edits, e)
-	}
-	return set, nil
-}
+// Edits fits the patch to the sources below root.
+func (m Mutant) Edits(root string) (overlay.Set, error) { return overlay.Patch(root, m.diff) }
 
 // Find reads one.
 func Find(name string) (Mutant, error) {
@@ -117,8 +66,7 @@ func All() ([]Mutant, error) {
 	return all, nil
 }
 
-// parse reads a unified diff with a head of its own: lines "Name: value", then an
-// empty one.
+// parse reads a unified diff with a head of its own: lines "Name: value", then an empty one.
 func parse(name, text string) (Mutant, error) {
 	m := Mutant{Name: name}
 	head, diff, ok := strings.Cut(text, "\n\n")
@@ -131,9 +79,9 @@ func parse(name, text string) (Mutant, error) {
 			return m, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	m.hunks = hunks(diff)
+	m.diff = diff
 	if m.Mitigation == "" || (m.Scenario == "") == (m.Test == "") || len(m.Invariants) == 0 || m.MaxSeeds == 0 ||
-		len(m.hunks) == 0 {
+		!strings.Contains(diff, "\n@@") {
 		return m, fmt.Errorf("a part of the head is missing, or there is no change: %+v", m)
 	}
 	return m, nil
@@ -157,22 +105,4 @@ func (m *Mutant) set(key, value string) (err error) {
 		err = fmt.Errorf("there is no such key")
 	}
 	return err
-}
-
-// hunks takes a unified diff apart. Where in its file a hunk stands is found by its
-// text, which must be there once.
-func hunks(diff string) (all []hunk) {
-	file := ""
-	for line := range strings.Lines(diff) {
-		switch {
-		case strings.HasPrefix(line, "--- "):
-		case strings.HasPrefix(line, "+++ b/"):
-			file = strings.TrimSpace(strings.TrimPrefix(line, "+++ b/"))
-		case strings.HasPrefix(line, "@@"):
-			all = append(all, hunk{file: file})
-		case len(all) > 0:
-			all[len(all)-1].lines = append(all[len(all)-1].lines, line)
-		}
-	}
-	return all
 }

@@ -1,6 +1,5 @@
-// Package overlay makes changed copies of source files for the -overlay flag of
-// the go command: a program is then built from them, while the files
-// themselves, and so what ships, stay as they are.
+// Package overlay makes changed copies of source files for the -overlay flag of the go command: a program is then
+// built from them, while the files themselves, and so what ships, stay as they are.
 //
 // Two things are built so: a toolchain whose simulated clusters can be
 // replayed exactly (Replay), and nodes without one of their guards.
@@ -10,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,9 +29,8 @@ type Set struct {
 	Edits []Edit
 }
 
-// Write puts the changed files into dir, which must be an absolute path, and
-// gives the path of the file for -overlay. When some edits do not apply, the
-// error names all of them.
+// Write puts the changed files into dir, which must be an absolute path, and gives the path of the file for -overlay.
+// When some edits do not apply, the error names all of them.
 func Write(dir string, sets ...Set) (string, error) {
 	changed := map[string]string{} // content by path
 	var refused []error
@@ -44,7 +43,19 @@ func Write(dir string, sets ...Set) (string, error) {
 	if err := errors.Join(refused...); err != nil {
 		return "", err
 	}
-	return write(dir, changed)
+	replace := map[string]string{} // each content is stored under the name of its file, and the overlay beside them
+	for i, path := range slices.Sorted(maps.Keys(changed)) {
+		replace[path] = filepath.Join(dir, fmt.Sprintf("%d-%s", i, filepath.Base(path)))
+		if err := os.WriteFile(replace[path], []byte(changed[path]), 0o600); err != nil {
+			return "", err
+		}
+	}
+	b, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "overlay.json")
+	return file, os.WriteFile(file, b, 0o600)
 }
 
 func apply(changed map[string]string, path string, e Edit) error {
@@ -63,25 +74,69 @@ func apply(changed map[string]string, path string, e Edit) error {
 	return nil
 }
 
-// write stores each content under the name of its file, and the overlay beside
-// them.
-func write(dir string, changed map[string]string) (string, error) {
-	replace := map[string]string{}
-	paths := make([]string, 0, len(changed))
-	for path := range changed {
-		paths = append(paths, path)
-	}
-	slices.Sort(paths)
-	for i, path := range paths {
-		replace[path] = filepath.Join(dir, fmt.Sprintf("%d-%s", i, filepath.Base(path)))
-		if err := os.WriteFile(replace[path], []byte(changed[path]), 0o600); err != nil {
-			return "", err
+// hunk is one change of a file: lines with a ' ', '-' or '+' before them.
+type hunk struct {
+	file  string
+	lines []string
+}
+
+// fuzz is how many lines of context may have changed on either side of a hunk.
+const fuzz = 3
+
+// edit returns the hunk without so many lines of context at each end.
+func (h hunk) edit(without int) Edit {
+	lines := h.lines
+	for range without {
+		if len(lines) > 0 && lines[0][0] == ' ' {
+			lines = lines[1:]
+		}
+		if n := len(lines); n > 0 && lines[n-1][0] == ' ' {
+			lines = lines[:n-1]
 		}
 	}
-	b, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
+	e := Edit{File: h.file}
+	for _, line := range lines {
+		if line[0] != '+' {
+			e.Old += line[1:]
+		}
+		if line[0] != '-' {
+			e.New += line[1:]
+		}
 	}
-	file := filepath.Join(dir, "overlay.json")
-	return file, os.WriteFile(file, b, 0o600)
+	return e
+}
+
+// Patch fits a unified diff to the sources below root. It uses as much of the context
+// as the sources still have. It also returns edits that do not match: Write reports the error.
+func Patch(root, diff string) (Set, error) {
+	set := Set{Root: root}
+	for _, h := range hunks(diff) {
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(h.file)))
+		if err != nil {
+			return set, err
+		}
+		e := h.edit(0)
+		for without := 1; without <= fuzz && strings.Count(string(text), e.Old) != 1; without++ {
+			e = h.edit(without)
+		}
+		set.Edits = append(set.Edits, e)
+	}
+	return set, nil
+}
+
+// hunks takes a unified diff apart. Where in its file a hunk stands is found by its text, which must be there once.
+func hunks(diff string) (all []hunk) {
+	file := ""
+	for line := range strings.Lines(diff) {
+		switch {
+		case strings.HasPrefix(line, "--- "):
+		case strings.HasPrefix(line, "+++ b/"):
+			file = strings.TrimSpace(strings.TrimPrefix(line, "+++ b/"))
+		case strings.HasPrefix(line, "@@"):
+			all = append(all, hunk{file: file})
+		case len(all) > 0:
+			all[len(all)-1].lines = append(all[len(all)-1].lines, line)
+		}
+	}
+	return all
 }

@@ -19,10 +19,9 @@ var held struct {
 	all []net.PacketConn
 }
 
-// Reserve finds n consecutive TCP ports of 127.0.0.1 without a listener and returns
-// their addresses. The caller owns them until its process ends. A UDP socket of the
-// same number marks each port, so that no other call returns it, in this process or
-// in another, while the port has no listener. It is safe for concurrent use.
+// Reserve finds n consecutive TCP ports of 127.0.0.1 without a listener and returns their addresses. The caller owns
+// them until its process ends. A UDP socket of the same number marks each port, so that no other call returns it, in
+// this process or in another, while the port has no listener. It is safe for concurrent use.
 func Reserve(n int) ([]string, error) {
 	held.Lock()
 	defer held.Unlock()

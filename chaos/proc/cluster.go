@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -42,50 +41,39 @@ type Cluster struct {
 
 // NorthStar prepares a cluster of size northstar-node processes.
 func NorthStar(bin string, size int, extra ...string) (*Cluster, error) {
-	return prepare("northstar", size, func(dir string) func(*Node, string) []string {
-		return func(n *Node, initial string) []string {
-			return append([]string{
-				bin, "run", "--id", n.ID, "--data-dir", filepath.Join(dir, n.ID),
-				"--raft-addr", n.Raft, "--http-addr", n.HTTP, "--initial-cluster", initial, "--log-level", "warn",
-			}, extra...)
-		}
+	return prepare("northstar", size, append([]string{"--log-level", "warn"}, extra...), func(n *Node) []string {
+		return []string{bin, "run", "--raft-addr", n.Raft, "--http-addr", n.HTTP}
 	})
 }
 
 // Bare prepares a cluster of size bare hashicorp/raft processes.
 func Bare(bin string, size int, extra ...string) (*Cluster, error) {
-	return prepare("bare raft", size, func(dir string) func(*Node, string) []string {
-		return func(n *Node, initial string) []string {
-			return append([]string{
-				bin, "--id", n.ID, "--data-dir", filepath.Join(dir, n.ID),
-				"--raft-addr", n.Raft, "--http-addr", n.HTTP, "--initial-cluster", initial,
-			}, extra...)
-		}
+	return prepare("bare raft", size, extra, func(n *Node) []string {
+		return []string{bin, "--raft-addr", n.Raft, "--http-addr", n.HTTP}
 	})
 }
 
 // Etcd prepares a cluster of size etcd processes, of the program that benchmarks/etcd builds. Leader does not support
 // it.
 func Etcd(bin string, size int) (*Cluster, error) {
-	return prepare("etcd", size, func(dir string) func(*Node, string) []string {
-		return func(n *Node, initial string) []string {
-			return []string{
-				bin, "serve", "--id", n.ID, "--data-dir", filepath.Join(dir, n.ID),
-				"--peer-addr", n.Raft, "--client-addr", n.HTTP, "--initial-cluster", initial,
-			}
-		}
+	return prepare("etcd", size, nil, func(n *Node) []string {
+		return []string{bin, "serve", "--peer-addr", n.Raft, "--client-addr", n.HTTP}
 	})
 }
 
-func prepare(kind string, size int, argv func(dir string) func(*Node, string) []string) (*Cluster, error) {
+func prepare(kind string, size int, extra []string, program func(*Node) []string) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "northstar-bench-")
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Kind: kind, Dir: dir, Extra: map[string][]string{}, Bin: map[string]string{}, argv: argv(dir)}
 	addrs, err := ports.Reserve(2 * size)
 	if err != nil {
 		return nil, err
+	}
+	c := &Cluster{Kind: kind, Dir: dir, Extra: map[string][]string{}, Bin: map[string]string{}}
+	c.argv = func(n *Node, initial string) []string {
+		common := []string{"--id", n.ID, "--data-dir", c.DataDir(n), "--initial-cluster", initial}
+		return slices.Concat(program(n), common, extra)
 	}
 	for i := range size {
 		c.Nodes = append(c.Nodes, &Node{ID: fmt.Sprintf("n%d", i+1), Raft: addrs[2*i], HTTP: addrs[2*i+1]})
@@ -137,44 +125,7 @@ func (n *Node) Kill() {
 // Signal sends a signal to a running node.
 func (n *Node) Signal(sig os.Signal) error { return n.Cmd.Process.Signal(sig) }
 
-// Pause stops a running node with SIGSTOP, and returns when all its threads are stopped. SIGCONT resumes the node.
-func (n *Node) Pause() error {
-	if err := n.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		running, err := n.runningThreads()
-		if err != nil || running == 0 {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: %d threads still run after SIGSTOP", n.ID, running)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func (n *Node) runningThreads() (int, error) {
-	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.Cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	running := 0
-	for _, path := range stats {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			return 0, err
-		}
-		// The state is the first field after the command name, in brackets.
-		if f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]); len(f) == 0 || f[0][0] != 'T' {
-			running++
-		}
-	}
-	return running, nil
-}
-
-// Wait waits until the process has ended and returns its exit code, -1 after a
-// signal.
+// Wait waits until the process has ended and returns its exit code, -1 after a signal.
 func (n *Node) Wait() int {
 	_ = n.Cmd.Wait()
 	code := n.Cmd.ProcessState.ExitCode()
@@ -248,7 +199,7 @@ func (c *Cluster) Leader(ctx context.Context) (*Node, error) {
 func (c *Cluster) agreed(ctx context.Context) *Node {
 	var leader string
 	for _, n := range c.Nodes {
-		if n.Cmd == nil {
+		if !n.Running() {
 			continue
 		}
 		var answer struct {
@@ -263,12 +214,11 @@ func (c *Cluster) agreed(ctx context.Context) *Node {
 		}
 		leader = answer.ID
 	}
-	for _, n := range c.Nodes {
-		if n.ID == leader && n.Cmd != nil {
-			return n
-		}
+	i := slices.IndexFunc(c.Nodes, func(n *Node) bool { return n.ID == leader && n.Running() })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return c.Nodes[i]
 }
 
 var httpClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -311,17 +261,11 @@ func (n *Node) Usage() (Usage, error) {
 	if len(f) < 22 {
 		return Usage{}, fmt.Errorf("short stat of %s", n.ID)
 	}
-	ticks := int64(0)
-	for _, i := range []int{11, 12} { // utime, stime, in ticks of 10 ms
-		v, err := strconv.ParseInt(string(f[i]), 10, 64)
-		if err != nil {
-			return Usage{}, err
-		}
-		ticks += v
+	var user, system, pages int64
+	used := bytes.Join([][]byte{f[11], f[12], f[21]}, []byte(" "))
+	if _, err := fmt.Sscan(string(used), &user, &system, &pages); err != nil {
+		return Usage{}, fmt.Errorf("stat of %s: %w", n.ID, err)
 	}
-	pages, err := strconv.ParseInt(string(f[21]), 10, 64)
-	if err != nil {
-		return Usage{}, err
-	}
-	return Usage{CPU: time.Duration(ticks) * 10 * time.Millisecond, RSS: pages * int64(os.Getpagesize())}, nil
+	const tick = 10 * time.Millisecond
+	return Usage{CPU: time.Duration(user+system) * tick, RSS: pages * int64(os.Getpagesize())}, nil
 }

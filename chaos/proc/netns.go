@@ -34,8 +34,8 @@ func NewNetwork() (*Network, error) {
 		return nil, fmt.Errorf("network namespaces need the ip command: %w", err)
 	}
 	w := &Network{prefix: fmt.Sprintf("ns%d-%d", os.Getpid(), networks.Add(1))}
-	if err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+
-		" up"); err != nil {
+	err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+" up")
+	if err != nil {
 		return nil, fmt.Errorf("network namespaces cannot be made here: %w", err)
 	}
 	w.made = true
@@ -109,12 +109,7 @@ func (w *Network) CutBoth(n *Node, others ...*Node) error {
 
 // Isolate cuts a node from all other nodes, both ways. This process still reaches it.
 func (w *Network) Isolate(n *Node) error {
-	var others []*Node
-	for _, o := range w.nodes {
-		if o != n {
-			others = append(others, o)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(w.nodes), func(o *Node) bool { return o == n })
 	return w.CutBoth(n, others...)
 }
 

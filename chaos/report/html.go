@@ -3,13 +3,12 @@ package report
 import (
 	"cmp"
 	_ "embed" // the page
+	"errors"
 	"fmt"
 	"html/template"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -47,8 +46,7 @@ type tick struct {
 	Text string
 }
 
-// box is one thing in a lane. Class says what, Text is shown when it is pointed
-// at, Label stands in it.
+// box is one thing in a lane. Class says what, Text is shown when it is pointed at, Label stands in it.
 type box struct {
 	X, W              float64
 	Y, H              int
@@ -56,10 +54,7 @@ type box struct {
 	Label             string
 }
 
-// HTML writes the report as a page that needs nothing but itself.
-func (r Report) HTML(w io.Writer) error { return page.Execute(w, r.draw()) }
-
-// Save writes the page into a directory, which is made, and returns its path.
+// Save writes the report as a page that needs nothing but itself into a directory, which is made, and returns its path.
 func (r Report) Save(dir, name string) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
@@ -69,49 +64,56 @@ func (r Report) Save(dir, name string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := r.HTML(f); err != nil {
-		_ = f.Close()
-		return "", err
-	}
-	return path, f.Close()
+	return path, errors.Join(page.Execute(f, r.draw()), f.Close())
 }
 
 func (r Report) draw() drawing {
 	end := r.end()
-	x := func(at time.Duration) float64 { return left + width*float64(at)/float64(end) }
 	d := drawing{Report: r, Width: left + width + space}
+	x := func(at time.Duration) float64 { return left + width*float64(at)/float64(end) }
 	y := header
+	draw := func(b box, from, to time.Duration) {
+		b.X, b.W, b.Y = x(from), max(2, x(to)-x(from)), y+b.Y
+		d.Boxes = append(d.Boxes, b)
+	}
 	for _, node := range append([]string{""}, r.Nodes...) {
 		top := y
 		if node != "" {
 			for _, g := range r.Leaderships {
 				if g.Node == node {
-					d.Boxes = append(d.Boxes, box{
-						X: x(g.From), W: max(2, x(g.To)-x(g.From)), Y: y, H: bar,
-						Class: "reign", Tint: tint(g.Term), Label: fmt.Sprint(g.Term),
+					draw(box{
+						H: bar, Class: "reign", Tint: tint(g.Term), Label: fmt.Sprint(g.Term),
 						Text: fmt.Sprintf("%s leads term %d, %v to %v", node, g.Term, g.From, g.To),
-					})
+					}, g.From, g.To)
 				}
 			}
 			y += bar + 2
 		}
-		y = d.faults(r.faultsOf(node), x, y) + space
+		var rows []time.Duration // until when each is taken: as few as there is room in
+		for _, f := range r.Faults {
+			if f.Node != node {
+				continue
+			}
+			row := slices.IndexFunc(rows, func(until time.Duration) bool { return until <= f.From })
+			if row < 0 {
+				row, rows = len(rows), append(rows, 0)
+			}
+			rows[row] = f.To
+			draw(box{Y: row * (thin + 2), H: thin, Class: "fault", Text: f.What}, f.From, f.To)
+		}
+		y += max(1, len(rows))*(thin+2) + space
 		d.Lanes = append(d.Lanes, lane{Name: cmp.Or(node, "all nodes"), Y: top, End: y - space/2})
 	}
 	d.Lanes = append(d.Lanes, lane{Name: "no writes", Y: y, End: y + bar + space/2})
 	for _, g := range r.Gaps {
-		d.Boxes = append(d.Boxes, box{
-			X: x(g.From), W: max(1, x(g.To)-x(g.From)), Y: y, H: bar, Class: "gap",
-			Text: fmt.Sprintf("no write acknowledged for %v, from %v", g.To-g.From, g.From),
-		})
+		draw(box{
+			H: bar, Class: "gap", Text: fmt.Sprintf("no write acknowledged for %v, from %v", g.To-g.From, g.From),
+		}, g.From, g.To)
 	}
 	y += bar + space
 	top := y
 	for _, o := range r.Ops {
-		d.Boxes = append(d.Boxes, box{
-			X: x(o.From), W: max(2, x(o.To)-x(o.From)), Y: y, H: thin, Class: "op",
-			Text: o.What,
-		})
+		draw(box{H: thin, Class: "op", Text: o.What}, o.From, o.To)
 		y += thin + 2
 	}
 	if len(r.Ops) > 0 {
@@ -138,28 +140,6 @@ func (r Report) end() time.Duration {
 	return end
 }
 
-func (r Report) faultsOf(node string) []Fault {
-	return slices.DeleteFunc(slices.Clone(r.Faults), func(f Fault) bool { return f.Node != node })
-}
-
-// faults puts faults into as few rows as there is room in, and returns the end of
-// the last row.
-func (d *drawing) faults(faults []Fault, x func(time.Duration) float64, y int) int {
-	var rows []time.Duration // until when each is taken
-	for _, f := range faults {
-		row := slices.IndexFunc(rows, func(until time.Duration) bool { return until <= f.From })
-		if row < 0 {
-			row, rows = len(rows), append(rows, 0)
-		}
-		rows[row] = f.To
-		d.Boxes = append(d.Boxes, box{
-			X: x(f.From), W: max(2, x(f.To)-x(f.From)), Y: y + row*(thin+2), H: thin,
-			Class: "fault", Text: f.What,
-		})
-	}
-	return y + max(1, len(rows))*(thin+2)
-}
-
 // tint is a colour for a term: neighbours differ.
 func tint(term uint64) string { return fmt.Sprintf("hsl(%d 55%% 62%%)", term*67%360) }
 
@@ -174,6 +154,3 @@ func ticks(end time.Duration) (all []time.Duration) {
 	}
 	return all
 }
-
-// Lines returns the details line by line.
-func (d drawing) Lines() []string { return strings.Split(strings.TrimRight(d.Details, "\n"), "\n") }

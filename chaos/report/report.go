@@ -1,15 +1,17 @@
-// Package report shows what happened to a cluster: as text, and as one page of
-// HTML with a lane for each node, its leaderships by term, the faults that hit it, the
-// time in which no write was acknowledged, and the operations that show what is
-// wrong. Simulated and real clusters are shown alike.
+// Package report shows what happened to a cluster: as text, and as one page of HTML with a lane for each node, its
+// leaderships by term, the faults that hit it, the time in which no write was acknowledged, and the operations that
+// show what is wrong. Simulated and real clusters are shown alike.
 package report
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
 	"slices"
 	"time"
+
+	"northstar/chaos/check"
 )
 
 // Report is one run of a cluster. Times are since its beginning.
@@ -36,18 +38,10 @@ type Fault struct {
 }
 
 // Leadership is the time in which a node was seen to act as leader of a term.
-type Leadership struct {
-	Node string        `json:"node"`
-	Term uint64        `json:"term"`
-	From time.Duration `json:"from"`
-	To   time.Duration `json:"to"`
-}
+type Leadership = check.Leadership
 
-// Gap is a time without an acknowledged write.
-type Gap struct {
-	From time.Duration `json:"from"`
-	To   time.Duration `json:"to"`
-}
+// Gap is a longer time without an acknowledged write.
+type Gap = check.FaultInterval
 
 // Op is one operation of a client.
 type Op struct {
@@ -56,23 +50,14 @@ type Op struct {
 	To   time.Duration `json:"to"`
 }
 
-// shownGap is from when on a time without an acknowledged write is shown.
-const shownGap = 300 * time.Millisecond
-
 // GapsOf finds the gaps between acknowledgements, up to the end of the run.
-func GapsOf(acks []time.Duration, end time.Duration) (gaps []Gap) {
+func GapsOf(acks []time.Duration, end time.Duration) []Gap {
 	acks = slices.Sorted(slices.Values(acks))
-	if len(acks) == 0 {
-		return []Gap{{0, end}}
+	from := time.Duration(0)
+	if len(acks) > 0 {
+		from = acks[0]
 	}
-	last := acks[0]
-	for _, at := range append(acks[1:], end) {
-		if at-last >= shownGap {
-			gaps = append(gaps, Gap{last, at})
-		}
-		last = at
-	}
-	return gaps
+	return check.Outages(acks, from, end)
 }
 
 // Text writes the report for a terminal: what is broken, and then faults, leaderships
@@ -98,31 +83,20 @@ func (r Report) Text(w io.Writer) error {
 		lines = append(lines, line{o.From, "op       " + o.What})
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
-	p := &printer{w: w}
-	p.printf("%s\n", r.Title)
-	for _, b := range r.Violations {
-		p.printf("  VIOLATED: %s\n", b)
+	var b bytes.Buffer
+	fmt.Fprintln(&b, r.Title)
+	for _, v := range r.Violations {
+		fmt.Fprintf(&b, "  VIOLATED: %s\n", v)
 	}
 	if r.SLO != "" {
-		p.printf("  %s\n", r.SLO)
+		fmt.Fprintf(&b, "  %s\n", r.SLO)
 	}
 	for _, l := range lines {
-		p.printf("%12v  %s\n", l.at.Round(time.Microsecond), l.text)
+		fmt.Fprintf(&b, "%12v  %s\n", l.at.Round(time.Microsecond), l.text)
 	}
 	if r.ReplayCommand != "" {
-		p.printf("again: %s\n", r.ReplayCommand)
+		fmt.Fprintf(&b, "again: %s\n", r.ReplayCommand)
 	}
-	return p.err
-}
-
-// printer writes until the first error.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) printf(format string, args ...any) {
-	if p.err == nil {
-		_, p.err = fmt.Fprintf(p.w, format, args...)
-	}
+	_, err := b.WriteTo(w)
+	return err
 }

@@ -20,8 +20,10 @@ func example() Report {
 			{"n1", "slow disk n1", 2 * s, 4 * s},
 			{"", "split 101", 5 * s, 6 * s},
 		},
-		Leaderships: []Leadership{{"n1", 1, s, 2 * s}, {"n2", 2, 2*s + s/2, 20 * s}},
-		Gaps:        []Gap{{2 * s, 3 * s}}, Ops: []Op{{"get k1 = \"x\"", 8 * s, 9 * s}}, Details: "one\ntwo",
+		Leaderships: []Leadership{
+			{Node: "n1", Term: 1, From: s, To: 2 * s}, {Node: "n2", Term: 2, From: 2*s + s/2, To: 20 * s},
+		},
+		Gaps: []Gap{{From: 2 * s, To: 3 * s}}, Ops: []Op{{"get k1 = \"x\"", 8 * s, 9 * s}}, Details: "one\ntwo",
 	}
 }
 
@@ -80,10 +82,10 @@ func TestText(t *testing.T) {
 func TestGapsOf(t *testing.T) {
 	ms := time.Millisecond
 	if got := GapsOf([]time.Duration{900 * ms, 100 * ms, 200 * ms}, 1000*ms); !slices.Equal(got,
-		[]Gap{{200 * ms, 900 * ms}}) {
+		[]Gap{{From: 200 * ms, To: 900 * ms}}) {
 		t.Errorf("%v", got)
 	}
-	if got := GapsOf(nil, 10*ms); !slices.Equal(got, []Gap{{0, 10 * ms}}) {
+	if got := GapsOf(nil, 400*ms); !slices.Equal(got, []Gap{{To: 400 * ms}}) {
 		t.Errorf("%v", got)
 	}
 }

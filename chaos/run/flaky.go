@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // flaky runs test packages again and again on a machine that is busy.
@@ -51,64 +53,46 @@ type testPackage struct {
 }
 
 func (f flaky) run(ctx context.Context, patterns []string, out io.Writer) error {
-	tmp, err := os.MkdirTemp("", "northstar-flaky-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(tmp) }()
-	all, err := f.build(ctx, tmp, patterns)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for range f.busy {
-		go func() {
-			for ctx.Err() == nil { // ends with this function
-			}
-		}()
-	}
-	work := make(chan *testPackage, len(all))
-	for _, p := range all {
-		work <- p
-	}
-	close(work)
-	var mu sync.Mutex
-	var running sync.WaitGroup
-	var failed []error
-	_, _ = fmt.Fprintln(out, "| package | runs | failures |\n|---|---|---|")
-	for range f.parallel {
-		running.Go(func() {
-			for p := range work {
+	return inTemp(func(tmp string) error {
+		all, err := f.build(ctx, tmp, patterns)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		for range f.busy {
+			go func() {
+				for ctx.Err() == nil { // ends with this function
+				}
+			}()
+		}
+		var mu sync.Mutex // guards failed and out
+		var failed []error
+		var running errgroup.Group
+		running.SetLimit(f.parallel)
+		_, _ = fmt.Fprintln(out, "| package | runs | failures |\n|---|---|---|")
+		for _, p := range all {
+			running.Go(func() error {
 				f.repeat(ctx, p)
 				mu.Lock()
+				defer mu.Unlock()
 				_, _ = fmt.Fprintf(out, "| `%s` | %d | %d |\n", p.path, p.runs, len(p.failures))
 				if len(p.failures) > 0 {
-					failed = append(
-						failed,
-						fmt.Errorf(
-							"%s failed in %d of %d runs:\n%s", p.path, len(p.failures), p.runs,
-							strings.Join(p.failures, "\n"),
-						),
-					)
+					failed = append(failed, fmt.Errorf("%s failed in %d of %d runs:\n%s", p.path, len(p.failures),
+						p.runs, strings.Join(p.failures, "\n")))
 				}
-				mu.Unlock()
-			}
-		})
-	}
-	running.Wait()
-	return errors.Join(append(failed, ctx.Err())...)
+				return nil
+			})
+		}
+		_ = running.Wait()
+		return errors.Join(append(failed, ctx.Err())...)
+	})
 }
 
 // build builds the tests of each package that has some.
 func (f flaky) build(ctx context.Context, tmp string, patterns []string) (all []*testPackage, err error) {
-	list := exec.CommandContext(
-		ctx, "go",
-		append(
-			[]string{"list", "-C", f.dir, "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"},
-			patterns...,
-		)...,
-	)
+	const testsOnly = "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"
+	list := exec.CommandContext(ctx, "go", append([]string{"list", "-C", f.dir, "-f", testsOnly}, patterns...)...)
 	list.Stderr = os.Stderr
 	text, err := list.Output()
 	if err != nil {

@@ -46,21 +46,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
 		return errors.New(usage)
 	}
-	switch args[0] {
-	case "simulate":
-		return runSimulate(ctx, args[1:], out)
-	case "replay":
-		return runReplay(ctx, args[1:], out)
-	case "mutants":
-		return runMutants(ctx, args[1:], out)
-	case "flaky":
-		return runFlaky(ctx, args[1:], out)
+	commands := map[string]func(context.Context, []string, io.Writer) error{
+		"simulate": runSimulate, "replay": runReplay, "mutants": runMutants, "flaky": runFlaky,
+	}
+	if command := commands[args[0]]; command != nil {
+		return command(ctx, args[1:], out)
 	}
 	return errors.New(usage)
 }
 
-// runSimulate runs runs of each size until there were enough of them, or of
-// their faults, or time is up.
+// runSimulate runs runs of each size until there were enough of them, or of their faults, or time is up.
 func runSimulate(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	w := runner{out: out}
@@ -71,8 +66,7 @@ func runSimulate(ctx context.Context, args []string, out io.Writer) error {
 	seconds := fs.Int("seconds", 0, "seconds for all of it")
 	fs.Uint64Var(&w.from, "from", 1, "first seed")
 	procs := fs.Int("procs", runtime.NumCPU(), "processes at a time: one uses one core")
-	fs.StringVar(&w.pages, "report", defaultPages,
-		"directory for the page of each run that fails; empty: none is written")
+	fs.StringVar(&w.pages, "report", defaultPages, "directory for the page of each run that fails; empty: none is written")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -82,20 +76,27 @@ func runSimulate(ctx context.Context, args []string, out io.Writer) error {
 	if err := w.choose(*kinds, *sizes); err != nil {
 		return err
 	}
+	return inTemp(func(dir string) (err error) {
+		if w.bin, err = buildExact(ctx, dir); err != nil {
+			return err
+		}
+		if *seconds > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(*seconds)*time.Second)
+			defer cancel()
+		}
+		return w.run(ctx, *procs)
+	})
+}
+
+// inTemp calls f with a directory that is removed afterwards.
+func inTemp(f func(dir string) error) error {
 	dir, err := os.MkdirTemp("", "northstar-chaos-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if w.bin, err = buildExact(ctx, dir); err != nil {
-		return err
-	}
-	if *seconds > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(*seconds)*time.Second)
-		defer cancel()
-	}
-	return w.run(ctx, *procs)
+	return f(dir)
 }
 
 // runReplay runs one run again and prints all that is known of it.
@@ -122,25 +123,22 @@ func runReplay(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("-faults: %w", err)
 		}
 	}
-	dir, err := os.MkdirTemp("", "northstar-chaos-")
-	if err != nil {
+	return inTemp(func(dir string) (err error) {
+		if r.bin, err = buildExact(ctx, dir); err != nil {
+			return err
+		}
+		r.report = *pages != ""
+		failed := false
+		err = r.run(ctx, func(s summary) {
+			failed = len(s.Violations) > 0
+			describe(out, s)
+			savePage(out, *pages, s)
+		})
+		if err == nil && failed {
+			err = errors.New("the run fails")
+		}
 		return err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if r.bin, err = buildExact(ctx, dir); err != nil {
-		return err
-	}
-	r.report = *pages != ""
-	failed := false
-	err = r.run(ctx, func(s summary) {
-		failed = len(s.Violations) > 0
-		describe(out, s)
-		savePage(out, *pages, s)
 	})
-	if err == nil && failed {
-		err = errors.New("the run fails")
-	}
-	return err
 }
 
 // buildExact builds the simulation so that its seeds can be replayed, with more
@@ -150,16 +148,18 @@ func buildExact(ctx context.Context, dir string, more ...overlay.Set) (string, e
 	if err != nil {
 		return "", err
 	}
-	file, err := overlay.Write(dir, append(more, overlay.Replay(goroot))...)
+	var file string
+	toolchain, err := overlay.Replay(goroot)
+	if err == nil {
+		file, err = overlay.Write(dir, append(more, toolchain)...)
+	}
 	if err != nil {
-		return "", fmt.Errorf(
-			"the sources are not as chaos/overlay expects them, those of the toolchain or a mutant's: %w", err,
-		)
+		return "", fmt.Errorf("the sources are not as chaos/overlay expects them, those of the toolchain or a mutant's: %w",
+			err)
 	}
 	bin := filepath.Join(dir, "sim.test")
-	cmd := exec.CommandContext(
-		ctx, "go", "test", "-c", "-tags", "exactreplay", "-overlay", file, "-o", bin, "northstar/chaos/sim",
-	)
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "exactreplay", "-overlay", file, "-o", bin,
+		"northstar/chaos/sim")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the simulation: %w\n%s", err, text)
 	}

@@ -10,16 +10,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"northstar/chaos/mutants"
 )
 
-// runMutants builds the simulation with one bug after the other, and wants each
-// to be found within its budget.
+// runMutants builds the simulation with one bug after the other, and wants each to be found within its budget.
 func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	only := fs.String("only", "", "these, separated by commas; absent: all")
@@ -31,41 +31,30 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "northstar-mutants-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	work := make(chan mutants.Mutant, len(all))
-	for _, m := range all {
-		work <- m
-	}
-	close(work)
-	var mu sync.Mutex
-	var missed []error
-	var wg sync.WaitGroup
-	_, _ = fmt.Fprintln(
-		out, "| mutant | mitigation that it lacks | detected by | violated invariant | time |\n|---|---|---|---|---|",
-	)
-	for range *procs {
-		wg.Go(func() {
-			for m := range work {
+	return inTemp(func(dir string) error {
+		var mu sync.Mutex // guards what follows, and out
+		var missed []error
+		var running errgroup.Group
+		running.SetLimit(*procs)
+		_, _ = fmt.Fprintln(out, "| mutant | mitigation that it lacks | detected by | violated invariant | time |\n"+
+			"|---|---|---|---|---|")
+		for _, m := range all {
+			running.Go(func() error {
 				f, err := findMutant(ctx, filepath.Join(dir, m.Name), m)
 				mu.Lock()
+				defer mu.Unlock()
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
-				} else {
-					_, _ = fmt.Fprintf(
-						out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Mitigation, f.in(m), f.violated,
-						f.took.Seconds(),
-					)
+					return nil
 				}
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(missed...)
+				_, _ = fmt.Fprintf(out, "| `%s` | %s | %s | %s | %.0f s |\n", m.Name, m.Mitigation, f.in(m), f.violated,
+					f.took.Seconds())
+				return nil
+			})
+		}
+		_ = running.Wait()
+		return errors.Join(missed...)
+	})
 }
 
 func chooseMutants(only string) ([]mutants.Mutant, error) {
@@ -96,14 +85,11 @@ func (f detection) in(m mutants.Mutant) string {
 	if m.Test != "" {
 		return fmt.Sprintf("`%s`, seed %d, up to %d faults", m.Test, f.seed, m.MaxSeeds)
 	}
-	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Scenario, m.Nodes, f.seed, nth(f.runs), m.MaxSeeds)
-}
-
-func nth(n int) string {
-	if n == 1 {
-		return "the first"
+	nth := "the first"
+	if f.runs > 1 {
+		nth = fmt.Sprintf("number %d", f.runs)
 	}
-	return fmt.Sprintf("number %d", n)
+	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Scenario, m.Nodes, f.seed, nth, m.MaxSeeds)
 }
 
 // findMutant runs runs of a mutant until one of its invariants breaks.
@@ -135,11 +121,11 @@ func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, e
 		f.runs++
 		err := simProcess{bin: bin, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
-				if i := slices.IndexFunc(
-					m.Invariants, func(b string) bool { return strings.HasPrefix(v, b+" violated") },
-				); i >= 0 {
-					f.violated = m.Invariants[i]
-					return
+				for _, invariant := range m.Invariants {
+					if strings.HasPrefix(v, invariant+" violated") {
+						f.violated = invariant
+						return
+					}
 				}
 				other = fmt.Sprintf("; seed %d: %s", s.Seed, v)
 			}
@@ -150,23 +136,19 @@ func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, e
 	}
 	f.took = time.Since(start)
 	if f.violated == "" {
-		return f, fmt.Errorf(
-			"not found in %d runs of %s with %d nodes, %.0f s%s", f.runs, m.Scenario, m.Nodes, f.took.Seconds(), other,
-		)
+		return f, fmt.Errorf("not found in %d runs of %s with %d nodes, %.0f s%s", f.runs, m.Scenario, m.Nodes,
+			f.took.Seconds(), other)
 	}
 	return f, nil
 }
 
-// findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail,
-// for what the bug breaks.
+// findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail, for what the bug breaks.
 func findMutantInProcesses(ctx context.Context, m mutants.Mutant) (detection, error) {
 	pkg, test, _ := strings.Cut(m.Test, " ")
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^"+test+"$", "-count=1", "-timeout", "15m")
-	cmd.Env = append(
-		os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name, fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.MaxSeeds),
-		fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed),
-	)
+	cmd.Env = append(os.Environ(), "NORTHSTAR_CHAOS_MUTANT="+m.Name,
+		fmt.Sprintf("NORTHSTAR_CHAOS_ITERATIONS=%d", m.MaxSeeds), fmt.Sprintf("NORTHSTAR_CHAOS_SEED=%d", m.Seed))
 	out, err := cmd.CombinedOutput()
 	f := detection{seed: m.Seed, took: time.Since(start)}
 	if err == nil {

@@ -24,9 +24,7 @@ import (
 
 type summary = sim.Summary
 
-const (
-	maxFailures = 10 // then it ends: more say nothing new
-)
+const maxFailures = 10 // then it ends: more say nothing new
 
 // runner runs simulated clusters, a few processes at a time.
 type runner struct {
@@ -42,18 +40,14 @@ type runner struct {
 
 // stats is what was found with clusters of one kind and size.
 type stats struct {
-	scenario                 string
-	nodes                    int
-	next                     uint64 // seed
-	begun, runs              int
-	injected, effective      int
-	faults                   map[sim.FaultKind]int // that had an effect, by kind
-	messages, elections, ops int
-	undecided                int
-	convergedAfter           []time.Duration
-	cpu                      time.Duration
-	slo                      check.SLOReport // of kinds that are measured
-	failures                 []summary
+	scenario       string
+	nodes          int
+	next           uint64 // seed
+	begun, runs    int
+	sum            summary // of all runs
+	convergedAfter []time.Duration
+	slo            check.SLOReport // of kinds that are measured
+	failures       []summary
 }
 
 func (w *runner) choose(kinds, sizes string) error {
@@ -66,7 +60,9 @@ func (w *runner) choose(kinds, sizes string) error {
 			if err := exists(kind, n); err != nil {
 				return err
 			}
-			w.stats = append(w.stats, &stats{scenario: kind, nodes: n, next: w.from, faults: map[sim.FaultKind]int{}})
+			t := &stats{scenario: kind, nodes: n, next: w.from}
+			t.sum.Faults = map[sim.FaultKind]int{}
+			w.stats = append(w.stats, t)
 		}
 	}
 	return nil
@@ -86,14 +82,20 @@ func exists(kind string, nodes int) error {
 // run keeps procs processes busy until all runs are done, and prints the results.
 func (w *runner) run(ctx context.Context, procs int) error {
 	start := time.Now()
-	errs := make(chan error, procs)
-	for range procs {
-		go func() { errs <- w.work(ctx) }()
+	all := make([]error, procs)
+	var running sync.WaitGroup
+	for i := range procs {
+		running.Go(func() {
+			for all[i] == nil && ctx.Err() == nil {
+				t, r := w.next()
+				if t == nil {
+					return
+				}
+				all[i] = r.run(ctx, func(s summary) { w.add(t, s) })
+			}
+		})
 	}
-	var all []error
-	for range procs {
-		all = append(all, <-errs)
-	}
+	running.Wait()
 	failed := 0
 	for _, t := range w.stats {
 		_, _ = fmt.Fprintln(w.out, t)
@@ -112,21 +114,7 @@ func (w *runner) run(ctx context.Context, procs int) error {
 	return errors.Join(all...)
 }
 
-func (w *runner) work(ctx context.Context) error {
-	for ctx.Err() == nil {
-		t, r := w.next()
-		if t == nil {
-			return nil
-		}
-		if err := r.run(ctx, func(s summary) { w.add(t, s) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// next returns the next runs to run, of the kind and size that had the fewest so
-// far; nil when it is enough of all.
+// next returns the next runs to run, of the kind and size that had the fewest so far; nil when it is enough of all.
 func (w *runner) next() (*stats, simProcess) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,7 +141,7 @@ func (w *runner) wants(t *stats) bool {
 	case w.limit.runs > 0 && t.begun >= w.limit.runs:
 		return false
 	case w.limit.faults > 0:
-		return t.effective < w.limit.faults
+		return t.sum.Effective() < w.limit.faults
 	}
 	return true
 }
@@ -162,20 +150,19 @@ func (w *runner) add(t *stats, s summary) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.runs++
-	t.injected += s.Injected
-	t.effective += s.Effective()
+	t.sum.Injected += s.Injected
 	if s.SLO != nil {
 		t.slo.Add(*s.SLO)
 	}
 	for kind, n := range s.Faults {
-		t.faults[kind] += n
+		t.sum.Faults[kind] += n
 	}
-	t.messages += s.Messages
-	t.elections += s.Elections
-	t.ops += s.Ops
-	t.undecided += s.Undecided
+	t.sum.Messages += s.Messages
+	t.sum.Elections += s.Elections
+	t.sum.Ops += s.Ops
+	t.sum.Undecided += s.Undecided
 	t.convergedAfter = append(t.convergedAfter, s.ConvergedAfter)
-	t.cpu += s.CPU
+	t.sum.CPU += s.CPU
 	if len(s.Violations) > 0 {
 		t.failures = append(t.failures, s)
 		describe(w.out, s)
@@ -204,8 +191,9 @@ func (t *stats) String() string {
 	at := func(q float64) time.Duration { return t.convergedAfter[int(q*float64(len(t.convergedAfter)-1))] }
 	return fmt.Sprintf(
 		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
-		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.effective, float64(t.effective)/t.cpu.Seconds(),
-		t.injected, t.messages, t.elections, t.ops, t.undecided, at(0.5), at(0.99), at(1), byKind(t.faults))
+		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.sum.Effective(),
+		float64(t.sum.Effective())/t.sum.CPU.Seconds(), t.sum.Injected, t.sum.Messages, t.sum.Elections, t.sum.Ops,
+		t.sum.Undecided, at(0.5), at(0.99), at(1), byKind(t.sum.Faults))
 }
 
 // byKind reports how many faults there were of each kind, the most first.
@@ -222,10 +210,8 @@ func byKind(faults map[sim.FaultKind]int) string {
 
 // describe prints a run, and how to see it again.
 func describe(out io.Writer, s summary) {
-	_, _ = fmt.Fprintf(
-		out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(), s.Elections,
-		s.Digest,
-	)
+	_, _ = fmt.Fprintf(out, "seed %d, %d nodes: %d faults, %d elections, digest %s\n", s.Seed, s.Nodes, s.Effective(),
+		s.Elections, s.Digest)
 	if s.Timeline != nil {
 		_ = s.Timeline.Text(out) // a write error cannot be reported anywhere
 	}
@@ -241,8 +227,7 @@ func describe(out io.Writer, s summary) {
 	_, _ = fmt.Fprintf(out, "again: %s\n", replay)
 }
 
-// simProcess is one process that runs one run: what a process has run before can
-// change what it runs next.
+// simProcess is one process that runs one run: what a process has run before can change what it runs next.
 type simProcess struct {
 	bin             string
 	scenario        string
@@ -256,14 +241,11 @@ type simProcess struct {
 // run runs the process and returns the run's outcome to done. A run that
 // fails is no error; one that brings the process down is.
 func (r simProcess) run(ctx context.Context, done func(summary)) error {
-	cmd := exec.CommandContext(
-		ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes), "-test.timeout", "0",
-	)
+	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes),
+		"-test.timeout", "0")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.scenario,
-		"NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults,
-		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), "NORTHSTAR_SIM_SEEDS=1", fmt.Sprintf(
-			"NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds,
-		))
+		"NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults, "NORTHSTAR_SIM_SEEDS=1",
+		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds))
 	if r.report {
 		cmd.Env = append(cmd.Env, "NORTHSTAR_SIM_REPORT=1")
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/chaos/check"
-	"northstar/chaos/report"
 	"northstar/chaos/traffic"
 	"northstar/cluster"
+	"northstar/node"
 	"northstar/transport"
 )
 
@@ -24,18 +24,15 @@ type Config struct {
 	FaultInterval traffic.Range // between the beginnings of two faults
 	FaultDuration traffic.Range
 	Plan          []Fault // nil: drawn from Seed
-	ClockDrift    float64 // the clock of a node's leases and sessions has a rate drawn from 1 ± this
 
 	Net  NetOptions
 	Disk DiskOptions
 
 	// Leases is set when the nodes have leases. No two may be valid at the same time.
 	Leases bool
-	// NoElections is set when no fault is a reason for another leader than that of
-	// startupTime.
+	// NoElections is set when no fault is a reason for another leader than that of startupTime.
 	NoElections bool
-	// MaxGap is the longest time without an acknowledged write before the faults are
-	// healed. 0: any.
+	// MaxGap is the longest time without an acknowledged write before the faults are healed. 0: any.
 	MaxGap time.Duration
 	// ConvergeTimeout is how long the cluster may take, after the last fault is healed,
 	// to have a leader, to take a write and to agree. 0: the run does not wait for it.
@@ -43,14 +40,12 @@ type Config struct {
 
 	Timeline bool // the run has a report also when nothing is violated
 	Build    func(Env) (Node, error)
-	LogLevel hclog.Level
 }
 
-// DefaultConfig is a run of 20 s of virtual time on a local network, with a fault about
-// every 150 ms.
+// DefaultConfig is a run of 20 s of virtual time on a local network, with a fault about every 150 ms.
 func DefaultConfig(seed uint64, nodes int) Config {
 	return Config{
-		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Weights: DefaultFaults(), ClockDrift: 0.05,
+		Seed: seed, Nodes: nodes, Length: 20 * time.Second, Weights: DefaultFaults(),
 		FaultInterval: traffic.Between(10*time.Millisecond, 500*time.Millisecond),
 		FaultDuration: traffic.Between(5*time.Millisecond, 900*time.Millisecond),
 		Config: traffic.Config{
@@ -60,7 +55,7 @@ func DefaultConfig(seed uint64, nodes int) Config {
 			MinTTL: 600 * time.Millisecond,
 		},
 		Net: DefaultNetOptions(), Disk: DefaultDiskOptions(), ConvergeTimeout: 30 * time.Second,
-		Build: BuildNode, LogLevel: hclog.Info,
+		Build: configured(func(*node.Config) {}),
 	}
 }
 
@@ -78,17 +73,9 @@ type Env struct {
 
 // Result is what came of a run.
 type Result struct {
-	Seed           uint64
-	Violations     []check.Violation
-	History        []check.Op
-	Injected       int               // faults
-	Faults         map[FaultKind]int // of these, those that had an effect
-	Messages       int               // lost, delayed or left unanswered beside that
-	Elections      int               // terms that had a leader
-	Commits        uint64            // highest index committed
-	Digest         uint64            // of all that happened, in its order
-	Undecided      int               // keys whose linearizability took too long to check
-	ConvergedAfter time.Duration     // from the healing until all agreed
-	SLO            *check.SLOReport  // nil without probes
-	Timeline       *report.Report    // nil when nothing was violated and none was asked for
+	Outcome
+	Violations []check.Violation
+	History    []check.Op
+	Commits    uint64 // highest index committed
+	Digest     uint64 // of all that happened, in its order
 }

@@ -25,8 +25,7 @@ type segment struct {
 	kind segKind
 }
 
-// stream is one direction of a connection, at its receiving end. Guarded by
-// Net.mu.
+// stream is one direction of a connection, at its receiving end. Guarded by Net.mu.
 type stream struct {
 	flight []segment // in order of arrival
 	buf    []byte    // arrived, not read
@@ -80,7 +79,10 @@ func (c *conn) Read(b []byte) (int, error) {
 			return 0, nil
 		case len(c.in.buf) > 0:
 			k := copy(b, c.in.buf)
-			c.in.consume(k)
+			c.in.unread -= k
+			if c.in.buf = c.in.buf[k:]; len(c.in.buf) == 0 {
+				c.in.buf = nil
+			}
 			c.peer.wake.Broadcast()
 			return k, nil
 		case c.eof:
@@ -126,8 +128,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	}
 }
 
-// Close ends the connection: what was written still arrives at the peer, then
-// the end of the stream.
+// Close ends the connection: what was written still arrives at the peer, then the end of the stream.
 func (c *conn) Close() error {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
@@ -143,8 +144,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// die ends this end: waiting and later calls fail with err, what arrives for
-// it is answered with a reset.
+// die ends this end: waiting and later calls fail with err, what arrives for it is answered with a reset.
 func (c *conn) die(err error) {
 	if c.err != nil {
 		return
@@ -187,8 +187,7 @@ func (in *stream) arm(c *conn) {
 	in.timer.Reset(d)
 }
 
-// retransmit makes what is in flight arrive at that time or later, after the
-// way was cut.
+// retransmit makes what is in flight arrive at that time or later, after the way was cut.
 func (in *stream) retransmit(c *conn, at time.Time) {
 	if len(in.flight) == 0 {
 		return
@@ -237,14 +236,6 @@ func (c *conn) accept(s segment) {
 		c.eof = true
 	default:
 		c.in.buf = append(c.in.buf, s.data...)
-	}
-}
-
-// consume drops the first k bytes of the buffer.
-func (in *stream) consume(k int) {
-	in.unread -= k
-	if in.buf = in.buf[k:]; len(in.buf) == 0 {
-		in.buf = nil
 	}
 }
 

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// Dial opens a connection from this process to addr ("host:port"). Without a
-// listener it is refused after a round trip. Over an interrupted way, to a dead
-// machine or a full backlog it waits until ctx ends.
+// Dial opens a connection from this process to addr ("host:port"). Without a listener it is refused after a round
+// trip. Over an interrupted way, to a dead machine or a full backlog it waits until ctx ends.
 func (p *Proc) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	fail := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: simAddr(addr), Err: err}
@@ -59,9 +58,8 @@ func dialError(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tryDial makes one attempt. It returns the connection or an error, to be
-// given to the caller after wait; or none of both, and the caller tries again
-// after wait, then when opened is closed.
+// tryDial makes one attempt. It returns the connection or an error, to be given to the caller after wait; or none of
+// both, and the caller tries again after wait, then when opened is closed.
 func (p *Proc) tryDial(name, addr string, retry bool) (c *conn, wait time.Duration, opened chan struct{}, err error) {
 	n := p.host.net
 	n.mu.Lock()

@@ -19,14 +19,12 @@ type DiskOptions struct {
 	FsyncMin, FsyncMax time.Duration // a write takes a time drawn evenly from between
 	Reserve            uint64        // bytes that a process keeps preallocated
 
-	// TornVotes makes a vote two writes, as a plain key-value store does, so
-	// that a crash can come between them. For mutation tests only: this is the
-	// bug that the two-slot vote file removes.
+	// TornVotes makes a vote two writes, as a plain key-value store does, so that a crash can come between them. For
+	// mutation tests only: this is the bug that the two-slot vote file removes.
 	TornVotes bool
 
-	// WipeKeepsFiles makes Wipe leave the small files, and so the node's
-	// identity. For mutation tests only: the incarnation in it is what reports
-	// others that a disk was wiped.
+	// WipeKeepsFiles makes Wipe leave the small files, and so the node's identity. For mutation tests only: the
+	// incarnation in it is what reports others that a disk was wiped.
 	WipeKeepsFiles bool
 }
 
@@ -39,12 +37,10 @@ func DefaultDiskOptions() DiskOptions {
 // the term of the entry before the first (0: there is none).
 type EntriesHook func(prevTerm uint64, entries []*raft.Log)
 
-// Disk is what survives a crash of its node. At most one Store is attached to
-// it; a crash detaches that and keeps what was durable, plus a random part of
-// what was being written.
+// Disk is what survives a crash of its node. At most one Store is attached to it; a crash detaches that and keeps
+// what was durable, plus a random part of what was being written.
 //
-// One lock guards it and its stores. It is never held while an operation takes
-// its time.
+// One lock guards it and its stores. It is never held while an operation takes its time.
 type Disk struct {
 	mu       sync.Mutex
 	name     string
@@ -54,13 +50,16 @@ type Disk struct {
 	data     *contents
 	attached *Store
 	slow     time.Duration // added to each write
-	free     uint64        // bytes left beside the reserve; at 0 writes fail
+	free     uint64        // bytes left beside the reserve; at 0 writes fail with ENOSPC
 	held     bool          // the reserve's space is taken
 	fail     error         // what writes fail with; nil: they succeed
 	stalled  chan struct{} // not nil while writes hang; closed when they go on
 	hook     EntriesHook
 	digest   *digest // of what is written; may be nil
-	onVote   func(candidate string) bool
+
+	// onVote is called when the writing of a vote begins, or of its second part where votes are torn, until it returns
+	// true. It must not wait and not call the disk.
+	onVote func(candidate string) bool
 }
 
 // contents is what stands on a medium.
@@ -78,15 +77,15 @@ func newContents() *contents {
 }
 
 func (c *contents) clone() *contents {
-	return &contents{
-		logs: maps.Clone(c.logs), first: c.first, last: c.last,
-		stable: maps.Clone(c.stable), files: maps.Clone(c.files), snapshots: slices.Clone(c.snapshots), next: c.next,
-	}
+	copied := *c
+	copied.logs, copied.stable, copied.files = maps.Clone(c.logs), maps.Clone(c.stable), maps.Clone(c.files)
+	copied.snapshots = slices.Clone(c.snapshots)
+	return &copied
 }
 
 // NewDisk makes an empty disk. hook may be nil; it must not call the disk.
 func NewDisk(name string, seed uint64, opt DiskOptions, hook EntriesHook) *Disk {
-	return &Disk{name: name, seed: seed, opt: opt, data: newContents(), free: 1 << 40, hook: hook}
+	return &Disk{name: name, seed: seed, opt: opt, data: newContents(), free: emptyDisk, hook: hook}
 }
 
 // Attach returns the store through which the next process uses the disk. The one
@@ -97,9 +96,7 @@ func (d *Disk) Attach() (*Store, error) {
 	if d.attached != nil {
 		return nil, errors.New("sim: disk is in use by another process")
 	}
-	if !d.held && d.free > d.opt.Reserve {
-		d.free, d.held = d.free-d.opt.Reserve, true
-	}
+	_ = d.reserve()
 	anew := d.data.next != nil
 	if anew {
 		d.data = d.data.next
@@ -108,9 +105,8 @@ func (d *Disk) Attach() (*Store, error) {
 	return d.attached, nil
 }
 
-// Crash detaches the store: of each write in progress a random prefix is kept,
-// a hung disk answers again. The lost process's store goes on working, on
-// contents of its own, because errors would make the library panic.
+// Crash detaches the store: of each write in progress a random prefix is kept, a hung disk answers again. The lost
+// process's store goes on working, on contents of its own, because errors would make the library panic.
 func (d *Disk) Crash() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,20 +138,18 @@ func (d *Disk) Wipe() {
 	}
 }
 
-// Stall makes every write hang until Unstall or a crash.
-func (d *Disk) Stall() {
+// set changes the disk: its slow, free, fail or onVote. change must not wait.
+func (d *Disk) set(change func(*Disk)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	change(d)
+}
+
+// stall makes every write hang until unstall or a crash. Called with the lock held, like unstall.
+func (d *Disk) stall() {
 	if d.stalled == nil {
 		d.stalled = make(chan struct{})
 	}
-}
-
-// Unstall lets hung writes go on.
-func (d *Disk) Unstall() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.unstall()
 }
 
 func (d *Disk) unstall() {
@@ -165,40 +159,8 @@ func (d *Disk) unstall() {
 	}
 }
 
-// Slow adds a time to every write. 0 ends it.
-func (d *Disk) Slow(extra time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.slow = extra
-}
-
-// SetFree sets the space that others leave beside the reserve. At 0 every write
-// fails with ENOSPC, until the reserve is released.
-func (d *Disk) SetFree(n uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.free = n
-}
-
-// OnVote calls f when the writing of a vote begins, or of its second part where
-// votes are torn, until f returns true. f must not wait and not call the disk.
-// nil ends it.
-func (d *Disk) OnVote(f func(candidate string) bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.onVote = f
-}
-
-// Fail makes every write fail with err. nil ends it.
-func (d *Disk) Fail(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.fail = err
-}
-
-// Entry returns the durable entry at index, which must not be changed; nil where
-// there is none. compacted says that a snapshot stands for it: what the log
-// then still holds there means nothing.
+// Entry returns the durable entry at index, which must not be changed; nil where there is none. compacted says that a
+// snapshot stands for it: what the log then still holds there means nothing.
 func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -208,8 +170,7 @@ func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
 	return d.data.logs[index], false
 }
 
-// Last returns the term and index of the last durable entry, or of the snapshot that
-// stands for it.
+// Last returns the term and index of the last durable entry, or of the snapshot that stands for it.
 func (d *Disk) Last() (term, index uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -229,8 +190,7 @@ func (d *Disk) CurrentTerm() uint64 {
 	return getUint64(d.data.stable[keyTerm])
 }
 
-// report reports the hook of entries that became durable. Called with the lock
-// held.
+// report reports the hook of entries that became durable. Called with the lock held.
 func (d *Disk) report(entries []*raft.Log) {
 	if d.hook == nil {
 		return
@@ -287,6 +247,15 @@ func (s *Store) do(w *write) error {
 	return nil
 }
 
+// atomically makes one synced write; a crash keeps all of it or nothing.
+func (s *Store) atomically(change func(*contents)) error {
+	return s.do(&write{parts: 1, apply: func(c *contents, parts int) {
+		if parts == 1 {
+			change(c)
+		}
+	}})
+}
+
 // pause lets the time of one sync pass, and the rest of a stall. The lock is
 // held at entry and at return, not between.
 func (d *Disk) pause(s *Store) {
@@ -320,22 +289,14 @@ func (s *Store) Load(name string) ([]byte, error) {
 // Save replaces a small file, atomically.
 func (s *Store) Save(name string, data []byte) error {
 	data = slices.Clone(data)
-	return s.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 1 {
-			c.files[name] = data
-		}
-	}})
+	return s.atomically(func(c *contents) { c.files[name] = data })
 }
 
 // SetAside makes the next process begin with one small file.
 func (s *Store) SetAside(_, file string, data []byte) error {
 	fresh := newContents()
 	fresh.files[file] = slices.Clone(data)
-	return s.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 1 {
-			c.next = fresh
-		}
-	}})
+	return s.atomically(func(c *contents) { c.next = fresh })
 }
 
 // Free is the space left on the disk, without the reserve.
@@ -357,11 +318,18 @@ func (s *Store) Space() storage.Space { return s }
 
 // HoldReserve takes the reserve's space.
 func (s *Store) HoldReserve() error {
-	d := s.disk
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	if s.detached {
+		return nil
+	}
+	return s.disk.reserve()
+}
+
+// reserve takes the reserve's space. Called with the lock held.
+func (d *Disk) reserve() error {
 	switch {
-	case d.held || s.detached:
+	case d.held:
 	case d.free <= d.opt.Reserve:
 		return syscall.ENOSPC
 	default:

@@ -220,13 +220,13 @@ func TestStallFullAndWipe(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := NewDisk("d", 1, DefaultDiskOptions(), nil)
 		s := attach(t, d)
-		d.Stall()
+		d.set((*Disk).stall)
 		start := time.Now()
-		time.AfterFunc(time.Minute, d.Unstall)
+		time.AfterFunc(time.Minute, func() { d.set((*Disk).unstall) })
 		if err := s.Log().StoreLogs(entries(1, 1, 1)); err != nil || time.Since(start) < time.Minute {
 			t.Errorf("stalled write = %v after %v", err, time.Since(start))
 		}
-		d.SetFree(0)
+		d.set(func(d *Disk) { d.free = 0 })
 		if err := s.Log().StoreLogs(entries(2, 2, 1)); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("write on a full disk = %v", err)
 		}
@@ -237,11 +237,11 @@ func TestStallFullAndWipe(t *testing.T) {
 		if err := s.HoldReserve(); err == nil {
 			t.Error("the reserve was taken where there is no space")
 		}
-		d.SetFree(1 << 40)
+		d.set(func(d *Disk) { d.free = emptyDisk })
 		if err := s.HoldReserve(); err != nil {
 			t.Error(err)
 		}
-		d.Slow(time.Second)
+		d.set(func(d *Disk) { d.slow = time.Second })
 		start = time.Now()
 		_ = s.Save("x", nil)
 		if time.Since(start) < time.Second {

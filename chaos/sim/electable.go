@@ -41,8 +41,7 @@ func (sim *Simulation) liveNodes() (all []liveNode, led bool) {
 	return all, led
 }
 
-// electableButMuted reports whether a node could be elected only if no vote requests were
-// dropped.
+// electableButMuted reports whether a node could be elected only if no vote requests were dropped.
 func electableButMuted(voters int, all []liveNode) bool {
 	heard := slices.Clone(all)
 	for i := range heard {
@@ -63,10 +62,9 @@ func (r *rpcFaults) nodesWithDroppedVotes() (ids []cluster.NodeID) {
 	return ids
 }
 
-// excludeUnelectableTime leaves some time out of the gap between acknowledgements: the time
-// without a leader in which no node can be elected because vote requests are dropped.
-// Then one node alone has the newest log, its requests are lost, and the other nodes
-// need its vote. It stops when the returned function is called.
+// excludeUnelectableTime leaves some time out of the gap between acknowledgements: the time without a leader in which
+// no node can be elected because vote requests are dropped. Then one node alone has the newest log, its requests are
+// lost, and the other nodes need its vote. It stops when the returned function is called.
 func (sim *Simulation) excludeUnelectableTime() (stop func()) {
 	if !slices.ContainsFunc(sim.cfg.Plan, func(f Fault) bool { return f.Kind == Hush }) {
 		return func() {}

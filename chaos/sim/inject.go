@@ -5,21 +5,21 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"time"
+
+	"northstar/cluster"
 )
 
-// fullDisk is what others leave on a full disk: less than the reserve, which
-// the node keeps for itself.
-const fullDisk = 1 << 20
+// Space that others leave on a disk. On a full one it is less than the reserve, which the node keeps for itself.
+const (
+	emptyDisk = 1 << 40
+	fullDisk  = 1 << 20
+)
 
 // inject makes a fault happen now, and its end f.For later.
 func (sim *Simulation) inject(f Fault) {
 	f.A, f.B = sim.resolve(f)
 	sim.events.at(sim.start, "fault: %v", f)
 	sim.timeline.fault(f)
-	sim.mu.Lock()
-	sim.injected++
-	sim.recordDowntime(f)
-	sim.mu.Unlock()
 	undo, took := sim.apply(f)
 	if took {
 		sim.countEffective(f.Kind)
@@ -37,8 +37,7 @@ func (sim *Simulation) countEffective(kind FaultKind) {
 	sim.faults[kind]++
 }
 
-// resolve puts nodes in the places of Leading and Following, and keeps the two
-// nodes of a fault apart.
+// resolve puts nodes in the places of Leading and Following, and keeps the two nodes of a fault apart.
 func (sim *Simulation) resolve(f Fault) (a, b int) {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
@@ -70,7 +69,7 @@ func (sim *Simulation) apply(f Fault) (undo func(), took bool) {
 	case WipeRejoin:
 		return sim.wipe(a)
 	case KillVoter:
-		a.disk.OnVote(func(candidate string) bool { return sim.killVoter(f, candidate) })
+		a.disk.set(func(d *Disk) { d.onVote = func(to string) bool { return sim.killVoter(f, to) } })
 		return nil, false
 	case Isolate, Deafen, Mute, Split, CutOne, Bridge:
 		return sim.cut(f)
@@ -100,21 +99,20 @@ func (sim *Simulation) apply(f Fault) (undo func(), took bool) {
 func (sim *Simulation) injectDiskFault(f Fault, m *member) (undo func()) {
 	switch f.Kind {
 	case StallDisk:
-		m.disk.Stall()
-		return sim.whileDiskFaulty(m, m.disk.Unstall)
+		m.disk.set((*Disk).stall)
+		return sim.whileDiskFaulty(m, func() { m.disk.set((*Disk).unstall) })
 	case SlowDisk:
-		m.disk.Slow(f.Delay)
-		return func() { m.disk.Slow(0) }
+		m.disk.set(func(d *Disk) { d.slow = f.Delay })
+		return func() { m.disk.set(func(d *Disk) { d.slow = 0 }) }
 	case FullDisk:
-		m.disk.SetFree(fullDisk)
-		return sim.whileDiskFaulty(m, func() { m.disk.SetFree(1 << 40) })
+		m.disk.set(func(d *Disk) { d.free = fullDisk })
+		return sim.whileDiskFaulty(m, func() { m.disk.set(func(d *Disk) { d.free = emptyDisk }) })
 	}
-	m.disk.Fail(syscall.EIO)
-	return sim.whileDiskFaulty(m, func() { m.disk.Fail(nil) })
+	m.disk.set(func(d *Disk) { d.fail = syscall.EIO })
+	return sim.whileDiskFaulty(m, func() { m.disk.set(func(d *Disk) { d.fail = nil }) })
 }
 
-// killVoter kills the fault's node while it writes a vote, unless that is for
-// Fault.B. It reports whether it does.
+// killVoter kills the fault's node while it writes a vote, unless that is for Fault.B. It reports whether it does.
 func (sim *Simulation) killVoter(f Fault, candidate string) bool {
 	if candidate == raftAddress(sim.members[f.B].id) {
 		return false
@@ -142,39 +140,27 @@ func (sim *Simulation) killNodes(powerLoss bool, members ...*member) (undo func(
 	}, ran
 }
 
-// wipe kills a process and empties its disk. It happens to one member at most:
-// the others must remain a majority that knows what it had voted. Should one of
-// them hold nothing yet, they remain safe, but may wait for ever.
+// wipe kills a process and empties its disk. It happens to one member at most: the others must remain a majority that
+// knows what it had voted. Should one of them hold nothing yet, they remain safe, but may wait for ever.
 func (sim *Simulation) wipe(m *member) (undo func(), took bool) {
 	for _, other := range sim.members {
-		if other.wasWiped() {
+		if other.wiped.Load() {
 			return nil, false
 		}
 	}
 	for _, other := range sim.members {
 		if e, compacted := other.disk.Entry(1); other != m && e == nil && !compacted {
-			sim.mu.Lock()
-			sim.tooFew = true
-			sim.mu.Unlock()
+			sim.tooFew.Store(true)
 		}
 	}
 	undo, _ = sim.killNodes(false, m)
-	m.mu.Lock()
-	m.wiped = true
-	m.mu.Unlock()
+	m.wiped.Store(true)
 	m.disk.Wipe()
 	sim.safety.Wiped(m.id)
 	return undo, true
 }
 
-func (m *member) wasWiped() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.wiped
-}
-
-// cut interrupts the ways that a fault names. It reports whether one of them was
-// not cut already.
+// cut interrupts the ways that a fault names. It reports whether one of them was not cut already.
 func (sim *Simulation) cut(f Fault) (undo func(), took bool) {
 	type way struct{ from, to string }
 	var ways []way
@@ -197,23 +183,25 @@ func (sim *Simulation) cut(f Fault) (undo func(), took bool) {
 func (sim *Simulation) flap(f Fault) (undo func()) {
 	a, b := string(sim.members[f.A].id), string(sim.members[f.B].id)
 	r := rand.New(rand.NewPCG(sim.cfg.Seed, uint64(f.At)))
+	heal := func() {
+		sim.net.Heal(a, b)
+		sim.net.Heal(b, a)
+	}
 	ctx, stop := context.WithCancel(sim.unhealed)
 	sim.running.Go(func() {
+		defer heal()
 		for cut := true; ctx.Err() == nil; cut = !cut {
 			if cut {
 				sim.net.Cut(a, b)
 				sim.net.Cut(b, a)
 			} else {
-				sim.net.Heal(a, b)
-				sim.net.Heal(b, a)
+				heal()
 			}
 			select {
 			case <-time.After(f.Delay/2 + time.Duration(r.Int64N(int64(f.Delay)))):
 			case <-ctx.Done():
 			}
 		}
-		sim.net.Heal(a, b)
-		sim.net.Heal(b, a)
 	})
 	return stop
 }
@@ -256,10 +244,10 @@ func (sim *Simulation) pause(m *member) (undo func(), took bool) {
 		return nil, false
 	}
 	inst.proc.Freeze()
-	m.disk.Stall()
+	m.disk.set((*Disk).stall)
 	return sim.whileDiskFaulty(m, func() {
 		inst.proc.Thaw()
-		m.disk.Unstall()
+		m.disk.set((*Disk).unstall)
 	}), true
 }
 
@@ -267,8 +255,7 @@ func (sim *Simulation) pause(m *member) (undo func(), took bool) {
 // it: the storage holds up a start that cannot record its term for ten seconds.
 const diskFaultGrace = 11 * time.Second
 
-// whileDiskFaulty counts a fault for which a node may stop until its end, and
-// a while longer.
+// whileDiskFaulty counts a fault for which a node may stop until its end, and a while longer.
 func (sim *Simulation) whileDiskFaulty(m *member, undo func()) func() {
 	count := func(by int) {
 		sim.mu.Lock()
@@ -282,8 +269,7 @@ func (sim *Simulation) whileDiskFaulty(m *member, undo func()) func() {
 	}
 }
 
-// transfer asks a node to hand leadership to another. It reports whether there was
-// a node to ask.
+// transfer asks a node to hand leadership to another. It reports whether there was a node to ask.
 func (sim *Simulation) transfer(from, to *member, limit time.Duration) bool {
 	inst, node := from.current()
 	if node == nil {
@@ -292,26 +278,26 @@ func (sim *Simulation) transfer(from, to *member, limit time.Duration) bool {
 	sim.running.Go(func() {
 		ctx, cancel := context.WithTimeout(inst.ctx, limit)
 		defer cancel()
-		err := node.TransferTo(ctx, to.id)
+		err := node.TransferTo(ctx, cluster.TransferNotice{
+			To: to.id, Trigger: "transfer", Reason: "the simulation",
+		})
 		sim.events.at(sim.start, "transfer %s to %s: %v", from.id, to.id, err)
 	})
 	return true
 }
 
-// heal ends every fault. The ends of the single faults may still come: they
-// find nothing to do, but for the processes that they hold down: it waits for
-// those.
+// heal ends every fault. The ends of the single faults may still come: they find nothing to do, but for the processes
+// that they hold down: it waits for those.
 func (sim *Simulation) heal() {
 	sim.events.at(sim.start, "healed")
 	sim.healing()
 	sim.net.HealAll()
 	sim.rpc.clear()
 	for _, m := range sim.members {
-		m.disk.Unstall()
-		m.disk.Slow(0)
-		m.disk.Fail(nil)
-		m.disk.OnVote(nil)
-		m.disk.SetFree(1 << 40)
+		m.disk.set(func(d *Disk) {
+			d.unstall()
+			d.slow, d.fail, d.onVote, d.free = 0, nil, nil, emptyDisk
+		})
 		if inst, _ := m.current(); inst != nil {
 			inst.proc.Thaw()
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,11 +27,10 @@ type Node interface {
 	LeaseReadBarrier(ctx context.Context) error
 	View() *state.View
 	Status() cluster.NodeStatus
-	TransferTo(ctx context.Context, target cluster.NodeID) error
+	TransferTo(ctx context.Context, notice cluster.TransferNotice) error
 }
 
-// member is one place in the cluster: a machine and a disk that stay, and the
-// process that runs on them now.
+// member is one place in the cluster: a machine and a disk that stay, and the process that runs on them now.
 type member struct {
 	sim   *Simulation
 	id    cluster.NodeID
@@ -44,9 +44,9 @@ type member struct {
 	ending      bool
 	inst        *instance // nil while none runs
 	incarnation uint64    // processes started so far
-	wiped       bool      // came back with an empty disk: refused from then on
 
-	diskFaulty int // faults for which it may stop, in force or shortly before; guarded by World.mu
+	wiped      atomic.Bool // came back with an empty disk: refused from then on
+	diskFaulty int         // faults for which it may stop, in force or shortly before; guarded by World.mu
 
 	sampled     uint64 // entries up to this one were checked when applied
 	lastApplied uint64
@@ -55,7 +55,6 @@ type member struct {
 
 // instance is one process of a member.
 type instance struct {
-	member *member
 	proc   *Proc
 	node   Node               // nil while it is being built
 	ctx    context.Context    // ends when the process dies
@@ -97,8 +96,7 @@ func (m *member) termAt(index uint64) (term uint64, ok, compacted bool) {
 	return e.Term, true, false
 }
 
-// supervise runs one process after the other while nothing keeps the member
-// down.
+// supervise runs one process after the other while nothing keeps the member down.
 func (m *member) supervise() {
 	for {
 		m.mu.Lock()
@@ -113,26 +111,20 @@ func (m *member) supervise() {
 		m.mu.Unlock()
 		m.run(inst)
 		<-inst.ctx.Done()
-		time.Sleep(m.restartPause(inst))
+		pause := time.Millisecond // a kill has its own time
+		m.mu.Lock()
+		if inst.stopped {
+			pause = 100 * time.Millisecond // as a service manager has it
+		}
+		m.mu.Unlock()
+		time.Sleep(pause)
 	}
-}
-
-// restartPause is what passes before the next process: little after a kill,
-// which has its own time, more when the node stopped on its own, as a service
-// manager has it.
-func (m *member) restartPause(inst *instance) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if inst.stopped {
-		return 100 * time.Millisecond
-	}
-	return time.Millisecond
 }
 
 // boot starts a process that has no node yet. Called with the lock held.
 func (m *member) boot() *instance {
 	m.incarnation++
-	inst := &instance{member: m, proc: m.sim.net.Host(string(m.id)).Boot()}
+	inst := &instance{proc: m.sim.net.Host(string(m.id)).Boot()}
 	inst.ctx, inst.cancel = context.WithCancel(m.sim.ctx)
 	m.inst = inst
 	m.sampled, m.lastApplied = 0, 0
@@ -149,11 +141,11 @@ func (m *member) run(inst *instance) {
 		m.sim.safety.Wiped(m.id)
 	}
 	node, err := m.sim.cfg.Build(Env{
-		ID: m.id, Members: m.sim.ids(), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
-		Clock:   drifting(m.sim.cfg, m.id),
+		ID: m.id, Members: idsOf(m.sim.members), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
+		Clock:   drifting(m.sim.cfg.Seed, m.id),
 		Entropy: newEntropy(m.sim.cfg.Seed, string(m.id), m.incarnation),
 		Logger: hclog.New(&hclog.LoggerOptions{
-			Name: string(m.id), Level: m.sim.cfg.LogLevel, Output: m.log,
+			Name: string(m.id), Level: hclog.Info, Output: m.log,
 			TimeFormat: "04:05.000000",
 		}),
 	})
@@ -167,8 +159,7 @@ func (m *member) run(inst *instance) {
 	m.sim.running.Go(func() { m.exited(inst, node.Run(inst.ctx)) })
 }
 
-// exited deals with a node that stopped on its own; one that was killed is gone
-// already.
+// exited deals with a node that stopped on its own; one that was killed is gone already.
 func (m *member) exited(inst *instance, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,6 +180,15 @@ func (m *member) kill(powerLoss bool) bool {
 	ran := m.inst != nil
 	m.crash(powerLoss)
 	return ran
+}
+
+// restartEmpty replaces the process by one with an empty disk.
+func (m *member) restartEmpty() {
+	m.keepDown()
+	m.kill(false)
+	m.disk.Wipe()
+	m.sim.safety.Wiped(m.id)
+	m.release()
 }
 
 // crash cuts the network immediately and takes the durable contents of the disk. The
@@ -278,13 +278,6 @@ func (m *member) sample() {
 		m.lastApplied, m.view = applied, view
 		m.sim.safety.State(m.id, applied, view.Revision(), fingerprint(view))
 	}
-}
-
-// lastView is the member's state when it was last looked at.
-func (m *member) lastView() *state.View {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.view
 }
 
 // final is the member's part of check.Converged; false while it does not run.

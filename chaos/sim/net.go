@@ -12,18 +12,16 @@ import (
 	"time"
 )
 
-// NetOptions are the properties of a simulated network that hold for every
-// link unless a fault says otherwise.
+// NetOptions are the properties of a simulated network that hold for every link unless a fault says otherwise.
 type NetOptions struct {
 	Latency time.Duration // one way, at least
 	Jitter  time.Duration // added to Latency, drawn evenly from [0, Jitter)
 	// bytes of one direction of a connection that may be on the way or unread; more blocks the writer
 	Window int
 
-	// DeadAfter is how long both directions of a path may be interrupted before
-	// the connections over it die with ETIMEDOUT: TCP_USER_TIMEOUT and
-	// keepalive in one. Each end draws its own moment from
-	// [DeadAfter, 1.25 × DeadAfter).
+	// DeadAfter is how long both directions of a path may be interrupted before the connections over it die with
+	// ETIMEDOUT: TCP_USER_TIMEOUT and keepalive in one. Each end draws its own moment from [DeadAfter, 1.25 ×
+	// DeadAfter).
 	DeadAfter time.Duration
 }
 
@@ -42,13 +40,11 @@ const (
 	maxSynRetry   = time.Second            // the same for a dial, whose first retry comes after a second
 )
 
-// Net is a network of ordered, reliable byte streams in virtual time, with
-// partitions, resets and dead machines. It works outside of a synctest bubble
-// as well, in real time.
+// Net is a network of ordered, reliable byte streams in virtual time, with partitions, resets and dead machines. It
+// works outside of a synctest bubble as well, in real time.
 //
-// One lock guards everything in it: hosts, links, and each connection's
-// buffers. It is never held while something waits, so a goroutine that waits
-// for it never stops virtual time.
+// One lock guards everything in it: hosts, links, and each connection's buffers. It is never held while something
+// waits, so a goroutine that waits for it never stops virtual time.
 type Net struct {
 	mu      sync.Mutex
 	opt     NetOptions
@@ -81,8 +77,7 @@ func NewNet(seed uint64, opt NetOptions) *Net {
 	}
 }
 
-// Host is a machine: it has a name, which is the host part of its addresses,
-// and runs at most one process at a time.
+// Host is a machine: it has a name, which is the host part of its addresses, and runs at most one process at a time.
 type Host struct {
 	net  *Net
 	name string
@@ -94,10 +89,6 @@ type Host struct {
 func (n *Net) Host(name string) *Host {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.host(name)
-}
-
-func (n *Net) host(name string) *Host {
 	h := n.hosts[name]
 	if h == nil {
 		h = &Host{net: n, name: name, up: true}
@@ -132,9 +123,8 @@ type Proc struct {
 	conns     map[*conn]struct{}
 }
 
-// Kill ends the process as kill -9 does, or, with powerLoss, as a power cut of
-// its machine does. After a kill the peers get a reset, after a power cut they
-// hear nothing: their connections die after DeadAfter, or with a reset once
+// Kill ends the process as kill -9 does, or, with powerLoss, as a power cut of its machine does. After a kill the
+// peers get a reset, after a power cut they hear nothing: their connections die after DeadAfter, or with a reset once
 // the machine is up again and they send something.
 func (p *Proc) Kill(powerLoss bool) {
 	n := p.host.net
@@ -166,9 +156,8 @@ func (p *Proc) ends() []*conn {
 	return slices.SortedFunc(maps.Keys(p.conns), func(a, b *conn) int { return cmp.Compare(a.number, b.number) })
 }
 
-// Freeze stops every call of the process into the network until Thaw: nothing
-// is read, written, accepted or dialled, while the kernel goes on acknowledging
-// and buffering, as with a process under SIGSTOP. Its timers go on.
+// Freeze stops every call of the process into the network until Thaw: nothing is read, written, accepted or dialled,
+// while the kernel goes on acknowledging and buffering, as with a process under SIGSTOP. Its timers go on.
 func (p *Proc) Freeze() {
 	p.host.net.mu.Lock()
 	defer p.host.net.mu.Unlock()
@@ -183,8 +172,7 @@ func (p *Proc) Thaw() {
 	p.thawed.Broadcast()
 }
 
-// waitThawed blocks while the process is frozen. Called, and returns, with
-// Net.mu held.
+// waitThawed blocks while the process is frozen. Called, and returns, with Net.mu held.
 func (p *Proc) waitThawed() {
 	for p.frozen {
 		p.thawed.Wait()
@@ -234,9 +222,8 @@ func (n *Net) Heal(from, to string) {
 	n.opened()
 }
 
-// Reject resets what is open between two hosts, and refuses what the first dials
-// from then on, as a firewall does that was told so: nothing of it says that a
-// process has died.
+// Reject resets what is open between two hosts, and refuses what the first dials from then on, as a firewall does
+// that was told so: nothing of it says that a process has died.
 func (n *Net) Reject(from, to string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -273,8 +260,7 @@ func (n *Net) HealAll() {
 	}
 }
 
-// Slow adds a delay to everything that is sent from one host to another from
-// now on. 0 ends it.
+// Slow adds a delay to everything that is sent from one host to another from now on. 0 ends it.
 func (n *Net) Slow(from, to string, extra time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/consensus"
 	"northstar/consensus/storage"
 	"northstar/node"
-	"northstar/state"
 )
 
 // Election timeouts of simulated nodes: the defaults of real ones.
@@ -21,14 +21,11 @@ const (
 func raftAddress(id cluster.NodeID) string { return string(id) + ":7700" }
 func httpAddress(id cluster.NodeID) string { return string(id) + ":7701" }
 
-// BuildNode makes a whole node as the programs do, on the simulated network and
-// disk. Its log is compacted often.
-func BuildNode(env Env) (Node, error) { return buildNode(env, func(*node.Config) {}) }
-
 // defaults is made once: reading it takes longer than the rest of a start.
 var defaults = node.Default()
 
-// buildNode is BuildNode with a changed configuration.
+// buildNode makes a whole node as the programs do, with a changed configuration, on the simulated network and disk.
+// Its log is compacted often.
 func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	cfg := defaults
 	cfg.ID, cfg.DataDir, cfg.ClusterName = env.ID, "simulated", "sim"
@@ -52,33 +49,24 @@ func buildNode(env Env, change func(*node.Config)) (Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, env.Store.Close())
 	}
-	return whole{n}, nil
+	return whole{n.Consensus(), n}, nil
 }
 
-// drifting is a clock of the bubble's time that runs a little fast or slow, the
-// same in every life of a node.
-func drifting(cfg Config, id cluster.NodeID) func() time.Duration {
-	draw := float64(hash(cfg.Seed, string(id), "clock", 0)>>11) / (1 << 53) // from [0, 1)
-	rate := 1 + cfg.ClockDrift*(2*draw-1)
+// clockDrift is how far the rates of the clocks of leases and sessions may be from 1.
+const clockDrift = 0.05
+
+// drifting is a clock of the bubble's time that runs a little fast or slow, the same in every life of a node.
+func drifting(seed uint64, id cluster.NodeID) func() time.Duration {
+	draw := float64(hash(seed, string(id), "clock", 0)>>11) / (1 << 53) // from [0, 1)
+	rate := 1 + clockDrift*(2*draw-1)
 	start := time.Now()
 	return func() time.Duration { return time.Duration(rate * float64(time.Since(start))) }
 }
 
 // whole is a node as clients of a run see it.
-type whole struct{ *node.Node }
+type whole struct {
+	*consensus.Node
+	node *node.Node
+}
 
-func (n whole) Propose(ctx context.Context, c state.Command) (state.Result, error) {
-	return n.Consensus().Propose(ctx, c)
-}
-func (n whole) ReadBarrier(ctx context.Context) error { return n.Consensus().ReadBarrier(ctx) }
-func (n whole) LeaseReadBarrier(ctx context.Context) error {
-	return n.Consensus().LeaseReadBarrier(ctx)
-}
-func (n whole) View() *state.View          { return n.Consensus().View() }
-func (n whole) Status() cluster.NodeStatus { return n.Consensus().Status() }
-func (n whole) TransferTo(ctx context.Context, target cluster.NodeID) error {
-	return n.Consensus().TransferTo(ctx, cluster.TransferNotice{
-		To: target, Trigger: "transfer",
-		Reason: "the simulation",
-	})
-}
+func (n whole) Run(ctx context.Context) error { return n.node.Run(ctx) }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"northstar/api/apiv1"
@@ -45,19 +46,13 @@ const (
 // operator makes these calls. Its connections to the nodes are never cut.
 type operator struct {
 	sim   *Simulation
-	http  *traffic.HTTPClient
+	http  *traffic.Machine
 	tasks sync.WaitGroup
 
-	mu     sync.Mutex
-	gone   []bool // by member: being removed and added again
-	closed bool   // nothing new is begun
-}
+	removing atomic.Bool // one member at a time is removed and added again
 
-func (sim *Simulation) newOperator() *operator {
-	return &operator{
-		sim: sim, http: traffic.NewHTTPClient(users{sim}.Machine("operator")),
-		gone: make([]bool, len(sim.members)),
-	}
+	mu     sync.Mutex
+	closed bool // nothing new is begun
 }
 
 // operate starts an operator's fault.
@@ -73,10 +68,8 @@ func (o *operator) operate(f Fault) (undo func()) {
 	case PauseAuto:
 		enabled, ttl := false, max(1, f.For.Milliseconds())
 		o.later(func() {
-			o.countEffective(f, o.ask(f.A, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{
-				Enabled: &enabled,
-				TTLMS:   &ttl,
-			}, nil))
+			set := apiv1.AutoFailover{Enabled: &enabled, TTLMS: &ttl}
+			o.countEffective(f, o.ask(f.A, http.MethodPost, apiv1.PathAuto, set, nil))
 		})
 	case Demote:
 		o.later(func() { o.countEffective(f, o.suffrage(f.A, nonVoter)) })
@@ -147,8 +140,7 @@ func (o *operator) drain(m *member, what string) error {
 	return o.ask(o.sim.leading().index, http.MethodPost, "/admin/nodes/"+string(m.id)+"/"+what, apiv1.Drain{}, nil)
 }
 
-// move asks for leadership to be moved to Fault.B. When the answer is that it was,
-// that node has led since.
+// move asks for leadership to be moved to Fault.B. When the answer is that it was, that node has led since.
 func (o *operator) move(f Fault, path string, in any) {
 	target := o.sim.members[f.B].id
 	o.later(func() {
@@ -170,22 +162,17 @@ func (o *operator) move(f Fault, path string, in any) {
 // remove takes a member out, and brings it back with an empty disk at the end.
 func (o *operator) remove(f Fault) {
 	m := o.sim.members[f.A]
-	if !o.claim(f.A) {
+	if !o.removing.CompareAndSwap(false, true) {
 		return
 	}
+	defer o.removing.Store(false)
 	err := o.ask(o.sim.leading().index, http.MethodDelete, memberPath(m), nil, nil)
 	if o.countEffective(f, err); err != nil {
-		o.release(f.A) // it may have happened: repair finds that out
-		return
+		return // it may have happened: repair finds that out
 	}
 	time.Sleep(f.For)
-	m.keepDown()
-	m.kill(false)
-	m.disk.Wipe()
-	o.sim.safety.Wiped(m.id)
-	m.release()
+	m.restartEmpty()
 	_ = o.add(m) // repair does it otherwise
-	o.release(f.A)
 }
 
 func (o *operator) add(m *member) error {
@@ -193,26 +180,8 @@ func (o *operator) add(m *member) error {
 		apiv1.MemberAdd{ID: string(m.id), RaftAddress: raftAddress(m.id), HTTPAddress: httpAddress(m.id)}, nil)
 }
 
-// claim lets one member at a time be removed.
-func (o *operator) claim(i int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if slices.Contains(o.gone, true) {
-		return false
-	}
-	o.gone[i] = true
-	return true
-}
-
-func (o *operator) release(i int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.gone[i] = false
-}
-
-// repair restores the cluster after the last fault: failover is automatic, every
-// member is a voter and no member drains. It starts no election: when all members run,
-// one of them leads. It returns what is still missing, or "".
+// repair restores the cluster after the last fault: failover is automatic, every member is a voter and no member
+// drains. It starts no election: when all members run, one of them leads. It returns what is still missing, or "".
 func (o *operator) repair(deadline time.Time) (why string) {
 	if why = o.rejoinOldNodes(deadline); why != "" {
 		return why
@@ -288,11 +257,7 @@ func (o *operator) orBringBack(m *member, err error) error {
 // bringBack adds a member that is none any more, with an empty disk.
 func (o *operator) bringBack(m *member) error {
 	if _, node := m.current(); node != nil && node.Status().Lifecycle == cluster.Dead {
-		m.keepDown()
-		m.kill(false)
-		m.disk.Wipe()
-		o.sim.safety.Wiped(m.id)
-		m.release()
+		m.restartEmpty()
 	}
 	if err := o.add(m); err != nil {
 		return err

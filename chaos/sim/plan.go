@@ -44,8 +44,7 @@ const (
 	WipeRejoin FaultKind = "disk-wipe"              // a node restarts with an empty disk
 )
 
-// In the place of a node in a Fault these stand for the node that leads when the
-// fault happens, and for another one.
+// In the place of a node in a Fault these stand for the node that leads when the fault happens, and for another one.
 const (
 	AnyLeader   = -1
 	AnyFollower = -2
@@ -105,8 +104,7 @@ var faultOrder = []FaultKind{
 // FaultWeights is how often each kind of fault comes, relative to the others.
 type FaultWeights map[FaultKind]int
 
-// DefaultFaults holds every fault that a cluster must survive without an
-// operator.
+// DefaultFaults holds every fault that a cluster must survive without an operator.
 func DefaultFaults() FaultWeights {
 	return FaultWeights{
 		Kill: 10, PowerLoss: 6, KillAll: 1, Isolate: 10, Deafen: 5, Mute: 5, Split: 6, CutOne: 8, Slow: 8, SlowIn: 4,
@@ -120,6 +118,14 @@ func (m FaultWeights) Add(more FaultWeights) FaultWeights {
 	sum := maps.Clone(m)
 	maps.Copy(sum, more)
 	return sum
+}
+
+// faults is the plan, or what the seed makes of it.
+func (c Config) faults() []Fault {
+	if c.Plan != nil {
+		return c.Plan
+	}
+	return Plan(c.Seed, c.Nodes, c.Length, c.Weights, c.FaultInterval, c.FaultDuration)
 }
 
 // Plan draws the faults of a run: the same seed gives the same plan.
@@ -153,9 +159,8 @@ func drawFault(r *rand.Rand, kind FaultKind, nodes int, at time.Duration, spell 
 	case Slow, SlowIn:
 		f.Delay = traffic.Between(time.Millisecond, 500*time.Millisecond).Draw(r)
 	case Delay, LateReply:
-		f.Delay, f.Chance, f.MessageKind = traffic.Between(
-			time.Millisecond, 400*time.Millisecond,
-		).Draw(r), 0.1+0.8*r.Float64(), drawMessages(r)
+		f.Delay = traffic.Between(time.Millisecond, 400*time.Millisecond).Draw(r)
+		f.Chance, f.MessageKind = 0.1+0.8*r.Float64(), drawMessages(r)
 	case Loss, LossReply, Repeat:
 		f.Chance, f.MessageKind = 0.05+0.5*r.Float64(), drawMessages(r)
 	case Lie:

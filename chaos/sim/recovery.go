@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"northstar/api/apiv1"
@@ -26,20 +27,12 @@ const (
 	firstNumber  = 1                      // of a generation
 )
 
-// quorumLoss is what a run knows of a majority that it has lost permanently. The clients of
-// an era are held against what that era has answered: what only lost nodes held is
-// gone, and the operator has said so.
+// quorumLoss is what a run knows of a majority that it has lost permanently. The clients of an era are held against
+// what that era has answered: what only lost nodes held is gone, and the operator has said so.
 type quorumLoss struct {
-	epoch     uint64 // 1 from the loss on
-	recovered bool
+	epoch     atomic.Uint64 // 1 from the loss on
+	recovered atomic.Bool
 	lost      []*member // held down until they come back
-}
-
-// epoch is 0, and 1 once a majority is lost.
-func (sim *Simulation) epoch() uint64 {
-	sim.mu.Lock()
-	defer sim.mu.Unlock()
-	return sim.loss.epoch
 }
 
 // isLost reports whether a member is lost and has not come back.
@@ -49,25 +42,20 @@ func (sim *Simulation) isLost(m *member) bool {
 	return slices.Contains(sim.loss.lost, m)
 }
 
-// hasOldGeneration reports whether a node that runs holds data of a generation that
-// another one has followed.
+// hasOldGeneration reports whether a node that runs holds data of a generation that another one has followed.
 func (sim *Simulation) hasOldGeneration(n Node) bool {
-	sim.mu.Lock()
-	recovered := sim.loss.recovered
-	sim.mu.Unlock()
-	if !recovered {
+	if !sim.loss.recovered.Load() {
 		return false
 	}
 	is := n.Status()
 	return is.ClusterID != "" && is.Generation.Number <= firstNumber
 }
 
-// checkOldGenerationIdle reports of a node of a lost generation when it has taken anything from the new
-// one.
+// checkOldGenerationIdle reports of a node of a lost generation when it has taken anything from the new one.
 func (sim *Simulation) checkOldGenerationIdle(m *member, n Node) {
 	if term := m.disk.CurrentTerm(); term >= recoveryTerm || n.View().Generation().Number > firstNumber {
-		sim.violated(check.Violationf(check.OldGenerationExcluded,
-			"%s has the data of the generation before, and is in term %d", m.id, term))
+		sim.violatedf(check.OldGenerationExcluded, "%s has the data of the generation before, and is in term %d", m.id,
+			term)
 	}
 }
 
@@ -88,13 +76,8 @@ func (sim *Simulation) loseMajority(f Fault) (left []*member) {
 		m.kill(f.Bits%2 == 0)
 		time.Sleep(time.Duration(r.Int64N(int64(lossSpread))) / time.Duration(len(sim.members)/2))
 	}
-	var ids []cluster.NodeID
-	for _, m := range left {
-		ids = append(ids, m.id)
-	}
-	sim.mu.Lock()
-	sim.loss.epoch++
-	sim.mu.Unlock()
+	ids := idsOf(left)
+	sim.loss.epoch.Add(1)
 	sim.safety.OnQuorumLost(ids...)
 	sim.events.at(sim.start, "left for good: %v", ids)
 	return left
@@ -113,7 +96,7 @@ func (sim *Simulation) restartLostNodes(members ...*member) {
 // recover carries out a Recover.
 func (o *operator) recover(f Fault) {
 	confirm := o.sim.clusterID()
-	if confirm == "" || o.sim.epoch() > 0 {
+	if confirm == "" || o.sim.loss.epoch.Load() > 0 {
 		return
 	}
 	left := o.sim.loseMajority(f)
@@ -124,16 +107,15 @@ func (o *operator) recover(f Fault) {
 	}
 	for end, i := time.Now().Add(recoverLimit), 0; o.recoveredLeader() == nil; i++ {
 		if time.Now().After(end) {
-			o.sim.violated(check.Violationf(check.Convergence, "of %v none was recovered within %v", order.Survivors,
-				recoverLimit))
+			o.sim.violatedf(check.Convergence, "of %v none was recovered within %v", order.Survivors, recoverLimit)
 			return
 		}
 		// a lost answer does not matter: the leader's status shows the recovery
 		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil)
 		time.Sleep(repairPause)
 	}
+	o.sim.loss.recovered.Store(true)
 	o.sim.mu.Lock()
-	o.sim.loss.recovered = true
 	first := o.sim.loss.lost[0]
 	o.sim.mu.Unlock()
 	o.sim.countEffective(f.Kind)
@@ -168,14 +150,13 @@ func (sim *Simulation) clusterID() (id string) {
 // leader: they must not elect another one. Then each node of the old generation gets an
 // empty disk and is readmitted. It returns what went wrong, or "".
 func (o *operator) rejoinOldNodes(deadline time.Time) (why string) {
-	if o.sim.epoch() == 0 {
+	if o.sim.loss.epoch.Load() == 0 {
 		return ""
 	}
-	for o.recoveredLeader() == nil {
+	for ; o.recoveredLeader() == nil; time.Sleep(repairPause) {
 		if time.Now().After(deadline) {
 			return "nobody leads the new generation"
 		}
-		time.Sleep(repairPause)
 	}
 	o.sim.mu.Lock()
 	away := slices.Clone(o.sim.loss.lost)
@@ -207,7 +188,7 @@ func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 	m.kill(false)
 	m.disk.Wipe()
 	o.sim.safety.Wiped(m.id)
-	for {
+	for ; ; time.Sleep(repairPause) {
 		err := o.ask(o.sim.leading().index, http.MethodPatch, memberPath(m), apiv1.MemberPatch{Readmit: true}, nil)
 		if err == nil {
 			return ""
@@ -215,18 +196,13 @@ func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 		if time.Now().After(deadline) {
 			return fmt.Sprintf("%s is not taken in again: %v", m.id, err)
 		}
-		time.Sleep(repairPause)
 	}
 }
 
 // checkOldGenerationLeader reports of a leader that was not seen before when it is one of a generation
 // that another has followed.
 func (sim *Simulation) checkOldGenerationLeader(id cluster.NodeID, term uint64) {
-	sim.mu.Lock()
-	old := sim.loss.recovered && term < recoveryTerm
-	sim.mu.Unlock()
-	if old {
-		sim.violated(check.Violationf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered",
-			id, term))
+	if sim.loss.recovered.Load() && term < recoveryTerm {
+		sim.violatedf(check.OldGenerationExcluded, "%s leads term %d, after another node was recovered", id, term)
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"northstar/cluster"
@@ -17,7 +18,7 @@ type rpcFaults struct {
 	mu     sync.Mutex
 	active []*activeFault
 	seq    map[linkKey]uint64
-	hits   int
+	hits   atomic.Int64
 	sent   messages
 }
 
@@ -29,15 +30,11 @@ type activeFault struct {
 
 // countHit counts a message that a fault has hit. Called with the lock held.
 func (r *rpcFaults) countHit(f *activeFault) {
-	r.hits++
+	r.hits.Add(1)
 	if !f.hit {
 		f.hit = true
 		r.sim.countEffective(f.Kind)
 	}
-}
-
-func newRPCFaults(sim *Simulation) *rpcFaults {
-	return &rpcFaults{sim: sim, seq: map[linkKey]uint64{}}
 }
 
 // add makes a fault count until the function it returns is called.
@@ -57,19 +54,6 @@ func (r *rpcFaults) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.active = nil
-}
-
-// last returns the newest messages, of elections and others.
-func (r *rpcFaults) last(n int) (elections, others []sent) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.sent.elections.last(n), r.sent.others.last(n)
-}
-
-func (r *rpcFaults) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.hits
 }
 
 // Outgoing decides on one message.

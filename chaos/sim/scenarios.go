@@ -15,8 +15,7 @@ import (
 // DefaultScenario has every kind of fault at the same time.
 const DefaultScenario = "mixed"
 
-// scenarios are the configurations of runs by name. Runs of one scenario differ by
-// their seeds.
+// scenarios are the configurations of runs by name. Runs of one scenario differ by their seeds.
 var scenarios = map[string]func(seed uint64, nodes int) Config{
 	DefaultScenario: DefaultConfig,
 	"disk-wipe": func(seed uint64, nodes int) Config { // a node restarts with an empty disk
@@ -95,8 +94,7 @@ func short(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// leaderLease has nodes that answer reads by a lease. No lease may outlive its leader's
-// term.
+// leaderLease has nodes that answer reads by a lease. No lease may outlive its leader's term.
 func leaderLease(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	withLeases(&cfg)
@@ -167,9 +165,8 @@ func leaderDiskHang(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// unreliableDetector corrupts the input of the failure detector most of the time. Probes
-// and claims are corrupt, late, duplicate or lost. Connections are cut in one direction
-// or reset. Leaders crash and hang meanwhile.
+// unreliableDetector corrupts the input of the failure detector most of the time. Probes and claims are corrupt,
+// late, duplicate or lost. Connections are cut in one direction or reset. Leaders crash and hang meanwhile.
 func unreliableDetector(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Weights = FaultWeights{
@@ -190,9 +187,8 @@ func unreliableDetector(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// quorumLossScenario loses a majority permanently, while other faults go on. An operator
-// recovers a node that is left, which begins a new generation. Watches end with the old
-// generation, so there are none.
+// quorumLossScenario loses a majority permanently, while other faults go on. An operator recovers a node that is
+// left, which begins a new generation. Watches end with the old generation, so there are none.
 func quorumLossScenario(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Weights = cfg.Weights.Add(FaultWeights{Bridge: 4, Flap: 4})

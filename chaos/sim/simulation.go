@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"northstar/chaos/check"
@@ -44,11 +45,9 @@ type Simulation struct {
 	violations []check.Violation
 	leader     int // index of the member that led the newest term
 	leaderTerm uint64
-	injected   int
-	faults     map[FaultKind]int     // that had an effect
-	downtimes  []check.FaultInterval // of nodes that could not take part
+	faults     map[FaultKind]int // that had an effect
 	loss       quorumLoss
-	tooFew     bool // a disk was wiped while another was still empty: perhaps no node can be elected
+	tooFew     atomic.Bool // a disk was wiped while another was still empty: perhaps no node can be elected
 }
 
 // maxViolations is how many are kept: the first ones say what went wrong.
@@ -63,18 +62,19 @@ func NewSimulation(ctx context.Context, cfg Config) *Simulation {
 	sim.unhealed, sim.healing = context.WithCancel(ctx)
 	sim.net.digest = sim.digest
 	sim.safety = check.NewSafety(sim.violated)
-	sim.rpc = newRPCFaults(sim)
+	sim.rpc = &rpcFaults{sim: sim, seq: map[linkKey]uint64{}}
 	for i := range cfg.Nodes {
 		sim.members = append(sim.members, newMember(sim, i))
 	}
 	sim.traffic = sim.newTraffic()
-	sim.operator, sim.timeline = sim.newOperator(), newTimeline(sim.start)
+	sim.operator = &operator{sim: sim, http: users{sim}.Machine("operator")}
+	sim.timeline = &timeline{start: sim.start, byTerm: map[uint64]int{}}
 	return sim
 }
 
-func (sim *Simulation) ids() (ids []cluster.NodeID) {
-	for i := range sim.cfg.Nodes {
-		ids = append(ids, cluster.NodeID(nodeName(i)))
+func idsOf(members []*member) (ids []cluster.NodeID) {
+	for _, m := range members {
+		ids = append(ids, m.id)
 	}
 	return ids
 }
@@ -96,6 +96,10 @@ func (sim *Simulation) violated(v check.Violation) {
 	}
 }
 
+func (sim *Simulation) violatedf(invariant, format string, args ...any) {
+	sim.violated(check.Violationf(invariant, format, args...))
+}
+
 // exited records a node that stopped on its own, which it may only do for
 // its disk, or to begin again with its data set aside.
 func (sim *Simulation) exited(m *member, err error) {
@@ -104,21 +108,15 @@ func (sim *Simulation) exited(m *member, err error) {
 	sim.mu.Unlock()
 	sim.events.at(sim.start, "%s stopped by itself: %v", m.id, err)
 	if !allowed {
-		sim.violated(check.Violationf(check.NoUnexpectedExit, "%s stopped: %v", m.id, err))
+		sim.violatedf(check.NoUnexpectedExit, "%s stopped: %v", m.id, err)
 	}
 }
 
 // leads hears from the transport of every message that only a leader sends.
 func (sim *Simulation) leads(id cluster.NodeID, term uint64) {
 	sim.mu.Lock()
-	known := term <= sim.leaderTerm
-	var m *member
-	for i := range sim.members {
-		if sim.members[i].id == id {
-			m = sim.members[i]
-		}
-	}
-	if !known {
+	m := sim.members[slices.IndexFunc(sim.members, func(m *member) bool { return m.id == id })]
+	if term > sim.leaderTerm {
 		sim.leader, sim.leaderTerm = m.index, term
 	}
 	sim.mu.Unlock()
@@ -174,19 +172,20 @@ func (sim *Simulation) Run() Result {
 	stopSampling()
 	sim.end()
 
-	messages := sim.rpc.count()
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
 	return Result{
-		Seed: sim.cfg.Seed, Violations: sim.violations, History: sim.traffic.History.Ops(), Injected: sim.injected,
-		Faults: sim.faults, Messages: messages,
-		Digest: sim.digest.value(), Elections: sim.safety.Elections(), Commits: sim.safety.MaxCommit(),
-		ConvergedAfter: settled, SLO: figures,
+		Outcome: Outcome{
+			Seed: sim.cfg.Seed, Injected: len(sim.timeline.faults), Faults: sim.faults,
+			Messages:  int(sim.rpc.hits.Load()),
+			Elections: sim.safety.Elections(), ConvergedAfter: settled, SLO: figures,
+		},
+		Violations: sim.violations, History: sim.traffic.History.Ops(), Digest: sim.digest.value(),
+		Commits: sim.safety.MaxCommit(),
 	}
 }
 
-// every calls f in a goroutine of its own until the function it returns is
-// called, which waits for that goroutine.
+// every calls f in a goroutine of its own until the function it returns is called, which waits for that goroutine.
 func (sim *Simulation) every(d time.Duration, f func()) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -226,36 +225,24 @@ func (sim *Simulation) sample() {
 	}
 }
 
-// checkStable reports whether the leader has changed where nothing was a reason for
-// it.
+// checkStable reports whether the leader has changed where nothing was a reason for it.
 func (sim *Simulation) checkStable() {
 	if now := sim.safety.MaxTerm(); sim.cfg.NoElections && now != sim.stableTerm {
-		sim.violated(
-			check.Violationf(
-				check.NoNeedlessElection, "the cluster was in term %d after %v, and is in term %d", sim.stableTerm,
-				startupTime, now,
-			),
-		)
+		sim.violatedf(check.NoNeedlessElection, "the cluster was in term %d after %v, and is in term %d",
+			sim.stableTerm, startupTime, now)
 	}
 }
 
 // awaitConvergence waits until a write is taken and all nodes agree, and reports it as a
 // violation when that takes longer than Settle.
 func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
-	sim.mu.Lock()
-	tooFew := sim.tooFew
-	sim.mu.Unlock()
-	if sim.cfg.ConvergeTimeout == 0 || tooFew {
+	if sim.cfg.ConvergeTimeout == 0 || sim.tooFew.Load() {
 		return 0
 	}
 	deadline := healed.Add(sim.cfg.ConvergeTimeout)
 	if why := sim.operator.repair(deadline); why != "" {
-		sim.violated(
-			check.Violationf(
-				check.Convergence, "%v after healing an operator could not put everything back: %s",
-				sim.cfg.ConvergeTimeout, why,
-			),
-		)
+		sim.violatedf(check.Convergence, "%v after healing an operator could not put everything back: %s",
+			sim.cfg.ConvergeTimeout, why)
 		return sim.cfg.ConvergeTimeout
 	}
 	why := "no write was acknowledged"
@@ -264,13 +251,12 @@ func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 	}
 	took := time.Since(healed)
 	sim.traffic.Stop()
-	for time.Now().Before(deadline) {
+	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if why = sim.converged(); why == "" {
 			return took
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
-	sim.violated(check.Violationf(check.Convergence, "%v after healing: %s", sim.cfg.ConvergeTimeout, why))
+	sim.violatedf(check.Convergence, "%v after healing: %s", sim.cfg.ConvergeTimeout, why)
 	return sim.cfg.ConvergeTimeout
 }
 
@@ -280,7 +266,7 @@ func (sim *Simulation) converged() string {
 	}
 	var finals []check.NodeState
 	for _, m := range sim.members {
-		if m.wasWiped() {
+		if m.wiped.Load() {
 			continue
 		}
 		f, running := m.final()
@@ -292,8 +278,7 @@ func (sim *Simulation) converged() string {
 	return check.Converged(finals, sim.traffic.Revisions.Acknowledged())
 }
 
-// outlive is how long the end of a run waits for those goroutines of the library that
-// cannot be joined.
+// outlive is how long the end of a run waits for those goroutines of the library that cannot be joined.
 const outlive = time.Minute
 
 // end stops every node.

@@ -40,22 +40,8 @@ const measureFrom = 2 * time.Second
 // singleNodeFaults take one node out.
 var singleNodeFaults = []FaultKind{Kill, Kill, PowerLoss, Isolate, Isolate, Deafen, Mute, Pause, StallDisk}
 
-// recordDowntime records when a fault keeps a node, or all, from taking part. Called
-// with the lock held.
-func (sim *Simulation) recordDowntime(f Fault) {
-	now := time.Since(sim.start)
-	h := check.FaultInterval{Node: nodeName(f.A), From: now, To: now + f.For}
-	if f.Kind == KillAll {
-		h.Node = ""
-	} else if !slices.Contains(singleNodeFaults, f.Kind) {
-		return
-	}
-	sim.downtimes = append(sim.downtimes, h)
-}
-
-// attachedSessions has the faults of singleFaultSLO, and clients that keep sessions by
-// connections. No node loses power: its clients would not notice that their connections
-// are gone.
+// attachedSessions has the faults of singleFaultSLO, and clients that keep sessions by connections. No node loses
+// power: its clients would not notice that their connections are gone.
 func attachedSessions(seed uint64, nodes int) Config {
 	cfg := singleFaultSLO(seed, nodes)
 	cfg.AvailabilityWriters, cfg.Attachers = false, 2
@@ -69,14 +55,8 @@ func attachedSessions(seed uint64, nodes int) Config {
 
 // checkAttached checks which sessions outlived their connections.
 func (sim *Simulation) checkAttached() []check.Violation {
-	sim.mu.Lock()
-	faults := slices.Clone(sim.downtimes)
-	sim.mu.Unlock()
-	var gaps []check.FaultInterval
 	sim.timeline.mu.Lock()
-	for _, g := range report.GapsOf(sim.timeline.acks, sim.cfg.Length) {
-		gaps = append(gaps, check.FaultInterval{From: g.From, To: g.To})
-	}
+	faults, gaps := slices.Clone(sim.timeline.downtimes), report.GapsOf(sim.timeline.acks, sim.cfg.Length)
 	sim.timeline.mu.Unlock()
 	return sim.traffic.CheckAttached(faults, gaps, reportTimeout)
 }
@@ -86,18 +66,16 @@ func (sim *Simulation) measureSLO() *check.SLOReport {
 	if !sim.cfg.AvailabilityWriters {
 		return nil
 	}
-	run := check.Run{Nodes: sim.cfg.Nodes, End: time.Since(sim.start)}
+	run := check.Run{Nodes: sim.cfg.Nodes, WriteAcks: sim.traffic.WriteAcks(), End: time.Since(sim.start)}
 	sim.timeline.mu.Lock()
+	defer sim.timeline.mu.Unlock()
+	run.Faults = sim.timeline.downtimes
 	for _, r := range sim.timeline.leaderships {
 		// the cluster was being made
-		if run.Leaderships = append(run.Leaderships, check.Leadership(r)); r.To < measureFrom {
+		if run.Leaderships = append(run.Leaderships, r); r.To < measureFrom {
 			run.Leaderships = run.Leaderships[:0]
 		}
 	}
-	sim.timeline.mu.Unlock()
-	sim.mu.Lock()
-	run.Faults, run.WriteAcks = slices.Clone(sim.downtimes), sim.traffic.WriteAcks()
-	sim.mu.Unlock()
 	f := check.MeasureSLO(run)
 	return &f
 }

@@ -68,15 +68,12 @@ func (l logStore) StoreLogs(entries []*raft.Log) error {
 
 // DeleteRange is one synced write; a crash keeps all of it or nothing.
 func (l logStore) DeleteRange(from, to uint64) error {
-	return l.s.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 0 {
-			return
-		}
+	return l.s.atomically(func(c *contents) {
 		for i := max(from, c.first); i <= min(to, c.last); i++ {
 			delete(c.logs, i)
 		}
 		c.bounds()
-	}})
+	})
 }
 
 // bounds finds first and last again, from the ends inwards.
@@ -102,23 +99,19 @@ const (
 // errNotFound bears the one text by which the library knows a missing key.
 var errNotFound = errors.New("not found")
 
-// stableStore keeps a vote as one record, like the two-slot file of the real
-// store: the term of a vote is held back until its candidate is written, which
-// the library always does next.
+// stableStore keeps a vote as one record, like the two-slot file of the real store: the term of a vote is held back
+// until its candidate is written, which the library always does next.
 type stableStore struct{ s *Store }
 
 func (t stableStore) Set(key, val []byte) error {
 	k, v := string(key), slices.Clone(val)
 	voteTerm := t.takeVoteTerm(k, v)
-	return t.s.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 0 {
-			return
-		}
+	return t.s.atomically(func(c *contents) {
 		c.stable[k] = v
 		if voteTerm != nil {
 			c.stable[keyVoteTerm] = voteTerm
 		}
-	}})
+	})
 }
 
 // RecordVote is one synced write of a term and a vote.
@@ -129,14 +122,11 @@ func (t stableStore) RecordVote(term, voteTerm uint64, candidate []byte) error {
 	}
 	cand := slices.Clone(candidate)
 	t.takeVoteTerm(keyVoteCand, cand)
-	return t.s.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 0 {
-			return
-		}
+	return t.s.atomically(func(c *contents) {
 		c.stable[keyTerm] = binary.BigEndian.AppendUint64(nil, term)
 		c.stable[keyVoteTerm] = binary.BigEndian.AppendUint64(nil, voteTerm)
 		c.stable[keyVoteCand] = cand
-	}})
+	})
 }
 
 // takeVoteTerm returns the term held back for a candidate.
@@ -273,11 +263,7 @@ func (k *sink) Close() error {
 	k.done = true
 	k.meta.Size = int64(k.buf.Len())
 	snap := &snapshot{meta: k.meta, data: k.buf.Bytes()}
-	return k.store.do(&write{parts: 1, apply: func(c *contents, parts int) {
-		if parts == 1 {
-			c.publish(snap)
-		}
-	}})
+	return k.store.atomically(func(c *contents) { c.publish(snap) })
 }
 
 func (k *sink) Cancel() error {

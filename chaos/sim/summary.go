@@ -1,38 +1,57 @@
 package sim
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"northstar/chaos/check"
 	"northstar/chaos/report"
 )
 
+// Outcome is what a run counted.
+type Outcome struct {
+	Seed           uint64            `json:"seed"`
+	Injected       int               `json:"injected"`           // faults
+	Faults         map[FaultKind]int `json:"faults"`             // of these, those that had an effect
+	Messages       int               `json:"messages"`           // lost, delayed or left unanswered beside that
+	Elections      int               `json:"elections"`          // terms that had a leader
+	Undecided      int               `json:"undecided"`          // keys whose linearizability took too long to check
+	ConvergedAfter time.Duration     `json:"converged_after_ns"` // from the healing until all agreed
+	SLO            *check.SLOReport  `json:"slo,omitempty"`      // nil without probes
+	Timeline       *report.Report    `json:"timeline,omitempty"` // nil when nothing was violated and none was asked for
+}
+
 // Effective is how many faults had an effect.
-func (s Summary) Effective() (n int) {
-	for _, of := range s.Faults {
+func (o Outcome) Effective() (n int) {
+	for _, of := range o.Faults {
 		n += of
 	}
 	return n
 }
 
-// Summary is the outcome of one run on one line of JSON, which chaos/run
-// reads from the process that ran it.
+// Summary is the outcome of one run on one line of JSON, which chaos/run reads from the process that ran it.
 type Summary struct {
-	Scenario       string            `json:"scenario"`
-	Seed           uint64            `json:"seed"`
-	Nodes          int               `json:"nodes"`
-	Digest         string            `json:"digest"`
-	Injected       int               `json:"injected"`
-	Faults         map[FaultKind]int `json:"faults"` // of these, those that had an effect
-	Messages       int               `json:"messages"`
-	Elections      int               `json:"elections"`
-	Ops            int               `json:"ops"`
-	Undecided      int               `json:"undecided"`
-	ConvergedAfter time.Duration     `json:"converged_after_ns"`
-	CPU            time.Duration     `json:"cpu_ns"`
-	SLO            *check.SLOReport  `json:"slo,omitempty"`
-	Violations     []string          `json:"violations,omitempty"`
-	Report         string            `json:"report,omitempty"`
-	Minimal        []int             `json:"minimal,omitempty"` // the places of the faults that it takes to fail
-	Timeline       *report.Report    `json:"timeline,omitempty"`
+	Outcome
+	Scenario   string        `json:"scenario"`
+	Nodes      int           `json:"nodes"`
+	Digest     string        `json:"digest"`
+	Ops        int           `json:"ops"`
+	CPU        time.Duration `json:"cpu_ns"`
+	Violations []string      `json:"violations,omitempty"`
+	Report     string        `json:"report,omitempty"`
+	Minimal    []int         `json:"minimal,omitempty"` // the places of the faults that it takes to fail
+}
+
+// ParseIndexes reads numbers separated by commas.
+func ParseIndexes(s string) (all []int, err error) {
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil, fmt.Errorf("places of faults: %w", err)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"slices"
 	"sync"
 	"time"
 
+	"northstar/chaos/check"
 	"northstar/chaos/report"
 	"northstar/cluster"
 )
@@ -15,17 +17,13 @@ type timeline struct {
 
 	mu          sync.Mutex
 	faults      []report.Fault
+	downtimes   []check.FaultInterval // of these, those that kept a node, or all, from taking part
 	leaderships []report.Leadership
 	byTerm      map[uint64]int // place in leaderships, by term
 	acks        []time.Duration
 }
 
-func newTimeline(start time.Time) *timeline {
-	return &timeline{start: start, byTerm: map[uint64]int{}}
-}
-
-// fault records a fault that begins now. What hits more than one node is in
-// no node's lane.
+// fault records a fault that begins now. What hits more than one node is in no node's lane.
 func (t *timeline) fault(f Fault) {
 	node := nodeName(f.A)
 	switch f.Kind {
@@ -36,6 +34,9 @@ func (t *timeline) fault(f Fault) {
 	defer t.mu.Unlock()
 	now := time.Since(t.start)
 	t.faults = append(t.faults, report.Fault{Node: node, What: f.String(), From: now, To: now + f.For})
+	if f.Kind == KillAll || slices.Contains(singleNodeFaults, f.Kind) {
+		t.downtimes = append(t.downtimes, check.FaultInterval{Node: node, From: now, To: now + f.For})
+	}
 }
 
 // leads records a message of a leader.

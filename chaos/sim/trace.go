@@ -2,7 +2,7 @@ package sim
 
 import (
 	"fmt"
-	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,30 +14,21 @@ import (
 // traceLines is how much a trace remembers.
 const traceLines = 400
 
-// ring keeps the newest of what is put into it.
-type ring[T any] struct {
-	items []T
-	next  int
-}
+// ring keeps the newest of what is put into it, twice as many at most.
+type ring[T any] []T
 
 func (r *ring[T]) add(size int, item T) {
-	if len(r.items) < size {
-		r.items = append(r.items, item)
-		return
+	if len(*r) >= 2*size {
+		*r = slices.Delete(*r, 0, size)
 	}
-	r.items[r.next] = item
-	r.next = (r.next + 1) % size
+	*r = append(*r, item)
 }
 
 // last returns the newest n, oldest first.
-func (r *ring[T]) last(n int) []T {
-	all := append(append([]T(nil), r.items[r.next:]...), r.items[:r.next]...)
-	return all[max(0, len(all)-n):]
-}
+func (r ring[T]) last(n int) []T { return slices.Clone(r[max(0, len(r)-n):]) }
 
-// trace is the newest log lines of a node, or of the run itself, in memory:
-// writing a file would change what happens. It may be written to from any
-// goroutine.
+// trace is the newest log lines of a node, or of the run itself, in memory: writing a file would change what happens.
+// It may be written to from any goroutine.
 type trace struct {
 	mu    sync.Mutex
 	lines ring[string]
@@ -56,13 +47,6 @@ func (t *trace) Write(b []byte) (int, error) {
 // at writes one line with the virtual time since start.
 func (t *trace) at(start time.Time, format string, args ...any) {
 	_, _ = fmt.Fprintf(t, "%12v  %s\n", time.Since(start), fmt.Sprintf(format, args...))
-}
-
-// last returns the last n lines.
-func (t *trace) last(n int) []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lines.last(n)
 }
 
 // sent is a message as its sender gave it to the network.
@@ -94,10 +78,7 @@ func (s sent) String() string {
 	return line
 }
 
-const (
-	keptMessages  = 200 // of each of the two kinds
-	shownMessages = 60
-)
+const keptMessages = 200 // of each of the two kinds
 
 // messages are the newest messages. Those of elections are kept separately, because
 // they are few among many others. The owner's lock guards them.
@@ -109,13 +90,5 @@ func (m *messages) add(s sent) {
 		m.elections.add(keptMessages, s)
 	default:
 		m.others.add(keptMessages, s)
-	}
-}
-
-// section writes lines under a heading.
-func section[T any](out io.Writer, heading string, lines []T) {
-	_, _ = fmt.Fprintf(out, "  %s:\n", heading)
-	for _, line := range lines {
-		_, _ = fmt.Fprintln(out, "   ", line)
 	}
 }

@@ -34,13 +34,15 @@ func (u users) Nodes() (all []traffic.Node) {
 }
 
 func (u users) Leader() int                { return u.leading().index }
-func (u users) Epoch() uint64              { return u.epoch() }
+func (u users) Epoch() uint64              { return u.loss.epoch.Load() }
 func (u users) Acknowledged()              { u.timeline.acked() }
 func (u users) Violated(v check.Violation) { u.violated(v) }
 
 // Key returns a key that depends on the epoch. The values of an earlier epoch's keys are
 // unknown: the surviving nodes need not have the last writes.
-func (u users) Key(i int) string { return fmt.Sprintf("%s%d", []string{"k", "after"}[u.epoch()], i) }
+func (u users) Key(i int) string {
+	return fmt.Sprintf("%s%d", []string{"k", "after"}[u.loss.epoch.Load()], i)
+}
 
 func (u users) Machine(name string) *traffic.Machine {
 	proc := u.net.Host(name).Boot()
@@ -55,9 +57,8 @@ var (
 	errCrashed   = cluster.Errorf(cluster.CodeOutcomeUnknown, "the node crashed")
 )
 
-// attempt is one of a client in the node's own process. As over a network, the
-// answer of a node that has crashed meanwhile is lost, and one of a paused node
-// comes when that goes on.
+// attempt is one of a client in the node's own process. As over a network, the answer of a node that has crashed
+// meanwhile is lost, and one of a paused node comes when that goes on.
 func (u users) attempt(i int, f func(ctx context.Context, n traffic.KV) error) error {
 	inst, node := u.members[i].current()
 	if node == nil {

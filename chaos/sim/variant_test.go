@@ -114,9 +114,4 @@ func (n *composed) Run(ctx context.Context) error {
 	return err
 }
 
-// TransferTo is as whole.TransferTo.
-func (n *composed) TransferTo(ctx context.Context, target cluster.NodeID) error {
-	return n.Node.TransferTo(ctx, cluster.TransferNotice{To: target, Trigger: "transfer", Reason: "the simulation"})
-}
-
 var _ Node = (*composed)(nil)

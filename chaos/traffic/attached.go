@@ -1,14 +1,12 @@
 package traffic
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
+	"io"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,37 +19,19 @@ import (
 const attachedTTL = 10 * time.Minute
 
 // attacher keeps sessions alive by connections, which it closes in the end.
-type attacher struct {
-	*Traffic
-	http *HTTPClient
-	rand *rand.Rand
-}
-
-func (t *Traffic) startAttachers() {
-	for i := range t.cfg.Attachers {
-		a := &attacher{Traffic: t, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 2100+uint64(i)))}
-		t.running.Go(a.run)
-	}
-}
-
-// ask sends one request to any node.
-func (a *attacher) ask(q Request) error {
-	ctx, cancel := context.WithTimeout(a.ctx, a.cfg.Timeout)
-	defer cancel()
-	nodes := a.cluster.Nodes()
-	_, _, err := a.http.Do(ctx, nodes[a.rand.IntN(len(nodes))], q)
-	return err
-}
+type attacher struct{ user }
 
 func (a *attacher) run() {
 	ttl := attachedTTL.Milliseconds()
+	create := apiv1.SessionCreate{Name: "attached", TTLMS: &ttl}
 	for a.Pause(20 * time.Millisecond) {
 		var made apiv1.SessionCreated
-		if a.ask(post(apiv1.PathSessions, apiv1.SessionCreate{Name: "attached", TTLMS: &ttl}, &made)) != nil {
+		if a.askAny(a.cfg.Timeout, post(apiv1.PathSessions, create, &made)) != nil {
 			continue
 		}
 		if !a.keep(made.SessionID) {
-			_ = a.ask(Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + made.SessionID})
+			end := Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + made.SessionID}
+			_ = a.askAny(a.cfg.Timeout, end)
 		}
 	}
 }
@@ -61,8 +41,7 @@ func (a *attacher) run() {
 // lives for its TTL. keep returns false if the session may live.
 func (a *attacher) keep(session string) bool {
 	for first := true; a.Pause(10 * time.Millisecond); first = false {
-		nodes := a.cluster.Nodes()
-		n := nodes[a.rand.IntN(len(nodes))]
+		n := a.cluster.Nodes()[a.anyNode()]
 		switch how, detail := a.attach(n, session); how {
 		case detached:
 			if first {
@@ -77,8 +56,8 @@ func (a *attacher) keep(session string) bool {
 		case notAttached:
 			return false
 		case sessionEnded:
-			a.cluster.Violated(check.Violationf(check.SessionsLive,
-				"session %s, which is attached, had ended when %s was asked: %s", session, n.ID, detail))
+			a.violated(check.SessionsLive,
+				"session %s, which is attached, had ended when %s was asked: %s", session, n.ID, detail)
 			return true
 		}
 	}
@@ -110,7 +89,7 @@ func (a *attacher) attach(n Node, session string) (how ending, detail string) {
 	if err != nil {
 		return connectionLost, err.Error()
 	}
-	res, err := a.http.http.Do(req)
+	res, err := a.machine.Client.Do(req)
 	if err != nil {
 		if closed.Load() && sent.Load() {
 			return notAttached, "" // or the node has attached the session in the meantime
@@ -118,27 +97,24 @@ func (a *attacher) attach(n Node, session string) (how ending, detail string) {
 		return connectionLost, err.Error()
 	}
 	defer func() { _ = res.Body.Close() }()
-	lines := bufio.NewScanner(res.Body)
 	if res.StatusCode != http.StatusOK {
-		lines.Scan()
-		return a.problem(lines.Bytes())
+		text, _ := io.ReadAll(res.Body)
+		return a.problem(text)
 	}
 	alive := false
-	for event := ""; lines.Scan(); {
-		name, value, _ := strings.Cut(lines.Text(), ": ")
-		switch {
-		case name == "event":
-			event = value
-			alive = alive || event == apiv1.EventKeepAlive
-		case name == "data" && event == apiv1.EventDraining:
-			return connectionLost, event
-		case name == "data" && event == apiv1.EventError:
-			return a.problem([]byte(value))
+	for e := range events(res.Body) {
+		switch e.name {
+		case apiv1.EventKeepAlive:
+			alive = true
+		case apiv1.EventDraining:
+			return connectionLost, e.name
+		case apiv1.EventError:
+			return a.problem([]byte(e.data))
 		}
 	}
 	switch {
 	case !closed.Load():
-		return connectionLost, fmt.Sprint(lines.Err())
+		return connectionLost, "the stream ended"
 	case alive:
 		return detached, ""
 	}
@@ -156,26 +132,22 @@ func (a *attacher) problem(text []byte) (how ending, detail string) {
 		cluster.CodeSplitBrain:
 		return connectionLost, string(text)
 	}
-	a.cluster.Violated(check.Violationf(check.OnlyDocumentedErrors, "attach: %s", text))
+	a.violated(check.OnlyDocumentedErrors, "attach: %s", text)
 	return connectionLost, string(text)
 }
 
 // CheckAttached checks, a while after the traffic has ended, that no session outlived its connection. faults are those
 // of nodes, and gaps are the periods without an acknowledged write.
 func (t *Traffic) CheckAttached(faults, gaps []check.FaultInterval, within time.Duration) []check.Violation {
-	violated := func(sessions []check.AttachedSession, alive map[string]bool) []check.Violation {
-		return check.CheckAttachedSessionsEnd(sessions, alive, faults, gaps)
-	}
-	var open []check.AttachedSession // must end
-	for _, s := range t.attached {
-		if len(violated([]check.AttachedSession{s}, map[string]bool{s.Session: true})) > 0 {
-			open = append(open, s)
-		}
-	}
+	open := slices.DeleteFunc(slices.Clone(t.attached), func(s check.AttachedSession) bool { // the others must end
+		alive := map[string]bool{s.Session: true}
+		return len(check.CheckAttachedSessionsEnd([]check.AttachedSession{s}, alive, faults, gaps)) == 0
+	})
 	if len(open) == 0 {
 		return nil
 	}
-	return violated(open, t.alive(open, time.Now().Add(within), within))
+	alive := t.alive(open, time.Now().Add(within), within)
+	return check.CheckAttachedSessionsEnd(open, alive, faults, gaps)
 }
 
 // alive returns the sessions that are alive at a time. If no node answers, it retries for a while. A session that no
@@ -183,13 +155,13 @@ func (t *Traffic) CheckAttached(faults, gaps []check.FaultInterval, within time.
 func (t *Traffic) alive(open []check.AttachedSession, at time.Time, longer time.Duration) map[string]bool {
 	m := t.cluster.Machine("alive")
 	defer m.Close()
-	a := &attacher{Traffic: t, http: NewHTTPClient(m), rand: t.cfg.Rand("alive", "", 0)}
+	u := user{t, m, t.cfg.Rand("alive", "", 0)}
 	alive := map[string]bool{}
 	for ; len(open) > 0 && time.Now().Before(at.Add(longer)); time.Sleep(100 * time.Millisecond) {
 		var rest []check.AttachedSession
 		for _, s := range open {
 			late := time.Now().After(at)
-			err := a.ask(get(apiv1.PathSessions+"/"+s.Session, nil))
+			err := u.askAny(t.cfg.Timeout, get(apiv1.PathSessions+"/"+s.Session, nil))
 			switch e := asProblem(err); {
 			case e != nil && (e.Status == http.StatusNotFound || e.Code == cluster.CodeSessionEnded):
 			case err == nil && late:

@@ -2,9 +2,7 @@ package traffic
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"sync"
@@ -26,16 +24,9 @@ const (
 
 // campaigner is a client with one session at a time. It holds a role now and then, and writes with its token.
 type campaigner struct {
-	*Traffic
+	user
 	id     int
-	http   *HTTPClient
-	rand   *rand.Rand
 	writes int
-}
-
-func (t *Traffic) startCampaigner(i int) {
-	c := &campaigner{Traffic: t, id: i, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 1000+uint64(i)))}
-	t.running.Go(c.run)
 }
 
 func (c *campaigner) run() {
@@ -83,16 +74,9 @@ func (s *session) isRevoked(token uint64) bool {
 func (c *campaigner) ask(limit time.Duration, q Request) error {
 	i := c.cluster.Leader()
 	if c.rand.IntN(2) == 0 {
-		i = c.rand.IntN(len(c.cluster.Nodes()))
+		i = c.anyNode()
 	}
 	return c.askNode(i, limit, q)
-}
-
-func (c *campaigner) askNode(i int, limit time.Duration, q Request) error {
-	ctx, cancel := context.WithTimeout(c.ctx, limit)
-	defer cancel()
-	_, _, err := c.http.Do(ctx, c.cluster.Nodes()[i], q)
-	return err
 }
 
 // runSession runs one session: it is renewed for a while, campaigns, and is closed or abandoned.
@@ -100,10 +84,8 @@ func (c *campaigner) runSession() {
 	ttl := c.cfg.MinTTL.Milliseconds() + int64(c.rand.IntN(1500))
 	sent, era := time.Now(), c.cluster.Epoch()
 	var made apiv1.SessionCreated
-	if c.ask(
-		time.Second,
-		post(apiv1.PathSessions, apiv1.SessionCreate{Name: fmt.Sprintf("client-%d", c.id), TTLMS: &ttl}, &made),
-	) != nil {
+	create := apiv1.SessionCreate{Name: fmt.Sprintf("client-%d", c.id), TTLMS: &ttl}
+	if c.ask(time.Second, post(apiv1.PathSessions, create, &made)) != nil {
 		return
 	}
 	s := &session{
@@ -120,7 +102,7 @@ func (c *campaigner) runSession() {
 	}
 	close(quit) // abandoned: it ends by its TTL
 	renewing.Wait()
-	c.Roles.left(s.id, c.now()+s.ttl)
+	c.Roles.update(func(h *RoleHistory) { h.over[s.id] = c.now() + s.ttl })
 	if c.rand.IntN(2) == 0 {
 		_ = c.ask(time.Second, Request{Method: http.MethodDelete, Path: apiv1.PathSessions + "/" + s.id})
 	}
@@ -151,22 +133,18 @@ func (c *campaigner) renew(s *session, quit <-chan struct{}) {
 // checkAlive checks the response to a session's request. If the session has ended, the client's deadline must have
 // passed.
 func (c *campaigner) checkAlive(s *session, sent time.Time, err error) {
-	var e *cluster.Error
-	if errors.As(err, &e) && e.Code == cluster.CodeFenced {
+	e := asProblem(err)
+	if e != nil && e.Code == cluster.CodeFenced {
 		c.fetchRevocations(s)
 	}
-	if !errors.As(err, &e) || e.Code != cluster.CodeSessionEnded {
+	if e == nil || e.Code != cluster.CodeSessionEnded {
 		return
 	}
 	// a recovery ends all sessions
 	if until := s.deadline(); time.Now().Before(until) && c.cluster.Epoch() == s.epoch {
-		c.cluster.Violated(
-			check.Violationf(
-				check.SessionsLive,
-				"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id,
-				sent.Sub(c.cfg.Start), until.Sub(c.cfg.Start),
-			),
-		)
+		c.violated(check.SessionsLive,
+			"session %s of client %d had ended when asked at %v, with its client's deadline at %v", s.id, c.id,
+			sent.Sub(c.cfg.Start), until.Sub(c.cfg.Start))
 	}
 	s.once.Do(func() { close(s.ended) })
 }
@@ -193,15 +171,18 @@ func (c *campaigner) campaign(s *session) bool {
 	if !c.Pause(c.cfg.ThinkTime.Draw(c.rand)) || !time.Now().Before(s.deadline()) {
 		return false
 	}
-	asked := time.Now()
+	asked, wait := time.Now(), c.cfg.CampaignWait.Milliseconds()
+	if wait == 0 {
+		wait = int64(c.rand.IntN(1200))
+	}
 	var won apiv1.Role
-	err := c.ask(
-		max(2*time.Second, c.cfg.CampaignWait+time.Second),
-		post(apiv1.PathRoles+"/"+Role+"/campaign", apiv1.Campaign{SessionID: s.id, WaitMS: c.waitMS()}, &won),
-	)
+	err := c.ask(max(2*time.Second, c.cfg.CampaignWait+time.Second),
+		post(apiv1.PathRoles+"/"+Role+"/campaign", apiv1.Campaign{SessionID: s.id, WaitMS: wait}, &won))
 	c.checkAlive(s, asked, err)
 	if err != nil {
-		c.Roles.waited(asked.Sub(c.cfg.Start), c.now())
+		c.Roles.update(func(h *RoleHistory) {
+			h.waits = append(h.waits, check.WaitInterval{From: asked.Sub(c.cfg.Start), To: c.now()})
+		})
 		return time.Now().Before(s.deadline())
 	}
 	now := time.Now()
@@ -226,21 +207,12 @@ func (c *campaigner) campaign(s *session) bool {
 	if c.rand.IntN(2) == 0 {
 		query.Set("token", fmt.Sprint(won.Token))
 	}
-	resigned := c.ask(
-		time.Second, Request{Method: http.MethodDelete, Path: apiv1.PathRoles + "/" + Role, Query: query},
-	) == nil
+	resign := Request{Method: http.MethodDelete, Path: apiv1.PathRoles + "/" + Role, Query: query}
+	resigned := c.ask(time.Second, resign) == nil
 	if c.rand.IntN(2) == 0 && c.Pause(time.Duration(c.rand.IntN(50))*time.Millisecond) {
 		c.fenced(won.Token) // requests that were still in flight
 	}
 	return resigned
-}
-
-// waitMS returns how long a candidate waits, in milliseconds.
-func (c *campaigner) waitMS() int64 {
-	if limit := c.cfg.CampaignWait; limit > 0 {
-		return limit.Milliseconds()
-	}
-	return int64(c.rand.IntN(1200))
 }
 
 // hold writes with a token until the given time, or until the client's deadline. It reports whether the client will
@@ -261,7 +233,7 @@ func (c *campaigner) hold(s *session, token uint64, until time.Time) bool {
 // fenced writes with a token.
 func (c *campaigner) fenced(token uint64) {
 	c.writes++
-	_ = c.overHTTP(c.http)(c.cluster.Leader(), func(ctx context.Context, n KV) error {
+	_ = c.overHTTP(c.machine)(c.cluster.Leader(), func(ctx context.Context, n KV) error {
 		c.FencedWrite(ctx, n, c.id, token, c.writes)
 		return nil
 	})
@@ -275,6 +247,41 @@ func (t *Traffic) FencedWrite(ctx context.Context, n KV, client int, token uint6
 		Fence: &state.FencingToken{Role: Role, Token: token},
 	})
 	if err == nil && res.Err == nil {
-		t.Roles.Wrote(check.FencedWrite{Client: client, Token: token, Begin: begin, End: t.now()})
+		write := check.FencedWrite{Client: client, Token: token, Begin: begin, End: t.now()}
+		t.Roles.update(func(h *RoleHistory) { h.writes = append(h.writes, write) })
 	}
+}
+
+// RoleHistory collects what clients observed of the role.
+type RoleHistory struct {
+	mu      sync.Mutex
+	tenures []check.Tenure
+	writes  []check.FencedWrite
+	over    map[string]time.Duration // by session: its latest possible end
+	waits   []check.WaitInterval
+}
+
+func (h *RoleHistory) update(f func(*RoleHistory)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over == nil {
+		h.over = map[string]time.Duration{}
+	}
+	f(h)
+}
+
+// Won records a tenure that has ended.
+func (h *RoleHistory) Won(t check.Tenure) {
+	h.update(func(h *RoleHistory) { h.tenures = append(h.tenures, t) })
+}
+
+// Check returns the violations. It checks vacancies only if no fault prevents elections.
+func (h *RoleHistory) Check(vacancies bool) []check.Violation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	violations := check.CheckMutualExclusion(h.tenures, h.writes)
+	if vacancies {
+		violations = append(violations, check.CheckVacancies(h.tenures, h.over, h.waits)...)
+	}
+	return violations
 }

@@ -2,7 +2,6 @@ package traffic
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -72,10 +71,11 @@ func (c *client) operate() {
 		c.repeat()
 		return
 	}
-	op := check.Op{Client: c.id, Key: c.cluster.Key(c.rand.IntN(c.cfg.Keys)), Begin: c.now()}
+	op := check.Op{Client: c.id, Key: c.cluster.Key(c.rand.IntN(c.cfg.Keys)), Begin: c.now(), Kind: check.Get}
 	switch x := c.rand.Float64(); {
 	case c.readOnly || x < 0.4:
-		op.Kind = check.Get
+		c.read(op)
+		return
 	case x < 0.7:
 		op.Kind = check.Put
 	case x < 0.85:
@@ -84,10 +84,6 @@ func (c *client) operate() {
 		op.Kind = check.Create
 	default:
 		op.Kind = check.Delete
-	}
-	if op.Kind == check.Get {
-		c.read(op)
-		return
 	}
 	c.write(op)
 }
@@ -153,7 +149,7 @@ func (c *client) write(op check.Op) {
 		op.Outcome = check.Refused
 		c.keep(cmd, res)
 	case err == nil:
-		c.cluster.Violated(check.Violationf(check.OnlyDocumentedErrors, "%v: %v", op, res.Err))
+		c.violated(check.OnlyDocumentedErrors, "%v: %v", op, res.Err)
 		return
 	case mayHaveHappened:
 		op.Outcome = check.Unknown
@@ -168,11 +164,10 @@ func (c *client) write(op check.Op) {
 
 // keep stores an idempotent write and its response.
 func (c *client) keep(cmd state.Command, res state.Result) {
-	if cmd.Idempotency == nil {
-		return
+	if cmd.Idempotency != nil {
+		c.kept = append(c.kept, keptWrite{cmd, res})
+		c.kept = c.kept[max(0, len(c.kept)-maxKept):]
 	}
-	c.kept = append(c.kept, keptWrite{cmd, res})
-	c.kept = c.kept[max(0, len(c.kept)-maxKept):]
 }
 
 // repeat sends an idempotent write again. It must get the same response and change nothing, also after a change of
@@ -196,10 +191,10 @@ func (c *client) repeat() {
 		return r.Err.Code
 	}
 	if res.Revision != k.result.Revision && code(res) == 0 || code(res) != code(k.result) {
-		c.cluster.Violated(check.Violationf(check.Idempotency,
+		c.violated(check.Idempotency,
 			"%v, %s: client %d repeated %s on %s and got revision %d, code %d; it had got revision %d, code %d",
 			op.Begin, op.Key, c.id, k.cmd.Idempotency.Key, op.Node, res.Revision, code(res), k.result.Revision,
-			code(k.result)))
+			code(k.result))
 	}
 }
 
@@ -231,28 +226,23 @@ func (c *client) command(op *check.Op) state.Command {
 	return cmd
 }
 
-// call makes one attempt on one node.
+// call makes one attempt on the leader as far as it is known, or sometimes on any node.
 func (c *client) call(op *check.Op, f func(ctx context.Context, n KV) error) error {
-	i := c.pick()
-	op.Node = c.cluster.Nodes()[i].ID
-	return c.attempt(i, f)
-}
-
-// pick returns the leader as far as it is known, or sometimes any node.
-func (c *client) pick() int {
+	nodes := c.cluster.Nodes()
+	i := 0
 	if c.readOnly || c.rand.Float64() < c.cfg.AnyNodeRatio {
-		return c.rand.IntN(len(c.cluster.Nodes()))
+		i = c.rand.IntN(len(nodes))
+	} else {
+		i = c.cluster.Leader()
 	}
-	return c.cluster.Leader()
+	op.Node = nodes[i].ID
+	return c.attempt(i, f)
 }
 
 // notProposed reports whether a failed write certainly did not happen.
 func notProposed(err error) bool {
-	var e *cluster.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	return e.Code == cluster.CodeNoLeader || e.Code == cluster.CodeBusy || e.Code == cluster.CodeReadOnly
+	e := asProblem(err)
+	return e != nil && (e.Code == cluster.CodeNoLeader || e.Code == cluster.CodeBusy || e.Code == cluster.CodeReadOnly)
 }
 
 // refused reports whether an error means that the operation's condition did not hold.

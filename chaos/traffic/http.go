@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -20,11 +21,11 @@ import (
 	"northstar/state"
 )
 
-// HTTPClient sends requests to nodes from one machine.
-type HTTPClient struct{ http *http.Client }
-
-// NewHTTPClient returns a client on a machine.
-func NewHTTPClient(m *Machine) *HTTPClient { return &HTTPClient{m.Client} }
+// Machine is a computer with clients on it, which sends requests to nodes.
+type Machine struct {
+	Client *http.Client
+	Close  func() // closes its connections
+}
 
 // Request is one request. In is sent as JSON, or Body without changes. Out receives the JSON of the response; nil means
 // that it is not decoded.
@@ -59,7 +60,7 @@ func failure(res *http.Response, body []byte) *cluster.Error {
 
 // Do sends a request to a node, and returns the response with its body. The error is a *cluster.Error. Its code is
 // CodeNoLeader if the request was never sent, and CodeOutcomeUnknown if it was sent without a response.
-func (h *HTTPClient) Do(ctx context.Context, node Node, q Request) (*http.Response, []byte, error) {
+func (m *Machine) Do(ctx context.Context, node Node, q Request) (*http.Response, []byte, error) {
 	if q.In != nil {
 		b, err := json.Marshal(q.In)
 		if err != nil {
@@ -77,7 +78,7 @@ func (h *HTTPClient) Do(ctx context.Context, node Node, q Request) (*http.Respon
 	for k, v := range q.Header {
 		req.Header[apiv1.HeaderKeyNoAutoRetry(k)] = []string{v}
 	}
-	res, err := h.http.Do(req)
+	res, err := m.Client.Do(req)
 	if err != nil {
 		return nil, nil, unanswered(sent, err)
 	}
@@ -95,6 +96,32 @@ func (h *HTTPClient) Do(ctx context.Context, node Node, q Request) (*http.Respon
 	return res, body, err
 }
 
+// user sends requests from a machine of its own.
+type user struct {
+	*Traffic
+	machine *Machine
+	rand    *rand.Rand
+}
+
+// newUser returns a user whose random numbers are those of a stream.
+func (t *Traffic) newUser(stream uint64) user {
+	return user{t, t.newMachine(), rand.New(rand.NewPCG(t.cfg.Seed, stream))}
+}
+
+// askNode sends one request to the node with that index.
+func (u user) askNode(i int, limit time.Duration, q Request) error {
+	ctx, cancel := context.WithTimeout(u.ctx, limit)
+	defer cancel()
+	_, _, err := u.machine.Do(ctx, u.cluster.Nodes()[i], q)
+	return err
+}
+
+// anyNode draws the index of a node.
+func (u user) anyNode() int { return u.rand.IntN(len(u.cluster.Nodes())) }
+
+// askAny sends one request to any node.
+func (u user) askAny(limit time.Duration, q Request) error { return u.askNode(u.anyNode(), limit, q) }
+
 // asProblem returns the *cluster.Error in an error, or nil.
 func asProblem(err error) *cluster.Error {
 	e, _ := errors.AsType[*cluster.Error](err)
@@ -110,7 +137,7 @@ func unanswered(sent bool, err error) *cluster.Error {
 
 // httpNode is a node that a client reaches over HTTP.
 type httpNode struct {
-	*HTTPClient
+	*Machine
 	node    Node
 	traffic *Traffic
 }
@@ -119,27 +146,25 @@ type httpNode struct {
 const answerGrace = 300 * time.Millisecond
 
 // overHTTP returns attempts from one machine.
-func (t *Traffic) overHTTP(h *HTTPClient) Attempt {
+func (t *Traffic) overHTTP(m *Machine) Attempt {
 	return func(i int, f func(ctx context.Context, n KV) error) error {
 		ctx, cancel := context.WithTimeout(t.ctx, t.cfg.Timeout+answerGrace)
 		defer cancel()
-		return f(ctx, httpNode{h, t.cluster.Nodes()[i], t})
+		return f(ctx, httpNode{m, t.cluster.Nodes()[i], t})
 	}
 }
 
 // check reports an error that is not documented.
 func (n httpNode) check(q Request, err error) error {
-	var e *cluster.Error
-	if !errors.As(err, &e) || e.Status == 0 || notProposed(err) || refused(e) {
+	e := asProblem(err)
+	if e == nil || e.Status == 0 || notProposed(err) || refused(e) {
 		return err
 	}
 	switch e.Code {
 	case cluster.CodeOutcomeUnknown, cluster.CodeFenced, cluster.CodeSessionEnded, cluster.CodeSplitBrain:
 		return err
 	}
-	n.traffic.cluster.Violated(
-		check.Violationf(check.OnlyDocumentedErrors, "%s %s at %s: %v", q.Method, q.Path, n.node.ID, err),
-	)
+	n.traffic.violated(check.OnlyDocumentedErrors, "%s %s at %s: %v", q.Method, q.Path, n.node.ID, err)
 	return err
 }
 
@@ -172,8 +197,7 @@ func (n httpNode) Propose(ctx context.Context, c state.Command) (state.Result, e
 		q.Header[apiv1.HeaderFence] = fmt.Sprintf("%s=%d", c.Fence.Role, c.Fence.Token)
 	}
 	_, body, err := n.Do(ctx, n.node, q)
-	var refusal *cluster.Error
-	if errors.As(err, &refusal) && (refused(refusal) || refusal.Code == cluster.CodeFenced) {
+	if refusal := asProblem(err); refusal != nil && (refused(refusal) || refusal.Code == cluster.CodeFenced) {
 		return state.Result{Err: refusal, Revision: refusal.Revision}, nil
 	}
 	if err != nil {
@@ -191,8 +215,7 @@ func (n httpNode) Read(ctx context.Context, key, consistency string) (Reading, e
 	q := Request{Method: http.MethodGet, Path: apiv1.PathKVPrefix + key, Query: n.timeoutQuery()}
 	q.Query.Set("consistency", consistency)
 	res, body, err := n.Do(ctx, n.node, q)
-	var gone *cluster.Error
-	if errors.As(err, &gone) && gone.HTTPStatus() == http.StatusNotFound {
+	if e := asProblem(err); e != nil && e.HTTPStatus() == http.StatusNotFound {
 		return Reading{}, nil
 	}
 	if err != nil {

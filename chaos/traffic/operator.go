@@ -1,9 +1,7 @@
 package traffic
 
 import (
-	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
@@ -16,9 +14,7 @@ import (
 
 // operator makes admin calls, one after the other. Each has a unique reason, which identifies its audit record.
 type operator struct {
-	*Traffic
-	http    *HTTPClient
-	rand    *rand.Rand
+	user
 	name    string
 	refused bool // all its calls are refused, with short pauses
 	calls   []check.AdminCall
@@ -32,8 +28,7 @@ const maxCalls = 2000
 func (t *Traffic) startOperators() {
 	for i := range t.cfg.Operators {
 		o := &operator{
-			Traffic: t, http: t.newMachine(), rand: rand.New(rand.NewPCG(t.cfg.Seed, 3000+uint64(i))),
-			name: fmt.Sprintf("operator %d %d", t.cfg.Seed, i), refused: i > 0,
+			user: t.newUser(3000 + uint64(i)), name: fmt.Sprintf("operator %d %d", t.cfg.Seed, i), refused: i > 0,
 		}
 		t.operators = append(t.operators, o)
 		t.running.Go(o.run)
@@ -52,10 +47,9 @@ func (o *operator) run() {
 
 // call sends one call to any node.
 func (o *operator) call() {
-	nodes := o.cluster.Nodes()
-	at, target := nodes[o.rand.IntN(len(nodes))], nodes[o.rand.IntN(len(nodes))]
+	at, target := o.anyNode(), o.anyNode()
 	reason := fmt.Sprintf("%s-%d", o.name, len(o.calls))
-	body := map[string]any{"reason": reason, "target_leader_id": target.ID}
+	body := map[string]any{"reason": reason, "target_leader_id": o.cluster.Nodes()[target].ID}
 	q := post(apiv1.PathTransfer, body, nil)
 	kind := o.rand.IntN(8)
 	if o.refused {
@@ -70,10 +64,8 @@ func (o *operator) call() {
 	default: // refused
 		q.Method, q.Path, q.In = http.MethodDelete, apiv1.PathMembers+"/nobody", map[string]any{"reason": reason}
 	}
-	ctx, cancel := context.WithTimeout(o.ctx, 2*o.cfg.Timeout)
-	defer cancel()
 	call := check.AdminCall{Reason: reason, Begin: o.now(), Command: q.Path == apiv1.PathAuto}
-	_, _, err := o.http.Do(ctx, at, q)
+	err := o.askNode(at, 2*o.cfg.Timeout, q)
 	call.End = o.now()
 	e := asProblem(err)
 	call.Answered = err == nil || e != nil && e.Status != 0 && e.Code != cluster.CodeOutcomeUnknown
@@ -89,7 +81,7 @@ func (t *Traffic) CheckAudit(within time.Duration) (violations []check.Violation
 	m := t.cluster.Machine("audit")
 	defer m.Close()
 	for _, o := range t.operators {
-		o.http = NewHTTPClient(m)
+		o.machine = m
 		for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
 			log, err := o.records()
 			wrong := check.CheckAuditLog(o.calls, log)
@@ -107,15 +99,11 @@ func (t *Traffic) CheckAudit(within time.Duration) (violations []check.Violation
 
 // records reads this operator's records from the audit log.
 func (o *operator) records() (log []check.AuditEntry, err error) {
-	nodes := o.cluster.Nodes()
 	for since := "0"; ; {
 		var page apiv1.Audit
 		q := get(apiv1.PathAudit, &page)
 		q.Query = url.Values{"class": {"operators"}, "limit": {"1000"}, "since": {since}}
-		ctx, cancel := context.WithTimeout(o.ctx, o.cfg.Timeout)
-		_, _, err := o.http.Do(ctx, nodes[o.rand.IntN(len(nodes))], q)
-		cancel()
-		if err != nil {
+		if err := o.askAny(o.cfg.Timeout, q); err != nil {
 			return nil, err
 		}
 		for _, r := range page.Items {
@@ -128,4 +116,30 @@ func (o *operator) records() (log []check.AuditEntry, err error) {
 		}
 		since = page.Next
 	}
+}
+
+// roleEvictor is an operator who sometimes revokes the role from its holder, for the next candidate or for a named one.
+// The campaigners observe the consequences.
+type roleEvictor struct{ user }
+
+const evictLimit = time.Second // for one call: the response may wait for the holder, and need not be read
+
+func (e roleEvictor) run() {
+	for e.Pause(e.cfg.EvictInterval.Draw(e.rand)) {
+		e.evict()
+	}
+}
+
+func (e roleEvictor) evict() {
+	const path = "/admin/roles/" + Role
+	var role apiv1.Role
+	if e.askAny(evictLimit, get(apiv1.PathRoles+"/"+Role, &role)) != nil {
+		return
+	}
+	if n := len(role.Candidates); n > 0 && e.rand.IntN(2) == 0 {
+		to := role.Candidates[e.rand.IntN(n)].SessionID
+		_ = e.askAny(evictLimit, post(path+"/transfer", apiv1.RoleTransfer{ToSessionID: to, Reason: "chaos"}, nil))
+		return
+	}
+	_ = e.askAny(evictLimit, Request{Method: http.MethodDelete, Path: path, In: apiv1.RoleEvict{Reason: "chaos"}})
 }

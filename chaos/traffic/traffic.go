@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,12 +28,6 @@ type Cluster interface {
 
 // Node is a member of the cluster as clients see it.
 type Node struct{ ID, HTTP string }
-
-// Machine is a computer with clients on it.
-type Machine struct {
-	Client *http.Client
-	Close  func() // closes its connections
-}
 
 // KV is a node, or a whole cluster, as one attempt of an operation reaches it. An error is a *cluster.Error if the
 // outcome is known.
@@ -140,13 +134,18 @@ func (t *Traffic) Start() {
 		t.startAvailabilityWriters()
 	}
 	for i := range cfg.Campaigners {
-		t.startCampaigner(i)
+		c := &campaigner{user: t.newUser(1000 + uint64(i)), id: i}
+		t.running.Go(c.run)
 	}
 	if cfg.EvictInterval != (Range{}) {
-		t.startRoleEvictor()
+		e := roleEvictor{t.newUser(2000)}
+		t.running.Go(e.run)
 	}
 	t.startOperators()
-	t.startAttachers()
+	for i := range cfg.Attachers {
+		a := &attacher{t.newUser(2100 + uint64(i))}
+		t.running.Go(a.run)
+	}
 }
 
 // AddClient starts one more client with the given number. Stop ends a pause between its operations.
@@ -155,10 +154,14 @@ func (t *Traffic) AddClient(id int, attempt Attempt) { t.running.Go(t.newClient(
 // Go runs f until Stop. f must return when Pause returns false.
 func (t *Traffic) Go(f func()) { t.running.Go(f) }
 
-func (t *Traffic) newMachine() *HTTPClient {
+func (t *Traffic) newMachine() *Machine {
 	m := t.cluster.Machine(fmt.Sprintf("c%d", len(t.machines)+1))
 	t.machines = append(t.machines, m)
-	return &HTTPClient{m.Client}
+	return m
+}
+
+func (t *Traffic) violated(invariant, format string, args ...any) {
+	t.cluster.Violated(check.Violationf(invariant, format, args...))
 }
 
 // Stop stops the clients, but no watcher, and waits for their operations.
@@ -219,11 +222,7 @@ func (t *Traffic) CheckGap(limit time.Duration) {
 	defer t.mu.Unlock()
 	t.measureGap()
 	if limit > 0 && t.gap > limit {
-		t.cluster.Violated(
-			check.Violationf(
-				check.Liveness, "no write was acknowledged for %v, until %v", t.gap, t.gapEnd.Sub(t.cfg.Start),
-			),
-		)
+		t.violated(check.Liveness, "no write was acknowledged for %v, until %v", t.gap, t.gapEnd.Sub(t.cfg.Start))
 	}
 }
 
@@ -245,12 +244,9 @@ func (t *Traffic) startAvailabilityWriters() {
 		t.running.Go(func() {
 			for n := 0; t.Pause(availabilityPause); n++ {
 				ctx, cancel := context.WithTimeout(t.ctx, t.cfg.Timeout)
-				res, err := kv.Propose(
-					ctx,
-					state.Command{
-						Kind: state.KindPut, Put: &state.Put{Key: "probe-" + node.ID, Value: fmt.Append(nil, n)},
-					},
-				)
+				res, err := kv.Propose(ctx, state.Command{
+					Kind: state.KindPut, Put: &state.Put{Key: "probe-" + node.ID, Value: fmt.Append(nil, n)},
+				})
 				cancel()
 				if err == nil && res.Err == nil {
 					t.mu.Lock()
@@ -266,5 +262,5 @@ func (t *Traffic) startAvailabilityWriters() {
 func (t *Traffic) WriteAcks() []time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append([]time.Duration(nil), t.writeAcks...)
+	return slices.Clone(t.writeAcks)
 }

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"iter"
 	"net/http"
 	"strconv"
 	"strings"
@@ -35,8 +35,7 @@ func (t *Traffic) StartWatchers(since uint64) {
 	for i := range t.cfg.Watchers {
 		name := fmt.Sprintf("w%d", i+1)
 		m := t.cluster.Machine(name)
-		h := &httpWatcher{traffic: t, http: m.Client, rand: t.cfg.Rand(name, "watcher", 0)}
-		t.AddWatcher(name, since, h.follow).close = m.Close
+		t.AddWatcher(name, since, user{t, m, t.cfg.Rand(name, "watcher", 0)}.followHTTP).close = m.Close
 	}
 }
 
@@ -88,9 +87,8 @@ func (w *Watcher) Add(c check.Change) string {
 
 // Compacted returns the violation of a watch that was told that changes are compacted.
 func (w *Watcher) Compacted(node string) string {
-	return fmt.Sprintf(
-		"%s: %s answers that what is newer than revision %d is gone", w.watch.Name, node, w.LastRevision(),
-	)
+	return fmt.Sprintf("%s: %s answers that what is newer than revision %d is gone", w.watch.Name, node,
+		w.LastRevision())
 }
 
 func (w *Watcher) run(ctx context.Context) {
@@ -109,16 +107,9 @@ func (w *Watcher) run(ctx context.Context) {
 // streamTimeout is how long a stream is followed before the watcher switches to another node.
 const streamTimeout = 3 * time.Second
 
-// httpWatcher follows the streams of nodes; each stream may come from any node.
-type httpWatcher struct {
-	traffic *Traffic
-	http    *http.Client
-	rand    *rand.Rand
-}
-
-func (h *httpWatcher) follow(ctx context.Context, w *Watcher) string {
-	nodes := h.traffic.cluster.Nodes()
-	node := nodes[h.rand.IntN(len(nodes))]
+// followHTTP follows the streams of nodes; each stream may come from any node.
+func (u user) followHTTP(ctx context.Context, w *Watcher) string {
+	node := u.cluster.Nodes()[u.anyNode()]
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	url := fmt.Sprintf("http://%s%s?since=%d", node.HTTP, apiv1.PathWatch, w.LastRevision())
@@ -126,7 +117,7 @@ func (h *httpWatcher) follow(ctx context.Context, w *Watcher) string {
 	if err != nil {
 		return err.Error()
 	}
-	res, err := h.http.Do(req)
+	res, err := u.machine.Client.Do(req)
 	if err != nil {
 		return ""
 	}
@@ -140,39 +131,53 @@ func (h *httpWatcher) follow(ctx context.Context, w *Watcher) string {
 	return ""
 }
 
+// event is one event of a stream.
+type event struct{ id, name, data string }
+
+// events returns the events of a stream until it ends.
+func events(stream io.Reader) iter.Seq[event] {
+	return func(yield func(event) bool) {
+		lines := bufio.NewScanner(stream)
+		var e event
+		for lines.Scan() {
+			name, value, _ := strings.Cut(lines.Text(), ": ")
+			switch name {
+			case "id":
+				e.id = value
+			case "event":
+				e.name = value
+			case "data":
+				e.data = value
+			case "":
+				if !yield(e) {
+					return
+				}
+				e = event{}
+			}
+		}
+	}
+}
+
 // read reads the events of a stream.
 func (w *Watcher) read(node string, stream io.Reader) string {
-	lines := bufio.NewScanner(stream)
-	var id, event, data string
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), ": ")
-		switch name {
-		case "id":
-			id = value
-		case "event":
-			event = value
-		case "data":
-			data = value
-		case "":
-			if why := w.event(node, id, event, data); why != "" {
-				return why
-			}
-			id, event, data = "", "", ""
+	for e := range events(stream) {
+		if why := w.event(node, e); why != "" {
+			return why
 		}
 	}
 	return ""
 }
 
-func (w *Watcher) event(node, id, event, data string) string {
-	if event != apiv1.EventPut && event != apiv1.EventDelete {
+func (w *Watcher) event(node string, e event) string {
+	if e.name != apiv1.EventPut && e.name != apiv1.EventDelete {
 		return ""
 	}
 	var c apiv1.Change
-	if err := json.Unmarshal([]byte(data), &c); err != nil {
-		return fmt.Sprintf("%s: %s sent %q: %v", w.watch.Name, node, data, err)
+	if err := json.Unmarshal([]byte(e.data), &c); err != nil {
+		return fmt.Sprintf("%s: %s sent %q: %v", w.watch.Name, node, e.data, err)
 	}
-	if id != strconv.FormatUint(c.Revision, 10) {
-		return fmt.Sprintf("%s: %s sent event %s with revision %d", w.watch.Name, node, id, c.Revision)
+	if e.id != strconv.FormatUint(c.Revision, 10) {
+		return fmt.Sprintf("%s: %s sent event %s with revision %d", w.watch.Name, node, e.id, c.Revision)
 	}
 	return w.Add(check.Change{Revision: c.Revision, Key: c.Key, Value: string(c.Value)})
 }

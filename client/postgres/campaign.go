@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"time"
 
@@ -95,7 +96,7 @@ func (e *Elector) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, e.sql.row, e.cfg.Role); err != nil {
 		return err
 	}
-	if err := e.clear(ctx, conn); err != nil {
+	if err := e.clearStale(ctx, conn); err != nil {
 		return err
 	}
 	_, err := conn.Exec(ctx, e.sql.listen)
@@ -158,23 +159,25 @@ func (e *Elector) waitOutLease(ctx context.Context, conn *pgx.Conn, seen *heartb
 
 // writeTenure writes the new tenure into the row.
 func (e *Elector) writeTenure(ctx context.Context, conn *pgx.Conn) (*lease, error) {
-	l := newLease(e, conn)
+	l := &lease{
+		e: e, conn: conn, session: rand.Text(), deadline: client.NewDeadline(e.cfg.Clock),
+		heartbeatRequests: make(chan chan error), ended: make(chan struct{}),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
 	e.addStale(l.session) // whether or not the statement succeeds
 	sent := l.deadline.Now()
 	var epoch int64
 	var acquired time.Time
 	var notified string
-	err := conn.QueryRow(ctx, e.sql.elect, e.cfg.Role, l.session, e.cfg.Name, e.cfg.Value,
-		e.cfg.TTL.Milliseconds()).Scan(
-		&epoch, &acquired, &notified,
-	)
-	if err != nil {
+	if err := conn.QueryRow(ctx, e.sql.elect, e.cfg.Role, l.session, e.cfg.Name, e.cfg.Value,
+		e.cfg.TTL.Milliseconds()).Scan(&epoch, &acquired, &notified); err != nil {
 		return nil, err
 	}
 	l.deadline.Extend(sent, e.lifetime())
-	l.holder = client.Holder{Role: e.cfg.Role, Name: e.cfg.Name, Session: l.session, Token: uint64(
-		epoch,
-	), Value: e.cfg.Value, AcquiredAt: acquired}
+	l.holder = client.Holder{
+		Role: e.cfg.Role, Name: e.cfg.Name, Session: l.session, Token: uint64(epoch), Value: e.cfg.Value,
+		AcquiredAt: acquired,
+	}
 	return l, nil
 }
 

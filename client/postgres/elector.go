@@ -12,13 +12,11 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strings"
@@ -168,10 +166,7 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 		if err == nil {
 			return t, nil
 		}
-		if ctx.Err() != nil || isPermanent(err) {
-			return nil, e.campaignError(errors.Join(err, context.Cause(ctx)))
-		}
-		if pause(ctx, e.reconnectDelay(n)) != nil {
+		if ctx.Err() != nil || isPermanent(err) || pause(ctx, e.reconnectDelay(n)) != nil {
 			return nil, e.campaignError(errors.Join(err, context.Cause(ctx)))
 		}
 	}
@@ -199,33 +194,23 @@ func (e *Elector) Close(ctx context.Context) error {
 			<-l.ended
 		}
 	}
-	return e.clearStale(ctx)
+	return e.clearStale(ctx, nil)
 }
 
-// clearStale clears the row of this candidate's stale sessions through a new connection. All of their tenures have
-// ended.
-func (e *Elector) clearStale(ctx context.Context) error {
-	e.mu.Lock()
-	none := len(e.staleSessions) == 0
-	e.mu.Unlock()
-	if none {
-		return nil
-	}
-	conn, err := e.connect(ctx)
-	if err != nil {
-		return fmt.Errorf("release role %s: %w", e.cfg.Role, err)
-	}
-	defer closeConn(conn)
-	return e.clear(ctx, conn)
-}
-
-// clear clears the row of this candidate's stale sessions.
-func (e *Elector) clear(ctx context.Context, conn *pgx.Conn) error {
+// clearStale clears the row of this candidate's stale sessions, all of whose tenures have ended. With a nil conn it
+// opens a connection if it needs one.
+func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
 	e.mu.Lock()
 	stale := e.staleSessions
 	e.mu.Unlock()
 	if len(stale) == 0 {
 		return nil
+	}
+	if conn == nil {
+		if conn, err = e.connect(ctx); err != nil {
+			return fmt.Errorf("release role %s: %w", e.cfg.Role, err)
+		}
+		defer closeConn(conn)
 	}
 	if _, err := conn.Exec(ctx, e.sql.release, e.cfg.Role, stale, causeLost); err != nil {
 		return fmt.Errorf("release role %s: %w", e.cfg.Role, err)
@@ -247,7 +232,7 @@ func (e *Elector) addStale(session string) {
 func (e *Elector) removeStale(session string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	kept := slices.Clone(e.staleSessions) // clear may be using the old slice
+	kept := slices.Clone(e.staleSessions) // clearStale may be using the old slice
 	e.staleSessions = slices.DeleteFunc(kept, func(s string) bool { return s == session })
 }
 
@@ -259,7 +244,7 @@ func Release(ctx context.Context, cfg Config, session string) error {
 		return err
 	}
 	e.addStale(session)
-	return e.clearStale(ctx)
+	return e.clearStale(ctx, nil)
 }
 
 // connect opens a session that the server ends if this process is silent: a network failure may not close the
@@ -305,7 +290,7 @@ func isPermanent(err error) bool {
 
 // backoff returns the time until a follower's next attempt.
 func (e *Elector) backoff() time.Duration {
-	return e.cfg.BackoffMin + mathrand.N(e.cfg.BackoffMax-e.cfg.BackoffMin+1)
+	return e.cfg.BackoffMin + rand.N(e.cfg.BackoffMax-e.cfg.BackoffMin+1)
 }
 
 // reconnectDelay returns the pause after n+1 failed connections in a row.
@@ -314,18 +299,10 @@ func (e *Elector) reconnectDelay(n int) time.Duration {
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-func newSession() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }

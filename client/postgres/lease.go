@@ -33,14 +33,6 @@ type lease struct {
 	ended             chan struct{}   // closed when run has returned
 }
 
-func newLease(e *Elector, conn *pgx.Conn) *lease {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &lease{
-		e: e, conn: conn, session: newSession(), deadline: client.NewDeadline(e.cfg.Clock),
-		ctx: ctx, cancel: cancel, heartbeatRequests: make(chan chan error), ended: make(chan struct{}),
-	}
-}
-
 // resume returns the tenure of a live lease, after a heartbeat.
 func (l *lease) resume(ctx context.Context) (*client.Leadership, error) {
 	proven := make(chan error, 1)
@@ -70,7 +62,7 @@ func (l *lease) resign(ctx context.Context) error {
 	l.end(client.ErrResigned)
 	select {
 	case <-l.ended:
-		return l.e.clearStale(ctx)
+		return l.e.clearStale(ctx, nil)
 	case <-ctx.Done():
 		return fmt.Errorf("release role %s: %w", l.e.cfg.Role, context.Cause(ctx))
 	}
@@ -87,7 +79,8 @@ func (l *lease) run() {
 	defer l.cancel()
 	defer closeConn(l.conn)
 	for {
-		proof, err := l.waitNext(l.heartbeatInterval())
+		interval := l.e.cfg.TTL / 3
+		proof, err := l.waitNext(interval - rand.N(interval/5))
 		if l.deadline.Err() != nil {
 			reply(proof, l.deadline.Err())
 			l.release()
@@ -108,12 +101,6 @@ func reply(proof chan<- error, err error) {
 	if proof != nil {
 		proof <- err
 	}
-}
-
-// heartbeatInterval returns the time until the next heartbeat.
-func (l *lease) heartbeatInterval() time.Duration {
-	d := l.e.cfg.TTL / 3
-	return d - rand.N(d/5)
 }
 
 // waitNext waits until the next heartbeat is due or requested, or the lease ends. It listens for notifications

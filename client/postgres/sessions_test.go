@@ -24,7 +24,7 @@ func TestStaleSessionsAreCleared(t *testing.T) {
 	e.addStale("y")
 	e.removeStale("x")
 	requireStale("one is cleared", "y")
-	if err := e.clear(t.Context(), conn); err != nil {
+	if err := e.clearStale(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
 	requireStale("the row is cleared")

@@ -8,36 +8,25 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"northstar/cluster"
+	"northstar/node"
 )
-
-func nodeID(i int) cluster.NodeID { return cluster.NodeID("n" + strconv.Itoa(i+1)) }
 
 // child is one node of the demo cluster: a process that is restarted when it exits.
 type child struct {
-	id, httpAddr, raftAddr string
-	self, logFile          string
-	args                   []string
-	print                  *printer
-	exited                 func(id string, at time.Time)
+	node.InitialMember
+	self, logFile string
+	args          []string
+	print         *printer
+	exited        func(id string, at time.Time)
 
 	ctx     context.Context
 	cancel  context.CancelFunc // stops the process permanently, with SIGTERM
 	done    chan struct{}      // closed when it has stopped permanently
 	process atomic.Pointer[os.Process]
-}
-
-// kill kills the process permanently.
-func (c *child) kill() {
-	c.cancel()
-	if p := c.process.Load(); p != nil {
-		_ = p.Kill() // it may have exited
-	}
 }
 
 func (c *child) pid() int {
@@ -67,9 +56,9 @@ func (c *child) supervise(started chan<- error) {
 			case <-time.After(restartDelay):
 			}
 			if cmd, err = c.start(); err != nil {
-				c.print.line("cannot start %s: %v", c.id, err)
+				c.print.line("cannot start %s: %v", c.ID, err)
 			} else {
-				c.print.line("%s restarted, pid %d", c.id, c.pid())
+				c.print.line("%s restarted, pid %d", c.ID, c.pid())
 			}
 		}
 	}
@@ -101,7 +90,7 @@ func (c *child) wait(cmd *exec.Cmd) {
 	if c.ctx.Err() != nil {
 		return
 	}
-	c.exited(c.id, at)
+	c.exited(string(c.ID), at)
 	reason := "ended by itself"
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -110,7 +99,7 @@ func (c *child) wait(cmd *exec.Cmd) {
 			reason += ": " + last
 		}
 	}
-	c.print.line("%s (pid %d) exited: %s; restarting in %v", c.id, cmd.Process.Pid, reason, restartDelay)
+	c.print.line("%s (pid %d) exited: %s; restarting in %v", c.ID, cmd.Process.Pid, reason, restartDelay)
 }
 
 // lastLine returns the last line of a log, where a node prints why it ended.

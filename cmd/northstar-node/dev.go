@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"northstar/cluster"
 	"northstar/node"
 )
 
@@ -33,8 +35,8 @@ type devCommand struct {
 	BasePort int    `name:"base-port" default:"7700" help:"Node i, from 0, uses the ports base+2i (peers) and base+2i+1 (HTTP). 0: any free ports."`
 }
 
-// run starts the nodes, prints their events until the first signal, and stops them.
-func (d *devCommand) run(p *commandEnv) error {
+// Run starts the nodes, prints their events until the first signal, and stops them.
+func (d *devCommand) Run(p *commandEnv) error {
 	if err := d.check(); err != nil {
 		return &usageError{err}
 	}
@@ -84,36 +86,22 @@ func (d *devCommand) check() error {
 // members returns the addresses of the nodes, and checks that these are free.
 func (d *devCommand) members() (node.InitialCluster, error) {
 	members := make(node.InitialCluster, d.Nodes)
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			l.Close()
-		}
-	}()
-	take := func(i, offset int, use string) (string, error) {
-		port := 0
-		if d.BasePort != 0 {
-			port = d.BasePort + 2*i + offset
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			return "", fmt.Errorf("port %d, for the %s address of n%d, cannot be used: choose another --base-port: %w",
-				port,
-				use, i+1, err)
-		}
-		held = append(held, l)
-		return l.Addr().String(), nil
-	}
 	for i := range members {
-		raftAddr, err := take(i, 0, "raft")
-		if err != nil {
-			return nil, err
+		m := &members[i]
+		m.ID = cluster.NodeID("n" + strconv.Itoa(i+1))
+		for offset, address := range []*string{&m.RaftAddress, &m.HTTPAddress} {
+			port := 0
+			if d.BasePort != 0 {
+				port = d.BasePort + 2*i + offset
+			}
+			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+			if err != nil {
+				return nil, fmt.Errorf("port %d, for the %s address of %s, cannot be used: choose another --base-port: %w",
+					port, []string{"raft", "HTTP"}[offset], m.ID, err)
+			}
+			defer l.Close() // when all have theirs
+			*address = l.Addr().String()
 		}
-		httpAddr, err := take(i, 1, "HTTP")
-		if err != nil {
-			return nil, err
-		}
-		members[i].ID, members[i].RaftAddress, members[i].HTTPAddress = nodeID(i), raftAddr, httpAddr
 	}
 	return members, nil
 }
@@ -148,20 +136,17 @@ type devCluster struct {
 }
 
 func newDevCluster(self, dir string, members node.InitialCluster, print *printer) *devCluster {
-	c := &devCluster{print: print}
-	c.leader = newLeaderTracker(members, print)
+	c := &devCluster{print: print, leader: newLeaderTracker(members, print)}
 	for _, m := range members {
 		id := string(m.ID)
 		ch := &child{
-			id: id, httpAddr: m.HTTPAddress, raftAddr: m.RaftAddress,
-			self: self, logFile: filepath.Join(dir, id+".log"), print: print, exited: c.leader.exited,
+			InitialMember: m, self: self, logFile: filepath.Join(dir, id+".log"), print: print,
+			exited: c.leader.exited, done: make(chan struct{}),
 			args: []string{
-				"run", "--id", id, "--data-dir", filepath.Join(dir, id), "--raft-addr", m.RaftAddress, "--http-addr",
-				m.HTTPAddress,
-				"--initial-cluster", members.String(), "--disk-reserve", devReserve, "--drain-timeout",
-				(stopTimeout / 2).String(),
+				"run", "--id", id, "--data-dir", filepath.Join(dir, id),
+				"--raft-addr", m.RaftAddress, "--http-addr", m.HTTPAddress, "--initial-cluster", members.String(),
+				"--disk-reserve", devReserve, "--drain-timeout", (stopTimeout / 2).String(),
 			},
-			done: make(chan struct{}),
 		}
 		ch.ctx, ch.cancel = context.WithCancel(context.Background())
 		c.children = append(c.children, ch)
@@ -177,7 +162,7 @@ func (c *devCluster) start() error {
 		started := make(chan error, 1)
 		go ch.supervise(started)
 		if err := <-started; err != nil {
-			errs = append(errs, fmt.Errorf("start %s: %w", ch.id, err))
+			errs = append(errs, fmt.Errorf("start %s: %w", ch.ID, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -189,14 +174,14 @@ func (c *devCluster) printMembers(dir string, temporary bool) {
 	t.Style().Format.Header = text.FormatDefault
 	t.AppendHeader(table.Row{"node", "pid", "HTTP address", "raft address"})
 	for _, ch := range c.children {
-		t.AppendRow(table.Row{ch.id, ch.pid(), ch.httpAddr, ch.raftAddr})
+		t.AppendRow(table.Row{ch.ID, ch.pid(), ch.HTTPAddress, ch.RaftAddress})
 	}
 	note := ""
 	if temporary {
 		note = " (removed at the end)"
 	}
-	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\ndata, logs %s%s\n", c.children[0].httpAddr, dir,
-		note))
+	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\ndata, logs %s%s\n",
+		c.children[0].HTTPAddress, dir, note))
 }
 
 // watch prints events until ctx ends.
@@ -204,7 +189,7 @@ func (c *devCluster) watch(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.leader.run(ctx) })
 	for _, ch := range c.children {
-		wg.Go(func() { followEvents(ctx, ch.id, ch.httpAddr, c.print) })
+		wg.Go(func() { followEvents(ctx, string(ch.ID), ch.HTTPAddress, c.print) })
 	}
 	wg.Wait()
 }
@@ -216,12 +201,12 @@ func (c *devCluster) shutdown(now context.Context) {
 	defer undo()
 	leader := c.leader.current()
 	for _, ch := range c.children {
-		if ch.id != leader {
+		if string(ch.ID) != leader {
 			ch.cancel()
 		}
 	}
 	for _, ch := range c.children {
-		if ch.id != leader {
+		if string(ch.ID) != leader {
 			<-ch.done
 		}
 	}
@@ -231,20 +216,17 @@ func (c *devCluster) shutdown(now context.Context) {
 	}
 }
 
-// kill kills all nodes.
+// kill kills all nodes permanently.
 func (c *devCluster) kill() {
 	for _, ch := range c.children {
-		ch.kill()
+		ch.cancel()
+		if p := ch.process.Load(); p != nil {
+			_ = p.Kill() // it may have exited
+		}
 	}
 }
 
 // cleanEnv returns the environment without NORTHSTAR_*: those settings are not for the demo's nodes.
 func cleanEnv(env []string) []string {
-	var kept []string
-	for _, e := range env {
-		if !strings.HasPrefix(e, "NORTHSTAR_") {
-			kept = append(kept, e)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, "NORTHSTAR_") })
 }

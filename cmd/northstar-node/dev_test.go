@@ -22,6 +22,7 @@ var (
 	dirPattern     = regexp.MustCompile(`data, logs (\S+)`)
 	electedPattern = regexp.MustCompile(`leader elected: (n\d) in (\d+) ms`)
 	nextPattern    = regexp.MustCompile(`leader (elected: |changed: n\d to )(n\d)`)
+	eventPattern   = regexp.MustCompile(`(?m)^[\d:.]+  n\d: \S`)
 	restartPattern = regexp.MustCompile(`(n\d) restarted, pid (\d+)`)
 )
 
@@ -89,6 +90,7 @@ func TestDev_ElectsRestartsAndCleansUp(t *testing.T) {
 	})
 	exited := fmt.Sprintf("%s (pid %d) exited: signal: killed", first, pids[first])
 	eventually(t, "the crash is reported", func() bool { return strings.Contains(d.stdout.String(), exited) })
+	eventually(t, "an event of a node is shown", func() bool { return eventPattern.MatchString(d.stdout.String()) })
 	eventually(t, "the dead node is restarted", func() bool { return restartPattern.MatchString(d.stdout.String()) })
 	again := restartPattern.FindStringSubmatch(d.stdout.String())
 	if again[1] != first {

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,10 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/hashicorp/go-hclog"
 
 	"northstar/node"
+	"northstar/telemetry"
 )
 
 // Exit codes; the contract defines them.
@@ -54,10 +57,6 @@ type commandEnv struct {
 	stdout, stderr      io.Writer
 }
 
-type command interface {
-	run(p *commandEnv) error
-}
-
 type commands struct {
 	Run         runCommand     `cmd:"" help:"Run one node until SIGTERM or SIGINT. Each flag --some-key can also be set as NORTHSTAR_SOME_KEY in the environment, or in the configuration file."`
 	Dev         devCommand     `cmd:"" help:"Run a demo cluster on this machine, each node in its own process; Ctrl-C ends it."`
@@ -67,10 +66,9 @@ type commands struct {
 }
 
 // usageError is an invalid command line or configuration.
-type usageError struct{ err error }
+type usageError struct{ error }
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
+func (e *usageError) Unwrap() error { return e.error }
 
 // run runs the program and returns the exit code. It never panics.
 func run(stop, now context.Context, args []string, stdout, stderr io.Writer) (code int) {
@@ -100,20 +98,7 @@ func run(stop, now context.Context, args []string, stdout, stderr io.Writer) (co
 	if err != nil {
 		return report(stderr, &usageError{err})
 	}
-	var cmd command
-	switch ctx.Command() {
-	case "run":
-		cmd, cli.Run.problems = &cli.Run, loader.Check(ctx, &cli.Run.Flags, time.Now())
-	case "check-config":
-		cmd, cli.CheckConfig.problems = &cli.CheckConfig, loader.Check(ctx, &cli.CheckConfig.Flags, time.Now())
-	case "dev":
-		cmd = &cli.Dev
-	case "recover":
-		cmd = &cli.Recover
-	default:
-		cmd = &cli.Version
-	}
-	return report(stderr, cmd.run(&commandEnv{graceful: stop, immediate: now, stdout: stdout, stderr: stderr}))
+	return report(stderr, ctx.Run(&commandEnv{graceful: stop, immediate: now, stdout: stdout, stderr: stderr}, loader))
 }
 
 // report prints an error, one line for each of its parts, and returns the exit code.
@@ -141,5 +126,75 @@ func panicSite() string {
 		if !strings.HasPrefix(f.Function, "runtime.") || !more {
 			return fmt.Sprintf("%s, %s:%d", f.Function, f.File, f.Line)
 		}
+	}
+}
+
+type checkCommand struct{ node.Flags }
+
+func (c *checkCommand) Run(p *commandEnv, parsed *kong.Context, l *node.Loader) error {
+	if problems := l.Check(parsed, &c.Flags, time.Now()); problems != nil {
+		fmt.Fprintln(p.stdout, problems)
+		return &usageError{errors.New("configuration is invalid")}
+	}
+	_, err := fmt.Fprintln(p.stdout, "configuration OK")
+	return err
+}
+
+type versionCommand struct{}
+
+func (versionCommand) Run(p *commandEnv) error {
+	b := node.ReadBuild()
+	_, err := fmt.Fprintf(p.stdout, "northstar-node %s\ncommit %s\n%s\nhashicorp/raft %s\n",
+		b.Version, cmp.Or(b.Commit, "unknown"), b.Go, b.Raft)
+	return err
+}
+
+type runCommand struct{ node.Flags }
+
+// Run runs the node. The first signal drains and stops it. The second one exits immediately, which is safe: a
+// node's data always survives a crash.
+func (c *runCommand) Run(p *commandEnv, parsed *kong.Context, l *node.Loader) error {
+	if err := l.Check(parsed, &c.Flags, time.Now()); err != nil {
+		return &usageError{err}
+	}
+	sink := telemetry.NewRaftSink()
+	if err := telemetry.InstallRaftSink(sink); err != nil {
+		return fmt.Errorf("collect the Raft library's metrics: %w", err)
+	}
+	logger := hclog.New(&hclog.LoggerOptions{
+		Name: "northstar", Output: p.stderr, Level: hclog.LevelFromString(c.Log.Level),
+		JSONFormat: c.Log.Format == "json",
+	})
+	env := node.Env{Logger: logger, RaftMetrics: sink}
+	err := c.runNode(p, env)
+	for errors.Is(err, node.ErrRestart) && p.graceful.Err() == nil {
+		err = c.runNode(p, env)
+	}
+	return err
+}
+
+// runNode runs the node until it ends or requests a restart.
+func (c *runCommand) runNode(p *commandEnv, env node.Env) error {
+	n, err := node.New(c.Config, env)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	go func() {
+		select {
+		case <-p.graceful.Done():
+			n.Drain(ctx)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-p.immediate.Done():
+		return errors.New("forced exit on second signal")
 	}
 }

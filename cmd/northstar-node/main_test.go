@@ -150,10 +150,10 @@ func (s *server) exit() int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-var client = &http.Client{Timeout: 5 * time.Second}
+var httpClient = &http.Client{Timeout: 5 * time.Second}
 
 func get(url string, into any) int {
-	resp, err := client.Get(url)
+	resp, err := httpClient.Get(url)
 	if err != nil {
 		return 0
 	}
@@ -172,7 +172,7 @@ func put(t *testing.T, node *server, key, value string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := client.Do(req)
+	resp, err := httpClient.Do(req)
 	if err != nil {
 		return 0
 	}
@@ -182,7 +182,7 @@ func put(t *testing.T, node *server, key, value string) int {
 }
 
 func read(node *server, key string) string {
-	resp, err := client.Get("http://" + node.http + "/v1/kv/" + key)
+	resp, err := httpClient.Get("http://" + node.http + "/v1/kv/" + key)
 	if err != nil {
 		return ""
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ type recoverCommand struct {
 	Confirm string `placeholder:"CLUSTER_ID" help:"Recover the node: the ID of its cluster, as shown without this flag."`
 }
 
-func (c *recoverCommand) run(p *commandEnv) error {
+func (c *recoverCommand) Run(p *commandEnv) error {
 	dir, err := consensus.OpenOffline(c.DataDir)
 	if err != nil {
 		return err
@@ -37,36 +38,24 @@ func (c *recoverCommand) run(p *commandEnv) error {
 	case err != nil:
 		return err
 	}
-	_, err = fmt.Fprintf(p.stdout, `Node %s is now the only voter of generation %d of cluster %s, recovery %s.
-Start it as usual; it leads within a second. Do not recover another node.
-%s
-Wipe the other nodes (%s), start them, and re-admit each:
-  northstarctl members set ID --readmit
-`, before.NodeID, g.Number, before.ClusterID, g.RecoveryID, warning(dir, g), strings.Join(otherServerIDs(dir), ", "))
-	return err
-}
-
-// warning returns the risk that no recovery can prevent.
-func warning(dir *consensus.OfflineNode, g cluster.Generation) string {
-	voters := 0
+	voters, others := 0, []string{}
 	for _, s := range dir.Servers() {
 		if s.Suffrage == cluster.Voter {
 			voters++
 		}
-	}
-	return fmt.Sprintf("Warning: generation %d nodes that cannot reach generation %d may still form a quorum "+
-		"(%d of %d voters). Keep them stopped until wiped.",
-		g.Number-1, g.Number, cluster.Quorum(voters), voters)
-}
-
-func otherServerIDs(dir *consensus.OfflineNode) []string {
-	var ids []string
-	for _, s := range dir.Servers() {
-		if s.ID != dir.Identity().NodeID {
-			ids = append(ids, string(s.ID))
+		if s.ID != before.NodeID {
+			others = append(others, string(s.ID))
 		}
 	}
-	return ids
+	// The warning is of the risk that no recovery can prevent.
+	_, err = fmt.Fprintf(p.stdout, `Node %s is now the only voter of generation %d of cluster %s, recovery %s.
+Start it as usual; it leads within a second. Do not recover another node.
+Warning: generation %d nodes that cannot reach generation %d may still form a quorum (%d of %d voters). Keep them stopped until wiped.
+Wipe the other nodes (%s), start them, and re-admit each:
+  northstarctl members set ID --readmit
+`, before.NodeID, g.Number, before.ClusterID, g.RecoveryID, g.Number-1, g.Number, cluster.Quorum(voters), voters,
+		strings.Join(others, ", "))
+	return err
 }
 
 // show prints the contents of the directory.
@@ -76,8 +65,12 @@ func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
 	line := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
 	line("data directory", "%s", c.DataDir)
 	line("node", "%s, incarnation %s", id.NodeID, id.Incarnation)
-	line("cluster", "%s", orNone(id.ClusterID))
-	line("generation", "%d%s", id.Generation.Number, recoveryOf(id.Generation))
+	line("cluster", "%s", cmp.Or(id.ClusterID, "none"))
+	recovery := ""
+	if id.Generation.RecoveryID != "" {
+		recovery = ", recovery " + id.Generation.RecoveryID
+	}
+	line("generation", "%d%s", id.Generation.Number, recovery)
 	line("last entry", "term %d, index %d", l.LastTerm, l.LastIndex)
 	if l.SnapshotIndex > 0 {
 		line("snapshot", "term %d, index %d", l.SnapshotTerm, l.SnapshotIndex)
@@ -99,20 +92,6 @@ func (c *recoverCommand) show(w io.Writer, dir *consensus.OfflineNode) error {
 Nothing was changed. Run this on every node that is left, and recover exactly one: that with the highest term
 of the last entry and, where terms are equal, the highest index. What it does not hold is lost:
   northstar-node recover --data-dir %s --confirm %s
-`, c.DataDir, orNone(id.ClusterID))
+`, c.DataDir, cmp.Or(id.ClusterID, "none"))
 	return err
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
-
-func recoveryOf(g cluster.Generation) string {
-	if g.RecoveryID == "" {
-		return ""
-	}
-	return ", recovery " + g.RecoveryID
 }

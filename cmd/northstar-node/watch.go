@@ -1,17 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/client"
 	"northstar/node"
 )
 
@@ -21,7 +20,6 @@ const (
 	pollNoLeader    = 5 * time.Millisecond // short, to measure the time without a leader
 	pollTimeout     = 500 * time.Millisecond
 	eventRetryDelay = 500 * time.Millisecond
-	maxEventLine    = 1 << 20
 )
 
 // printer prints whole lines, from any goroutine.
@@ -115,9 +113,8 @@ func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
 	case t.term == 0:
 		t.print.line("leader elected: %s in %d ms (term %d)", l.LeaderID, now.Sub(t.startedAt).Milliseconds(), l.Term)
 	case t.id == "":
-		t.print.line("leader elected: %s after %d ms without a leader (term %d)", l.LeaderID,
-			now.Sub(t.lost).Milliseconds(),
-			l.Term)
+		t.print.line("leader elected: %s after %d ms without a leader (term %d)",
+			l.LeaderID, now.Sub(t.lost).Milliseconds(), l.Term)
 	case t.id == l.LeaderID:
 		t.print.line("leader elected again: %s (term %d)", l.LeaderID, l.Term)
 	default:
@@ -130,13 +127,7 @@ func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
 func (t *leaderTracker) ask(ctx context.Context) apiv1.Leader {
 	answers := make(chan apiv1.Leader, len(t.members))
 	for _, m := range t.members {
-		go func() {
-			var l apiv1.Leader
-			if err := getJSON(ctx, t.http, "http://"+m.HTTPAddress+"/leader", &l); err != nil {
-				l = apiv1.Leader{}
-			}
-			answers <- l
-		}()
+		go func() { answers <- t.askNode(ctx, "http://"+m.HTTPAddress+apiv1.PathLeader) }()
 	}
 	var newest apiv1.Leader
 	for range t.members {
@@ -147,67 +138,42 @@ func (t *leaderTracker) ask(ctx context.Context) apiv1.Leader {
 	return newest
 }
 
-func getJSON(ctx context.Context, c *http.Client, url string, into any) error {
+// askNode returns the zero Leader if the node does not respond or knows none.
+func (t *leaderTracker) askNode(ctx context.Context, url string) (l apiv1.Leader) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return l
 	}
-	resp, err := c.Do(req)
+	resp, err := t.http.Do(req)
 	if err != nil {
-		return err
+		return l
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16))
-		return fmt.Errorf("%s: %s", url, resp.Status)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil || resp.StatusCode != http.StatusOK || json.Unmarshal(body, &l) != nil {
+		return apiv1.Leader{}
 	}
-	return json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(into)
+	return l
 }
 
 // followEvents prints the events of one node until ctx ends, across its restarts. The leaderTracker reports
 // elections, once for all nodes.
 func followEvents(ctx context.Context, id, addr string, print *printer) {
-	c := &http.Client{}
-	defer c.CloseIdleConnections()
+	c, err := client.New(client.Config{Endpoints: []string{addr}})
+	if err != nil {
+		print.line("cannot follow the events of %s: %v", id, err)
+		return
+	}
+	defer c.Close()
 	for ctx.Err() == nil {
-		_ = readEvents(ctx, c, "http://"+addr+"/v1/events", func(e apiv1.Event) {
-			if e.Node == id && e.Type != "election" {
+		for e, err := range c.FollowEvents(ctx, "", "") {
+			if err == nil && e.Node == id && e.Type != "election" {
 				print.line("%s: %s", id, e.Message)
 			}
-		}) // it ends with the node's process, which child reports
+		} // it ends when the node does not start again
 		select {
 		case <-ctx.Done():
 		case <-time.After(eventRetryDelay):
 		}
 	}
-}
-
-// readEvents reads one server-sent stream until it ends.
-func readEvents(ctx context.Context, c *http.Client, url string, handle func(apiv1.Event)) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	resp, err := c.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, resp.Status)
-	}
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxEventLine)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data:")
-		if !ok {
-			continue
-		}
-		var e apiv1.Event
-		if json.Unmarshal([]byte(data), &e) == nil {
-			handle(e)
-		}
-	}
-	return lines.Err()
 }

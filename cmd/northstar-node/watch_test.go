@@ -1,10 +1,6 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -49,24 +45,5 @@ func TestLeaderTracker(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
-
-func TestReadEvents(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Accept") != "text/event-stream" {
-			t.Errorf("Accept: %q", r.Header.Get("Accept"))
-		}
-		fmt.Fprint(w,
-			": keep-alive\n\nid: a-1\nevent: member\ndata: "+
-				"{\"node\":\"n1\",\"type\":\"member\",\"message\":\"hello\"}\n\ndata: garbage\n\ndata: {\"message\":\"bye\"}\n\n")
-	}))
-	defer server.Close()
-	var got []string
-	err := readEvents(context.Background(), server.Client(), server.URL,
-		func(e apiv1.Event) { got = append(got, e.Node+e.Message) })
-	if want := []string{"n1hello", "bye"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %q, %v", got, err)
 	}
 }

@@ -20,8 +20,7 @@ func (s *statusCmd) Run(a *app) error {
 	if s.Node != "" {
 		return s.node(a)
 	}
-	cl, err := request(a, "asking for the cluster",
-		func(ctx context.Context, c *client.Client) (apiv1.Cluster, error) { return c.Cluster(ctx) })
+	cl, err := request(a, "asking for the cluster", (*client.Client).Cluster)
 	if err != nil {
 		return err
 	}
@@ -44,9 +43,8 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	fmt.Fprintf(a.stdout, "cluster   %s (%s), generation %d\n", cl.ClusterName, orDash(cl.ClusterID), cl.Generation)
 	fmt.Fprintf(a.stdout, "leader    %s, term %d, revision %d\n", leader, cl.Term, cl.Revision)
 	q := cl.Quorum
-	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n", q.Needed,
-		q.Voters,
-		q.Healthy, q.Tolerates)
+	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n",
+		q.Needed, q.Voters, q.Healthy, q.Tolerates)
 	if !cl.AutoFailover {
 		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
 	}
@@ -74,9 +72,7 @@ func (a *app) health(m apiv1.Member) string {
 }
 
 func (s *statusCmd) node(a *app) error {
-	return show(a, "asking "+s.Node, func(ctx context.Context, c *client.Client) (apiv1.Status, error) {
-		return c.Status(ctx, s.Node)
-	}, func(st apiv1.Status) error {
+	return show(a, "asking "+s.Node, with((*client.Client).Status, s.Node), func(st apiv1.Status) error {
 		rows := [][]any{
 			{"node", st.NodeID},
 			{"cluster", fmt.Sprintf("%s (%s), generation %d", st.ClusterName, orDash(st.ClusterID), st.Generation)},
@@ -87,11 +83,10 @@ func (s *statusCmd) node(a *app) error {
 			{"log", fmt.Sprintf("last %d, committed %d, applied %d", st.LastLogIndex, st.CommitIndex, st.AppliedIndex)},
 			{"revision", st.Revision},
 			{"priority", fmt.Sprintf("%d, eligible %s, zone %s", st.Priority, yesNo(st.Eligible), orDash(st.Zone))},
-			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s", st.Disk.FsyncP99MS,
-				yesNo(st.Disk.Stalled),
-				yesNo(st.Disk.ReadOnly))},
+			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s",
+				st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled), yesNo(st.Disk.ReadOnly))},
 			{"version", orDash(st.Version)},
-			{"started", st.StartedAt.UTC().Format(timeForm)},
+			{"started", formatTime(&st.StartedAt)},
 		}
 		for _, w := range st.Warnings {
 			rows = append(rows, []any{"warning", a.colour(text.FgYellow, w)})
@@ -103,10 +98,64 @@ func (s *statusCmd) node(a *app) error {
 type leaderCmd struct{}
 
 func (*leaderCmd) Run(a *app) error {
-	return show(a, "looking for the leader", func(ctx context.Context, c *client.Client) (apiv1.Leader, error) {
-		return c.Leader(ctx)
-	}, func(l apiv1.Leader) error {
+	return show(a, "looking for the leader", (*client.Client).Leader, func(l apiv1.Leader) error {
 		return a.table([]string{"leader", "http", "raft", "term"},
 			[][]any{{l.LeaderID, l.LeaderAddress, l.RaftAddress, l.Term}})
 	})
+}
+
+type splitBrainCmd struct {
+	Node   string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Ask this node; default: any responsive node."`
+	Check  bool   `help:"Check now instead of showing the latest report."`
+	Reason string `help:"Reason, for the audit log; with --check."`
+}
+
+func (s *splitBrainCmd) Run(a *app) error {
+	if s.Reason != "" && !s.Check {
+		return usagef("--reason: requires --check")
+	}
+	r, err := request(a, "running split-brain check",
+		func(c *client.Client, ctx context.Context) (apiv1.SplitBrain, error) {
+			if s.Check {
+				return c.CheckSplitBrain(ctx, s.Node, apiv1.SplitBrainCheck{Reason: s.Reason})
+			}
+			return c.SplitBrain(ctx, s.Node)
+		})
+	if err != nil {
+		return err
+	}
+	if err := a.printResult(r, func() error { return a.printSplitBrain(r) }); err != nil {
+		return err
+	}
+	switch r.Verdict {
+	case "ok", "unreachable":
+		return nil
+	}
+	return fmt.Errorf("node %s: verdict %s", r.CheckedBy, r.Verdict)
+}
+
+func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
+	fmt.Fprintf(a.stdout, "verdict %s (node %s, checked at %s)\n", a.paint(r.Verdict), r.CheckedBy,
+		formatTime(&r.CheckedAt))
+	for _, f := range r.Findings {
+		line := a.paint(f.Verdict) + ": " + f.Detail
+		if f.Refusing {
+			line += "; this node rejects reads and writes"
+		}
+		fmt.Fprintln(a.stdout, line)
+	}
+	fmt.Fprintln(a.stdout)
+	rows := make([][]any, 0, len(r.Claims))
+	for _, c := range r.Claims {
+		age := max(0, r.CheckedAt.Sub(c.At).Milliseconds())
+		row := []any{c.NodeID, c.Source, orDash(c.Address), "-", "-", "-", ms(&age), c.Error}
+		if c.Error == "" {
+			row[7] = fmt.Sprintf("%s, generation %d", orDash(c.ClusterID), c.Generation)
+			if c.Term > 0 {
+				row[3], row[4], row[5] = yesNo(c.Leads), c.Term, orDash(c.LeaderID)
+			}
+		}
+		rows = append(rows, row)
+	}
+	return a.table([]string{"node", "source", "address", "leads", "term", "leader", "age", "cluster / error"}, rows)
 }

@@ -75,17 +75,12 @@ func describe(app *kong.Application) completionSpec {
 				p.Words = append(p.Words, completionWord{Text: v})
 			}
 		}
-		for _, child := range n.Children {
-			if child.Hidden {
-				continue
-			}
+		visible := slices.DeleteFunc(slices.Clone(n.Children), func(n *kong.Node) bool { return n.Hidden })
+		for _, child := range visible {
 			p.Words = append(p.Words, completionWord{child.Name, summary(child.Help)})
 		}
 		g.Places = append(g.Places, p)
-		for _, child := range n.Children {
-			if child.Hidden {
-				continue
-			}
+		for _, child := range visible {
 			walk(child, path+" "+child.Name, p.Flags)
 		}
 	}

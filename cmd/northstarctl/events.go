@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"iter"
 	"strings"
@@ -9,8 +8,6 @@ import (
 	"northstar/api/apiv1"
 	"northstar/client"
 )
-
-const timeForm = "2006-01-02 15:04:05.000Z"
 
 type electionsCmd struct {
 	Limit  int  `default:"20" help:"Maximum number."`
@@ -25,11 +22,7 @@ func (e *electionsCmd) Run(a *app) error {
 	if e.Follow {
 		return e.follow(a)
 	}
-	list, err := request(a, "asking for elections", func(ctx context.Context, c *client.Client) (apiv1.Elections,
-		error,
-	) {
-		return c.Elections(ctx, e.Limit)
-	})
+	list, err := request(a, "asking for elections", with((*client.Client).Elections, e.Limit))
 	if err != nil {
 		return err
 	}
@@ -44,7 +37,7 @@ func (e *electionsCmd) Run(a *app) error {
 				}
 			}
 			return []any{
-				el.StartedAt.UTC().Format(timeForm), el.Term, el.Trigger, el.CandidateID, el.Result,
+				formatTime(&el.StartedAt), el.Term, el.Trigger, el.CandidateID, el.Result,
 				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS),
 				orDash(el.Reason),
 			}
@@ -52,20 +45,15 @@ func (e *electionsCmd) Run(a *app) error {
 		if err != nil || !e.Votes {
 			return err
 		}
-		return a.printVotes(list.Items)
-	})
-}
-
-// printVotes lists each voter's response in each election.
-func (a *app) printVotes(elections []apiv1.Election) error {
-	var rows [][]any
-	for _, el := range elections {
-		for _, v := range el.Votes {
-			rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
+		var rows [][]any
+		for _, el := range list.Items {
+			for _, v := range el.Votes {
+				rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
+			}
 		}
-	}
-	fmt.Fprintln(a.stdout)
-	return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
+		fmt.Fprintln(a.stdout)
+		return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
+	})
 }
 
 func (e *electionsCmd) follow(a *app) error {
@@ -76,19 +64,15 @@ func (e *electionsCmd) follow(a *app) error {
 		if !ok {
 			return nil, "" // only reports the leader
 		}
-		return ev, e.line(ev, el)
-	})
-}
-
-func (e *electionsCmd) line(ev apiv1.Event, el apiv1.Election) string {
-	text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", ev.At.UTC().Format(timeForm),
-		ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
-	for _, v := range el.Votes {
-		if e.Votes {
-			text += strings.TrimRight(fmt.Sprintf("\n    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ")
+		text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", formatTime(&ev.At),
+			ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
+		for _, v := range el.Votes {
+			if e.Votes {
+				text += strings.TrimRight(fmt.Sprintf("\n    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ")
+			}
 		}
-	}
-	return text
+		return ev, text
+	})
 }
 
 type eventsCmd struct {
@@ -101,16 +85,14 @@ func (e *eventsCmd) Run(a *app) error {
 	if e.Follow {
 		return e.follow(a)
 	}
-	list, err := request(a, "asking for events", func(ctx context.Context, c *client.Client) (apiv1.Events, error) {
-		return c.Events(ctx, e.Since, e.Type)
-	})
+	list, err := request(a, "asking for events", with2((*client.Client).Events, e.Since, e.Type))
 	if err != nil {
 		return err
 	}
 	a.warnMissing("events", list.Missing)
 	return a.printResult(list, func() error {
 		return tableOf(a, []string{"time", "node", "type", "term", "message"}, list.Items, func(ev apiv1.Event) []any {
-			return []any{ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Term, ev.Message}
+			return []any{formatTime(&ev.At), ev.Node, ev.Type, ev.Term, ev.Message}
 		})
 	})
 }
@@ -119,7 +101,7 @@ func (e *eventsCmd) follow(a *app) error {
 	return follow(a, func(c *client.Client) iter.Seq2[apiv1.Event, error] {
 		return c.FollowEvents(a.ctx, e.Since, e.Type)
 	}, func(ev apiv1.Event) (any, string) {
-		return ev, fmt.Sprintf("%s  %-8s %-10s %s", ev.At.UTC().Format(timeForm), ev.Node, ev.Type, ev.Message)
+		return ev, fmt.Sprintf("%s  %-8s %-10s %s", formatTime(&ev.At), ev.Node, ev.Type, ev.Message)
 	})
 }
 
@@ -129,4 +111,36 @@ func (a *app) warnMissing(what string, nodes []string) {
 		fmt.Fprintf(a.stderr, "northstarctl: warning: %s of unreachable nodes are missing: %s\n", what,
 			strings.Join(nodes, ", "))
 	}
+}
+
+type auditCmd struct {
+	Since string `placeholder:"SEQ" help:"Only records after the one with this seq."`
+	Limit int    `default:"100" help:"Maximum number: the newest records, or the first ones after --since."`
+	Class string `help:"Only calls of operators (to /admin) or of clients (all others, and forbidden ones)."`
+	Who   string `placeholder:"NAME" help:"Only calls of this token or certificate."`
+	Stale bool   `help:"Read locally from the contacted node, also without a leader (may be stale)."`
+}
+
+func (c *auditCmd) Run(a *app) error {
+	switch {
+	case c.Limit < 1 || c.Limit > apiv1.MaxListLimit:
+		return usagef("--limit: must be 1 to %d (got %d)", apiv1.MaxListLimit, c.Limit)
+	case c.Class != "" && c.Class != "operators" && c.Class != "clients":
+		return usagef("--class: must be operators or clients (got %q)", c.Class)
+	}
+	q := client.AuditQuery{Since: c.Since, Limit: c.Limit, Class: c.Class, Who: c.Who, Stale: c.Stale}
+	return show(a, "asking for the audit log", with((*client.Client).Audit, q), func(log apiv1.Audit) error {
+		return tableOf(a, []string{"when", "who", "role", "from", "what", "result", "reason"}, log.Items,
+			func(r apiv1.AuditRecord) []any {
+				what := r.What
+				if r.DryRun {
+					what += " (dry run)"
+				}
+				result := r.Result
+				if r.Delayed {
+					result += " (delayed)"
+				}
+				return []any{formatTime(&r.When), orDash(r.Who), r.Role, r.From, what, result, orDash(r.Reason)}
+			})
+	})
 }

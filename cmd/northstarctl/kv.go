@@ -36,9 +36,8 @@ type kvGetCmd struct {
 }
 
 func (k *kvGetCmd) Run(a *app) error {
-	e, err := request(a, "reading "+k.Key, func(ctx context.Context, c *client.Client) (client.Entry, error) {
-		return c.Get(ctx, k.Key, client.Consistency(k.Consistency))
-	})
+	e, err := request(a, "reading "+k.Key,
+		with2((*client.Client).Get, k.Key, client.Consistency(k.Consistency)))
 	if err != nil {
 		return err
 	}
@@ -88,7 +87,7 @@ func (k *kvPutCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return show(a, "writing "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.PutResult, error) {
+	return show(a, "writing "+k.Key, func(c *client.Client, ctx context.Context) (apiv1.PutResult, error) {
 		return c.Put(ctx, k.Key, value, opts)
 	}, func(res apiv1.PutResult) error {
 		return a.printf("revision %d\n", res.Revision)
@@ -124,11 +123,8 @@ func (k *kvDelCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return show(a, "deleting "+k.Key, func(ctx context.Context, c *client.Client) (apiv1.DeleteResult, error) {
-		return c.Delete(ctx, k.Key, opts)
-	}, func(res apiv1.DeleteResult) error {
-		return a.printf("revision %d\n", res.Revision)
-	})
+	return show(a, "deleting "+k.Key, with2((*client.Client).Delete, k.Key, opts),
+		func(res apiv1.DeleteResult) error { return a.printf("revision %d\n", res.Revision) })
 }
 
 type kvLsCmd struct {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
+
 	"northstar/api/apiv1"
 	"northstar/client"
 	"northstar/cluster"
@@ -13,18 +15,8 @@ import (
 
 // leadershipFlags are the flags of every command that moves leadership.
 type leadershipFlags struct {
-	To string `placeholder:"ID" help:"The new leader; default: the voter with the best rank."`
+	To cluster.NodeID `placeholder:"ID" help:"The new leader; default: the voter with the best rank."`
 	changeFlags
-}
-
-func (m *leadershipFlags) check() error {
-	if m.To == "" {
-		return nil
-	}
-	if _, err := cluster.ParseNodeID(m.To); err != nil {
-		return &usageError{fmt.Errorf("--to: %w", err)}
-	}
-	return nil
 }
 
 type transferCmd struct {
@@ -33,31 +25,22 @@ type transferCmd struct {
 }
 
 func (t *transferCmd) Run(a *app) error {
-	if err := t.check(); err != nil {
-		return err
-	}
 	wait := t.Wait.Milliseconds()
 	if wait < 1 || wait > apiv1.MaxTimeoutMS {
 		return usagef("--wait: must be more than 0 and at most %v (got %v)", apiv1.MaxTimeoutMS*time.Millisecond,
 			t.Wait)
 	}
-	body := apiv1.Transfer{TargetLeaderID: t.To, TimeoutMS: &wait, Reason: t.Reason, PlanID: t.Plan}
-	if t.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan,
-			error,
-		) {
-			return c.PlanTransfer(ctx, body)
+	body := apiv1.Transfer{TargetLeaderID: string(t.To), TimeoutMS: &wait, Reason: t.Reason, PlanID: t.Plan}
+	return a.moveLeadership(t.changeFlags, t.Wait, with((*client.Client).PlanTransfer, body),
+		func(c *client.Client, ctx context.Context) (none apiv1.TransferResult, err error) {
+			// Without a leader, fail after --timeout, not after --wait.
+			search, cancel := context.WithTimeout(ctx, a.Timeout)
+			defer cancel()
+			if _, err := c.Leader(search); err != nil {
+				return none, err
+			}
+			return c.Transfer(ctx, body)
 		})
-	}
-	return a.moveLeadership(t.Wait, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
-		// Without a leader, fail after --timeout, not after --wait.
-		search, cancel := context.WithTimeout(ctx, a.Timeout)
-		defer cancel()
-		if _, err := c.Leader(search); err != nil {
-			return apiv1.TransferResult{}, err
-		}
-		return c.Transfer(ctx, body)
-	})
 }
 
 type failoverCmd struct {
@@ -69,57 +52,46 @@ type failoverCmd struct {
 const failoverTimeout = 30 * time.Second
 
 func (f *failoverCmd) Run(a *app) error {
-	if err := f.check(); err != nil {
-		return err
-	}
 	if f.Emergency {
 		return f.emergency(a)
 	}
-	body := apiv1.Failover{TargetLeaderID: f.To, Reason: f.Reason, PlanID: f.Plan}
-	if f.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan,
-			error,
-		) {
-			return c.PlanFailover(ctx, body)
-		})
-	}
-	return a.moveLeadership(failoverTimeout, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
-		return c.Failover(ctx, body)
-	})
+	body := apiv1.Failover{TargetLeaderID: string(f.To), Reason: f.Reason, PlanID: f.Plan}
+	return a.moveLeadership(f.changeFlags, failoverTimeout,
+		with((*client.Client).PlanFailover, body), with((*client.Client).Failover, body))
 }
 
 func (f *failoverCmd) emergency(a *app) error {
-	body := apiv1.Emergency{TargetLeaderID: f.To, Force: true, Reason: f.Reason, PlanID: f.Plan}
 	switch {
 	case f.To == "" && f.Plan == "":
 		return usagef("--emergency: needs --to")
 	case f.DryRun:
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
-			return c.PlanEmergency(ctx,
-				body)
-		})
 	case f.Reason == "":
 		return usagef("--emergency: needs --reason")
+	default:
+		if err := a.confirm("Node %s starts an election now and deposes the current leader. "+
+			"In-flight writes may have an unknown outcome.", orDash(string(f.To))); err != nil {
+			return err
+		}
 	}
-	if err := a.confirm("Node %s starts an election now and deposes the current leader. "+
-		"In-flight writes may have an unknown outcome.", orDash(f.To)); err != nil {
-		return err
-	}
-	return a.moveLeadership(failoverTimeout, func(ctx context.Context, c *client.Client) (apiv1.TransferResult, error) {
-		return c.EmergencyFailover(ctx, body)
-	})
+	body := apiv1.Emergency{TargetLeaderID: string(f.To), Force: true, Reason: f.Reason, PlanID: f.Plan}
+	return a.moveLeadership(f.changeFlags, failoverTimeout,
+		with((*client.Client).PlanEmergency, body), with((*client.Client).EmergencyFailover, body))
 }
 
-// moveLeadership makes one call that moves leadership. The server may take limit, so that its own error arrives
-// first.
-func (a *app) moveLeadership(limit time.Duration, call callFunc[apiv1.TransferResult]) error {
-	res, err := request(a, "moving leadership", func(ctx context.Context, c *client.Client) (apiv1.TransferResult,
-		error,
-	) {
-		ctx, cancel := context.WithTimeout(ctx, limit+a.Timeout)
-		defer cancel()
-		return call(ctx, c)
-	})
+// moveLeadership makes one call that moves leadership, or with --dry-run shows the plan. The server may take limit,
+// so that its own error arrives first.
+func (a *app) moveLeadership(
+	f changeFlags, limit time.Duration, plan callFunc[apiv1.Plan], move callFunc[apiv1.TransferResult],
+) error {
+	if f.DryRun {
+		return a.plan(plan)
+	}
+	res, err := request(a, "moving leadership",
+		func(c *client.Client, ctx context.Context) (apiv1.TransferResult, error) {
+			ctx, cancel := context.WithTimeout(ctx, limit+a.Timeout)
+			defer cancel()
+			return move(c, ctx)
+		})
 	if err != nil {
 		return errors.Join(err, a.showVotes(err))
 	}
@@ -143,4 +115,61 @@ func (a *app) showVotes(err error) error {
 	}
 	return a.printResult(map[string]any{"votes": votes},
 		func() error { return a.table([]string{"voter", "granted", "reason"}, rows) })
+}
+
+type autoCmd struct {
+	Pause  autoPauseCmd  `cmd:"" help:"Disable automatic elections until resumed."`
+	Resume autoResumeCmd `cmd:"" help:"Enable automatic elections again."`
+	Status autoStatusCmd `cmd:"" help:"Show whether automatic failover is paused."`
+}
+
+type autoPauseCmd struct {
+	For    time.Duration `name:"for" placeholder:"DURATION" help:"Resume automatically after this time; default: never."`
+	Reason string        `help:"Reason, for the audit log."`
+}
+
+func (p *autoPauseCmd) Run(a *app) error {
+	off := false
+	body := apiv1.AutoFailover{Enabled: &off, Reason: p.Reason}
+	switch {
+	case p.For < 0 || p.For > 0 && p.For < time.Millisecond:
+		return usagef("--for: must be at least 1ms (got %v)", p.For)
+	case p.For > 0:
+		ttl := p.For.Milliseconds()
+		body.TTLMS = &ttl
+	}
+	return a.setAutoFailover("pausing automatic failover", body)
+}
+
+type autoResumeCmd struct {
+	Reason string `help:"Reason, for the audit log."`
+}
+
+func (r *autoResumeCmd) Run(a *app) error {
+	on := true
+	return a.setAutoFailover("resuming automatic failover", apiv1.AutoFailover{Enabled: &on, Reason: r.Reason})
+}
+
+func (a *app) setAutoFailover(what string, body apiv1.AutoFailover) error {
+	return show(a, what, with((*client.Client).SetAutoFailover, body), a.printAutoFailover)
+}
+
+type autoStatusCmd struct{}
+
+func (*autoStatusCmd) Run(a *app) error {
+	return show(a, "asking about automatic failover", (*client.Client).AutoFailover, a.printAutoFailover)
+}
+
+func (a *app) printAutoFailover(set apiv1.AutoFailoverState) error {
+	line := a.colour(text.FgGreen, "automatic failover is on")
+	if !set.Enabled {
+		line = a.colour(text.FgYellow, "automatic failover is paused")
+		if set.PausedUntil != nil {
+			line += ", until " + formatTime(set.PausedUntil)
+		}
+	}
+	if set.Operator != "" {
+		line += fmt.Sprintf(" (by %s: %s)", set.Operator, orDash(set.Reason))
+	}
+	return a.printf("%s\n", line)
 }

@@ -10,6 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"reflect"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -37,8 +40,8 @@ func main() {
 	os.Exit(code)
 }
 
-// commands has every command and flag, for kong and for completion.
-type commands struct {
+// globals are the flags of every command.
+type globals struct {
 	Endpoints []string      `env:"NORTHSTAR_ENDPOINTS" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Nodes of the cluster, host:port or URL; one reachable node is enough (${env})."`
 	Token     string        `env:"NORTHSTAR_TOKEN" help:"Bearer token (${env})."`
 	CA        string        `name:"ca" env:"NORTHSTAR_CA" type:"path" placeholder:"FILE" help:"CA certificate of the cluster, or the directory of its ca.crt; makes host:port mean https (${env})."`
@@ -47,7 +50,11 @@ type commands struct {
 	Output    string        `short:"o" enum:"table,json" default:"table" help:"Output format: ${enum}."`
 	Timeout   time.Duration `default:"10s" help:"Timeout of each request to the cluster."`
 	Yes       bool          `short:"y" help:"Answer yes to questions."`
+}
 
+// commands has every command and flag, for kong and for completion.
+type commands struct {
+	globals
 	Status     statusCmd     `cmd:"" help:"Show the cluster (leader, quorum, members) or one node's own view."`
 	Leader     leaderCmd     `cmd:"" help:"Show the leader."`
 	Members    membersCmd    `cmd:"" help:"Show and change the members."`
@@ -95,6 +102,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Writers(stdout, stderr),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Exit(func(code int) { exit = code }), // after --help
+		kong.TypeMapper(reflect.TypeFor[cluster.NodeID](), kong.MapperFunc(decodeNodeID)),
 	)
 	if err != nil {
 		return a.report(err)
@@ -110,11 +118,20 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return a.report(cmd.Run(a))
 }
 
-// usageError is an invalid command line.
-type usageError struct{ err error }
+func decodeNodeID(ctx *kong.DecodeContext, target reflect.Value) error {
+	var s string
+	if err := ctx.Scan.PopValueInto("ID", &s); err != nil {
+		return err
+	}
+	id, err := cluster.ParseNodeID(s)
+	target.SetString(string(id))
+	return err
+}
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
+// usageError is an invalid command line.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
@@ -158,11 +175,12 @@ func caFile(ca string) string {
 }
 
 // connect returns a client of the cluster that the flags name. The caller closes it.
-func (a *app) connect() (*client.Client, error) {
-	cfg := client.Config{Endpoints: a.Endpoints, Token: a.Token, Timeout: a.Timeout, UserAgent: "northstarctl/" +
-		version}
+func (a *globals) connect() (*client.Client, error) {
 	if a.Timeout <= 0 {
 		return nil, usagef("--timeout: must be more than 0")
+	}
+	cfg := client.Config{
+		Endpoints: a.Endpoints, Token: a.Token, Timeout: a.Timeout, UserAgent: "northstarctl/" + version,
 	}
 	if a.CA != "" || a.Cert != "" || a.Key != "" {
 		tls, err := client.LoadTLS(caFile(a.CA), a.Cert, a.Key)
@@ -178,8 +196,16 @@ func (a *app) connect() (*client.Client, error) {
 	return c, nil
 }
 
-// callFunc is a command's call to the cluster.
-type callFunc[T any] func(ctx context.Context, c *client.Client) (T, error)
+// callFunc is a command's call to the cluster: a method of the client, whose further arguments with and with2 bind.
+type callFunc[T any] func(c *client.Client, ctx context.Context) (T, error)
+
+func with[A, T any](method func(*client.Client, context.Context, A) (T, error), arg A) callFunc[T] {
+	return func(c *client.Client, ctx context.Context) (T, error) { return method(c, ctx, arg) }
+}
+
+func with2[A, B, T any](method func(*client.Client, context.Context, A, B) (T, error), a A, b B) callFunc[T] {
+	return func(c *client.Client, ctx context.Context) (T, error) { return method(c, ctx, a, b) }
+}
 
 // request makes one call to the cluster, with a progress line if it takes long.
 func request[T any](a *app, what string, call callFunc[T]) (T, error) {
@@ -190,7 +216,7 @@ func request[T any](a *app, what string, call callFunc[T]) (T, error) {
 	}
 	defer c.Close()
 	defer a.progress(what)()
-	return call(a.ctx, c)
+	return call(c, a.ctx)
 }
 
 // show makes one call to the cluster and prints its result: as JSON, or by text.
@@ -202,15 +228,20 @@ func show[T any](a *app, what string, call callFunc[T], text func(T) error) erro
 	return a.printResult(v, func() error { return text(v) })
 }
 
+// list is show for a table of items.
+func list[T any](a *app, what string, call callFunc[[]T], header []string, row func(T) []any) error {
+	return show(a, what, call, func(items []T) error { return tableOf(a, header, items, row) })
+}
+
 // allPages returns a call that reads a list page by page. page returns the items after an item, and the item that
 // the next page starts after; "" at the end.
 func allPages[T any](
-	page func(ctx context.Context, c *client.Client, after string) (items []T, next string, err error),
+	page func(c *client.Client, ctx context.Context, after string) (items []T, next string, err error),
 ) callFunc[[]T] {
-	return func(ctx context.Context, c *client.Client) ([]T, error) {
+	return func(c *client.Client, ctx context.Context) ([]T, error) {
 		all := []T{} // [] as JSON, not null
 		for after := ""; ; {
-			items, next, err := page(ctx, c, after)
+			items, next, err := page(c, ctx, after)
 			if err != nil {
 				return nil, err
 			}
@@ -247,4 +278,27 @@ func follow[T any](a *app, stream func(*client.Client) iter.Seq2[T, error], line
 		}
 	}
 	return nil
+}
+
+// version is the version of this build. The linker sets it (-X main.version=v1.2.3).
+var version = "devel"
+
+type versionCmd struct{}
+
+func (*versionCmd) Run(a *app) error {
+	v := struct {
+		Version string `json:"version"`
+		Commit  string `json:"commit"`
+		Go      string `json:"go"`
+	}{version, "unknown", runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				v.Commit = s.Value
+			}
+		}
+	}
+	return a.printResult(v, func() error {
+		return a.printf("northstarctl %s\ncommit %s\n%s\n", v.Version, v.Commit, v.Go)
+	})
 }

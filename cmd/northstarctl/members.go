@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/client"
@@ -20,18 +23,17 @@ type membersCmd struct {
 type membersListCmd struct{}
 
 func (*membersListCmd) Run(a *app) error {
-	return show(a, "asking for the members", func(ctx context.Context, c *client.Client) ([]apiv1.Member, error) {
+	header := []string{
+		"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle",
+	}
+	return list(a, "asking for the members", func(c *client.Client, ctx context.Context) ([]apiv1.Member, error) {
 		cl, err := c.Cluster(ctx)
 		return cl.Members, err
-	}, func(members []apiv1.Member) error {
-		return tableOf(a, []string{
-			"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle",
-		}, members, func(m apiv1.Member) []any {
-			return []any{
-				m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible),
-				orDash(m.Zone), m.Lifecycle,
-			}
-		})
+	}, header, func(m apiv1.Member) []any {
+		return []any{
+			m.ID, m.Suffrage, m.State, a.health(m), m.RaftAddress, m.HTTPAddress, m.Priority, yesNo(m.Eligible),
+			orDash(m.Zone), m.Lifecycle,
+		}
 	})
 }
 
@@ -42,143 +44,154 @@ type changeFlags struct {
 	Plan   string `placeholder:"PLAN-ID" help:"Run the plan with this ID; fail if the cluster has changed since."`
 }
 
+// memberFlags are those of a command that changes one member.
+type memberFlags struct {
+	ID cluster.NodeID `arg:"" help:"Node ID."`
+	changeFlags
+}
+
 type membersAddCmd struct {
-	ID       string `arg:"" help:"Node ID."`
-	Raft     string `required:"" placeholder:"HOST:PORT" help:"Its raft address."`
-	HTTP     string `name:"http" required:"" placeholder:"HOST:PORT" help:"Its HTTP address."`
-	NonVoter bool   `name:"non-voter" help:"Never make it a voter."`
+	ID       cluster.NodeID `arg:"" help:"Node ID."`
+	Raft     string         `required:"" placeholder:"HOST:PORT" help:"Its raft address."`
+	HTTP     string         `name:"http" required:"" placeholder:"HOST:PORT" help:"Its HTTP address."`
+	NonVoter bool           `name:"non-voter" help:"Never make it a voter."`
 	changeFlags
 }
 
 func (m *membersAddCmd) Run(a *app) error {
-	if _, err := memberID(m.ID); err != nil {
-		return err
-	}
-	body := apiv1.MemberAdd{ID: m.ID, RaftAddress: m.Raft, HTTPAddress: m.HTTP, Reason: m.Reason, PlanID: m.Plan}
+	id := string(m.ID)
+	body := apiv1.MemberAdd{ID: id, RaftAddress: m.Raft, HTTPAddress: m.HTTP, Reason: m.Reason, PlanID: m.Plan}
 	if m.NonVoter {
 		body.Suffrage = string(cluster.NonVoter)
 	}
-	if m.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
-			return c.PlanAddMember(ctx,
-				body)
-		})
-	}
-	return a.changeMembers("adding "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		return c.AddMember(ctx, body)
-	})
+	return a.changeMember(m.changeFlags, "adding "+id,
+		with((*client.Client).PlanAddMember, body), with((*client.Client).AddMember, body))
 }
 
-type membersRemoveCmd struct {
-	ID string `arg:"" help:"Node ID."`
-	changeFlags
-}
+type membersRemoveCmd struct{ memberFlags }
 
 func (m *membersRemoveCmd) Run(a *app) error {
-	id, err := memberID(m.ID)
-	if err != nil {
-		return err
+	if !m.DryRun {
+		if err := a.confirm("Node %s will be removed permanently: it can rejoin only with an empty data directory.",
+			m.ID); err != nil {
+			return err
+		}
 	}
 	body := apiv1.MemberRemove{Reason: m.Reason, PlanID: m.Plan}
-	if m.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
-			return c.PlanRemoveMember(ctx, id, body)
-		})
-	}
-	if err := a.confirm("Node %s will be removed permanently: it can rejoin only with an empty data directory.",
-		id); err != nil {
-		return err
-	}
-	return a.changeMembers("removing "+m.ID, func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-		return c.RemoveMember(ctx, id, body)
-	})
+	return a.changeMember(m.changeFlags, "removing "+string(m.ID),
+		with2((*client.Client).PlanRemoveMember, m.ID, body), with2((*client.Client).RemoveMember, m.ID, body))
 }
 
 type membersSetCmd struct {
-	ID       string  `arg:"" help:"Node ID."`
-	Priority *int    `help:"0 to 255; higher is preferred as leader, 0 never leads."`
-	Eligible *bool   `negatable:"" help:"Whether it may lead."`
-	Zone     *string `help:"Label for display."`
-	Raft     *string `placeholder:"HOST:PORT" help:"New raft address; not while the node leads."`
-	HTTP     *string `name:"http" placeholder:"HOST:PORT" help:"New HTTP address."`
-	Readmit  bool    `help:"Accept the node with an empty data directory, after its disk was replaced."`
+	ID       cluster.NodeID `arg:"" help:"Node ID."`
+	Priority *int           `help:"0 to 255; higher is preferred as leader, 0 never leads."`
+	Eligible *bool          `negatable:"" help:"Whether it may lead."`
+	Zone     *string        `help:"Label for display."`
+	Raft     *string        `placeholder:"HOST:PORT" help:"New raft address; not while the node leads."`
+	HTTP     *string        `name:"http" placeholder:"HOST:PORT" help:"New HTTP address."`
+	Readmit  bool           `help:"Accept the node with an empty data directory, after its disk was replaced."`
 	changeFlags
 }
 
 func (m *membersSetCmd) Run(a *app) error {
-	id, err := memberID(m.ID)
-	if err != nil {
-		return err
+	body := apiv1.MemberPatch{
+		Priority: m.Priority, Eligible: m.Eligible, Zone: m.Zone,
+		RaftAddress: m.Raft, HTTPAddress: m.HTTP, Readmit: m.Readmit,
 	}
-	if m.Priority == nil && m.Eligible == nil && m.Zone == nil && m.Raft == nil && m.HTTP == nil && !m.Readmit {
+	switch {
+	case body == apiv1.MemberPatch{}:
 		return usagef(
 			"nothing to set: at least one of --priority, --eligible, --zone, --raft, --http, --readmit is required")
-	}
-	if m.Priority != nil && (*m.Priority < 0 || *m.Priority > cluster.MaxPriority) {
+	case m.Priority != nil && (*m.Priority < 0 || *m.Priority > cluster.MaxPriority):
 		return usagef("--priority: must be 0 to %d (got %d)", cluster.MaxPriority, *m.Priority)
-	}
-	if m.Readmit && !m.DryRun {
+	case m.Readmit && !m.DryRun:
 		if err := a.confirm(
-			"Node %s will be re-admitted with a new data directory. Data stored only on its old disk is lost.", id,
+			"Node %s will be re-admitted with a new data directory. Data stored only on its old disk is lost.", m.ID,
 		); err != nil {
 			return err
 		}
 	}
-	return a.patchMember(id, apiv1.MemberPatch{
-		Priority: m.Priority, Eligible: m.Eligible, Zone: m.Zone,
-		RaftAddress: m.Raft, HTTPAddress: m.HTTP, Readmit: m.Readmit,
-	}, m.changeFlags)
+	return a.patchMember(m.ID, m.changeFlags, body)
 }
 
-type membersPromoteCmd struct {
-	ID string `arg:"" help:"Node ID."`
-	changeFlags
-}
+type membersPromoteCmd struct{ memberFlags }
 
 func (m *membersPromoteCmd) Run(a *app) error {
-	return a.setSuffrage(m.ID, cluster.Voter, m.changeFlags)
+	to := string(cluster.Voter)
+	return a.patchMember(m.ID, m.changeFlags, apiv1.MemberPatch{Suffrage: &to})
 }
 
-type membersDemoteCmd struct {
-	ID string `arg:"" help:"Node ID."`
-	changeFlags
-}
+type membersDemoteCmd struct{ memberFlags }
 
 func (m *membersDemoteCmd) Run(a *app) error {
-	return a.setSuffrage(m.ID, cluster.NonVoter, m.changeFlags)
+	to := string(cluster.NonVoter)
+	return a.patchMember(m.ID, m.changeFlags, apiv1.MemberPatch{Suffrage: &to})
 }
 
-func (a *app) setSuffrage(s string, suffrage cluster.Suffrage, f changeFlags) error {
-	id, err := memberID(s)
-	if err != nil {
-		return err
-	}
-	to := string(suffrage)
-	return a.patchMember(id, apiv1.MemberPatch{Suffrage: &to}, f)
-}
-
-func (a *app) patchMember(id cluster.NodeID, body apiv1.MemberPatch, f changeFlags) error {
+func (a *app) patchMember(id cluster.NodeID, f changeFlags, body apiv1.MemberPatch) error {
 	body.Reason, body.PlanID = f.Reason, f.Plan
-	if f.DryRun {
-		return a.plan(func(ctx context.Context, c *client.Client) (apiv1.Plan, error) {
-			return c.PlanPatchMember(ctx, id, body)
-		})
-	}
-	return a.changeMembers("changing "+string(id),
-		func(ctx context.Context, c *client.Client) (apiv1.MemberResult, error) {
-			return c.PatchMember(ctx, id, body)
-		})
+	return a.changeMember(f, "changing "+string(id),
+		with2((*client.Client).PlanPatchMember, id, body), with2((*client.Client).PatchMember, id, body))
 }
 
-func (a *app) changeMembers(what string, change callFunc[apiv1.MemberResult]) error {
+// changeMember changes a member, or with --dry-run shows the plan.
+func (a *app) changeMember(
+	f changeFlags, what string, plan callFunc[apiv1.Plan], change callFunc[apiv1.MemberResult],
+) error {
+	if f.DryRun {
+		return a.plan(plan)
+	}
 	return show(a, what, change,
 		func(res apiv1.MemberResult) error { return a.printf("%s: %s\n", res.ID, res.Message) })
 }
 
-func memberID(s string) (cluster.NodeID, error) {
-	id, err := cluster.ParseNodeID(s)
-	if err != nil {
-		return "", &usageError{err}
+type drainCmd struct {
+	ID   cluster.NodeID `arg:"" help:"Node ID."`
+	Wait bool           `help:"Wait until another node leads and the cluster shows the node as draining."`
+	For  time.Duration  `default:"60s" help:"Maximum wait."`
+	changeFlags
+}
+
+func (d *drainCmd) Run(a *app) error {
+	body := apiv1.Drain{Reason: d.Reason, PlanID: d.Plan}
+	drain := with2((*client.Client).Drain, d.ID, body)
+	return a.changeMember(d.changeFlags, "draining "+string(d.ID), with2((*client.Client).PlanDrain, d.ID, body),
+		func(c *client.Client, ctx context.Context) (apiv1.MemberResult, error) {
+			res, err := drain(c, ctx)
+			if err != nil || !d.Wait {
+				return res, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, d.For)
+			defer cancel()
+			return res, awaitDrained(ctx, c, string(d.ID))
+		})
+}
+
+// drainPollInterval is the interval of requests to the cluster until a node is drained.
+const drainPollInterval = 100 * time.Millisecond
+
+// awaitDrained waits until another node leads and reports id as draining.
+func awaitDrained(ctx context.Context, c *client.Client, id string) error {
+	for {
+		cl, err := c.Cluster(ctx)
+		if err == nil && cl.LeaderID != "" && cl.LeaderID != id &&
+			slices.ContainsFunc(cl.Members, func(m apiv1.Member) bool {
+				return m.ID == id && m.Lifecycle == string(cluster.Draining)
+			}) {
+			return nil
+		}
+		select {
+		case <-time.After(drainPollInterval):
+		case <-ctx.Done():
+			return fmt.Errorf("node %s: drain requested but not complete: %w", id, ctx.Err())
+		}
 	}
-	return id, nil
+}
+
+type undrainCmd struct{ memberFlags }
+
+func (u *undrainCmd) Run(a *app) error {
+	body := apiv1.Drain{Reason: u.Reason, PlanID: u.Plan}
+	return a.changeMember(u.changeFlags, "ending the drain of "+string(u.ID),
+		with2((*client.Client).PlanUndrain, u.ID, body), with2((*client.Client).Undrain, u.ID, body))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,24 +36,16 @@ func (a *app) printf(format string, args ...any) error {
 
 // printItem prints item i, from 0, of a streamed array.
 func (a *app) printItem(i int, v any) error {
-	before := ",\n"
-	if i == 0 {
-		before = "[\n"
-	}
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return a.printf("%s%s", before, text)
+	return a.printf("%s%s", []string{"[\n", ",\n"}[min(i, 1)], text)
 }
 
 // closeArray ends the array of n items of printItem.
 func (a *app) closeArray(n int) error {
-	end := "\n]\n"
-	if n == 0 {
-		end = "[]\n"
-	}
-	return a.printf("%s", end)
+	return a.printf("%s", []string{"[]\n", "\n]\n"}[min(n, 1)])
 }
 
 // printJSONLine prints one of many results as one line of JSON.
@@ -98,6 +91,13 @@ func (a *app) colour(c text.Color, s string) string {
 	}
 	return text.Colors{c}.Sprint(s)
 }
+
+var colours = map[string]text.Color{
+	"ok": text.FgGreen, "low": text.FgGreen, "unreachable": text.FgYellow, "medium": text.FgYellow,
+}
+
+// paint colours a verdict or a risk: red by default.
+func (a *app) paint(word string) string { return a.colour(cmp.Or(colours[word], text.FgRed), word) }
 
 func terminal(w any) bool {
 	f, ok := w.(*os.File)
@@ -155,11 +155,14 @@ func (a *app) confirm(format string, args ...any) error {
 	return errNotConfirmed
 }
 
-func orDash(s string) string {
-	if s == "" {
+func orDash(s string) string { return cmp.Or(s, "-") }
+
+// formatTime returns a time as the tables have it.
+func formatTime(t *time.Time) string {
+	if t == nil {
 		return "-"
 	}
-	return s
+	return t.UTC().Format("2006-01-02 15:04:05.000Z")
 }
 
 func yesNo(b bool) string {

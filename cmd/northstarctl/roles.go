@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync"
 	"time"
 
 	"northstar/api/apiv1"
@@ -27,26 +28,17 @@ type roleLsCmd struct {
 }
 
 func (r *roleLsCmd) Run(a *app) error {
-	pages := allPages(func(ctx context.Context, c *client.Client, after string) ([]apiv1.Role, string, error) {
+	pages := allPages(func(c *client.Client, ctx context.Context, after string) ([]apiv1.Role, string, error) {
 		page, err := c.Roles(ctx, r.All, after)
 		return page.Items, page.Next, err
 	})
-	return show(a, "listing roles", pages, func(list []apiv1.Role) error {
-		return tableOf(a, []string{"role", "holder", "token", "acquired", "lease until", "value"}, list,
-			func(r apiv1.Role) []any {
-				return []any{
-					r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
-					printable([]byte(r.Value)),
-				}
-			})
+	header := []string{"role", "holder", "token", "acquired", "lease until", "value"}
+	return list(a, "listing roles", pages, header, func(r apiv1.Role) []any {
+		return []any{
+			r.Role, orDash(r.Holder), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
+			printable([]byte(r.Value)),
+		}
 	})
-}
-
-func formatTime(t *time.Time) string {
-	if t == nil {
-		return "-"
-	}
-	return t.UTC().Format(timeForm)
 }
 
 type roleShowCmd struct {
@@ -54,9 +46,7 @@ type roleShowCmd struct {
 }
 
 func (r *roleShowCmd) Run(a *app) error {
-	return show(a, "asking for role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.Role, error) {
-		return c.GetRole(ctx, r.Role)
-	}, func(role apiv1.Role) error {
+	return show(a, "asking for role "+r.Role, with((*client.Client).GetRole, r.Role), func(role apiv1.Role) error {
 		if err := a.printRole(role); err != nil || len(role.Candidates) == 0 {
 			return err
 		}
@@ -130,31 +120,25 @@ func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
 	}()
 	ctx, lost := context.WithCancelCause(a.ctx)
 	defer lost(nil)
-	renewed := make(chan struct{})
-	go func() {
-		defer close(renewed)
-		lost(renewLoop(ctx, c, made.SessionID, r.TTL))
-	}()
+	var renewing sync.WaitGroup
+	renewing.Go(func() { lost(renewLoop(ctx, c, made.SessionID, r.TTL)) })
 	_, err = r.campaign(a, ctx, c, made.SessionID)
 	if err == nil {
 		<-ctx.Done()
 		err = context.Cause(ctx)
 	}
 	lost(nil)
-	<-renewed
+	renewing.Wait()
 	return a.untilInterrupted(err)
 }
 
 // renewLoop renews a session until ctx ends, the role is revoked, or the session has ended or was not renewed for
 // its TTL.
 func renewLoop(ctx context.Context, c *client.Client, session string, ttl time.Duration) error {
-	last := time.Now()
-	for {
-		timer := time.NewTimer(ttl / 3)
+	for last := time.Now(); ; {
 		select {
-		case <-timer.C:
+		case <-time.After(ttl / 3):
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
 		}
 		sent := time.Now()
@@ -180,13 +164,10 @@ type roleResignCmd struct {
 }
 
 func (r *roleResignCmd) Run(a *app) error {
-	return show(a, "resigning from role "+r.Role, func(ctx context.Context, c *client.Client) (apiv1.RoleResult,
-		error,
-	) {
-		return c.ResignRole(ctx, r.Role, r.Session)
-	}, func(res apiv1.RoleResult) error {
-		return a.printf("%s; held by: %s\n", res.Message, orDash(res.Holder))
-	})
+	return show(a, "resigning from role "+r.Role, with2((*client.Client).ResignRole, r.Role, r.Session),
+		func(res apiv1.RoleResult) error {
+			return a.printf("%s; held by: %s\n", res.Message, orDash(res.Holder))
+		})
 }
 
 type roleWatchCmd struct {
@@ -208,9 +189,8 @@ func (r *roleWatchCmd) Run(a *app) error {
 		if ch.Elected {
 			event = apiv1.EventElected
 		}
-		return roleLine{event, ch.RoleEvent}, fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder,
-			ch.Token,
-			ch.Cause)
+		return roleLine{event, ch.RoleEvent},
+			fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token, ch.Cause)
 	})
 }
 
@@ -219,21 +199,13 @@ type roleHistoryCmd struct {
 }
 
 func (r *roleHistoryCmd) Run(a *app) error {
-	h, err := request(a, "asking for the history of role "+r.Role,
-		func(ctx context.Context, c *client.Client) (apiv1.RoleHistory, error) {
-			return c.RoleHistory(ctx, r.Role)
-		})
-	if err != nil {
-		return err
+	past := func(c *client.Client, ctx context.Context) ([]apiv1.Tenure, error) {
+		h, err := c.RoleHistory(ctx, r.Role)
+		return h.Items, err
 	}
-	return a.printResult(h.Items, func() error {
-		return tableOf(a, []string{"token", "holder", "acquired", "ended", "cause"}, h.Items,
-			func(t apiv1.Tenure) []any {
-				return []any{
-					t.Token, t.Holder, t.AcquiredAt.UTC().Format(timeForm), formatTime(t.EndedAt),
-					orDash(t.Cause),
-				}
-			})
+	header := []string{"token", "holder", "acquired", "ended", "cause"}
+	return list(a, "asking for the history of role "+r.Role, past, header, func(t apiv1.Tenure) []any {
+		return []any{t.Token, t.Holder, formatTime(&t.AcquiredAt), formatTime(t.EndedAt), orDash(t.Cause)}
 	})
 }
 
@@ -245,24 +217,19 @@ type nodesCmd struct {
 
 func (n *nodesCmd) Run(a *app) error {
 	filter := client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}
-	pages := allPages(func(ctx context.Context, c *client.Client, after string) ([]apiv1.Node, string, error) {
+	pages := allPages(func(c *client.Client, ctx context.Context, after string) ([]apiv1.Node, string, error) {
 		page, err := c.Nodes(ctx, filter, after)
 		return page.Items, page.Next, err
 	})
-	return show(a, "listing nodes", pages, func(list []apiv1.Node) error {
-		return tableOf(a, []string{
-			"node", "status", "address", "http port", "roles", "capabilities", "version",
-			"load",
-		},
-			list, func(n apiv1.Node) []any {
-				load := "-"
-				if n.Load != nil {
-					load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
-				}
-				return []any{
-					n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
-					orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
-				}
-			})
+	header := []string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}
+	return list(a, "listing nodes", pages, header, func(n apiv1.Node) []any {
+		load := "-"
+		if n.Load != nil {
+			load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
+		}
+		return []any{
+			n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
+			orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
+		}
 	})
 }

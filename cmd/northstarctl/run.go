@@ -101,8 +101,7 @@ func (r *runCmd) Run(a *app) error {
 	}
 	defer closeElector()
 	s := &supervisor{
-		runCmd: r, a: a, path: path, elector: elector, signals: signals,
-		clock: client.NewDeadline(nil).Now,
+		runCmd: r, a: a, path: path, elector: elector, signals: signals, clock: client.NewDeadline(nil).Now,
 	}
 	err = s.run(context.WithoutCancel(a.ctx))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
@@ -117,7 +116,9 @@ func (r *runCmd) Run(a *app) error {
 // elector returns the candidate, and a function that closes what it uses.
 func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err error) {
 	if r.Postgres != "" {
-		p, err := postgres.New(r.postgres())
+		p, err := postgres.New(postgres.Config{
+			DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay,
+		})
 		if err != nil {
 			return nil, nil, &usageError{err}
 		}
@@ -128,33 +129,14 @@ func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err err
 		return nil, nil, err
 	}
 	k, err := c.NewCandidate(client.CandidateConfig{
-		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay, Session: client.SessionConfig{
-			Name: r.Name,
-			TTL:  r.TTL,
-		},
+		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay,
+		Session: client.SessionConfig{Name: r.Name, TTL: r.TTL},
 	})
 	if err != nil {
 		c.Close()
 		return nil, nil, &usageError{err}
 	}
 	return k, c.Close, nil
-}
-
-func (r *runCmd) postgres() postgres.Config {
-	return postgres.Config{
-		DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay,
-	}
-}
-
-// release returns how the shim releases the role if this process dies.
-func (s *supervisor) release(l *client.Leadership) roleRelease {
-	if s.Postgres != "" {
-		return roleRelease{Postgres: s.Postgres, Role: s.Role, Session: l.Session}
-	}
-	return roleRelease{
-		Endpoints: s.a.Endpoints, Token: s.a.Token, CA: s.a.CA, Cert: s.a.Cert, Key: s.a.Key, Timeout: s.a.Timeout,
-		Session: l.Session,
-	}
 }
 
 // supervisor campaigns, and runs the command while this process holds the role.
@@ -185,27 +167,20 @@ func (s *supervisor) run(ctx context.Context) error {
 }
 
 // campaign returns nil if a signal ended it.
-func (s *supervisor) campaign(ctx context.Context) (*client.Leadership, error) {
+func (s *supervisor) campaign(ctx context.Context) (l *client.Leadership, err error) {
 	defer s.a.progress("waiting for role " + s.Role)()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type result struct {
-		l   *client.Leadership
-		err error
-	}
-	elected := make(chan result, 1)
-	go func() {
-		l, err := s.elector.Campaign(ctx)
-		elected <- result{l, err}
-	}()
+	ended := make(chan struct{})
+	go func() { defer close(ended); l, err = s.elector.Campaign(ctx) }()
 	for {
 		select {
-		case r := <-elected:
-			return r.l, r.err
+		case <-ended:
+			return l, err
 		case sig := <-s.signals:
 			if terminatingSignals[sig] {
 				cancel()
-				<-elected
+				<-ended
 				return nil, nil
 			}
 		}
@@ -223,7 +198,7 @@ func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 		case rep.Stopped:
 			l.End(client.ErrLeaseLapsed) // the shim may have noticed it first
 			return false, nil
-		case s.terminating || !s.shouldRestart(rep):
+		case s.terminating, rep.Error != "", s.Restart == "never", s.Restart == "on-failure" && rep.Code == 0:
 			return true, outcome(rep)
 		}
 		if time.Since(began) > maxRestartDelay {
@@ -238,10 +213,6 @@ func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 	}
 }
 
-func (s *supervisor) shouldRestart(rep exitReport) bool {
-	return rep.Error == "" && (s.Restart == "always" || (s.Restart == "on-failure" && rep.Code != 0))
-}
-
 func outcome(rep exitReport) error {
 	if rep.Code == 0 {
 		return nil
@@ -251,11 +222,10 @@ func outcome(rep exitReport) error {
 
 // backoff waits for d. It returns false if the tenure or run ends first.
 func (s *supervisor) backoff(l *client.Leadership, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	over := time.After(d)
 	for {
 		select {
-		case <-timer.C:
+		case <-over:
 			return true
 		case <-l.Done():
 			return false

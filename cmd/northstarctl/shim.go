@@ -55,18 +55,14 @@ type exitReport struct {
 
 // roleRelease is how to release a role.
 type roleRelease struct {
-	Endpoints     []string      `json:"endpoints,omitempty"`
-	Token         string        `json:"token,omitempty"`
-	CA, Cert, Key string        `json:",omitempty"`
-	Timeout       time.Duration `json:"timeout,omitempty"`
-	Session       string        `json:"session"`
-	Postgres      string        `json:"postgres,omitempty"` // used instead of Endpoints
-	Role          string        `json:"role,omitempty"`     // of Postgres
+	Cluster  globals `json:"cluster"`
+	Postgres string  `json:"postgres"` // used instead of Cluster if not empty
+	Role     string  `json:"role"`
+	Session  string  `json:"session"`
 }
 
 // shimCmd is the supervisor shim: a process between run and its command. It ends the command before the lease ends,
-// also if run is stopped or killed. Both processes watch the same clock; each ends the command if the other has
-// died.
+// also if run is stopped or killed. Both watch the same clock; each ends the command if the other has died.
 type shimCmd struct{}
 
 // File descriptors of the shim.
@@ -191,8 +187,6 @@ func (p *managedProcess) stop() {
 
 // wait returns when the command has exited. orphan reports that the parent died first.
 func (p *managedProcess) wait(ended <-chan struct{}, commands <-chan shimCommand) (orphan bool) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
 		select {
 		case <-ended:
@@ -209,9 +203,8 @@ func (p *managedProcess) wait(ended <-chan struct{}, commands <-chan shimCommand
 			default:
 				p.Deadline = max(p.Deadline, command.Deadline)
 			}
-		case <-timer.C:
+		case <-time.After(p.runDueAction()):
 		}
-		timer.Reset(p.runDueAction())
 	}
 }
 
@@ -264,13 +257,7 @@ func (r roleRelease) release(ctx context.Context) error {
 	if r.Postgres != "" {
 		return postgres.Release(ctx, postgres.Config{DSN: r.Postgres, Role: r.Role}, r.Session)
 	}
-	a := &app{
-		commands: commands{
-			Endpoints: r.Endpoints, Token: r.Token, CA: r.CA, Cert: r.Cert, Key: r.Key,
-			Timeout: r.Timeout,
-		},
-	}
-	c, err := a.connect()
+	c, err := r.Cluster.connect()
 	if err != nil {
 		return err
 	}

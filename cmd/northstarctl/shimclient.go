@@ -112,9 +112,7 @@ func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
 	k := &shimHandle{cmd: cmd, commands: commandsW, reports: reports, deadline: now + l.ValidFor()}
 	k.send(shimConfig{
 		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(),
-		Release: s.release(
-			l,
-		),
+		Release: roleRelease{Cluster: s.a.globals, Postgres: s.Postgres, Role: s.Role, Session: l.Session},
 		Env: append(os.Environ(), "NORTHSTAR_ROLE="+s.Role, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10),
 			"NORTHSTAR_SESSION="+l.Session),
 	})

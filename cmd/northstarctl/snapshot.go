@@ -31,27 +31,20 @@ func (s *snapshotSaveCmd) Run(a *app) error {
 	if _, err := os.Lstat(s.File); err == nil && !s.Force {
 		return fmt.Errorf("%s exists: --force replaces it", s.File)
 	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	defer a.progress("saving " + filepath.Base(s.File))()
-	var info state.Info
-	err = writeFile(s.File, 0o600, func(f *os.File) error {
-		if _, err := c.SnapshotSave(a.ctx, f); err != nil {
+	save := func(c *client.Client, ctx context.Context) (info state.Info, err error) {
+		err = writeFile(s.File, 0o600, func(f *os.File) error {
+			if _, err := c.SnapshotSave(ctx, f); err != nil {
+				return err
+			}
+			if _, err := f.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			info, err = state.Inspect(f)
 			return err
-		}
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		info, err = state.Inspect(f)
-		return err
-	})
-	if err != nil {
-		return err
+		})
+		return info, err
 	}
-	return a.printBackup(info)
+	return show(a, "saving "+filepath.Base(s.File), save, a.printBackup)
 }
 
 type snapshotInspectCmd struct {
@@ -63,7 +56,7 @@ func (s *snapshotInspectCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.printBackup(info)
+	return a.printResult(info, func() error { return a.printBackup(info) })
 }
 
 func inspect(name string) (state.Info, error) {
@@ -76,20 +69,18 @@ func inspect(name string) (state.Info, error) {
 }
 
 func (a *app) printBackup(info state.Info) error {
-	return a.printResult(info, func() error {
-		var members []string
-		for _, m := range info.Members {
-			members = append(members, string(m.ID))
-		}
-		return a.table([]string{"field", "value"}, [][]any{
-			{"cluster", fmt.Sprintf("%s, generation %d", orDash(info.ClusterID), info.Generation.Number)},
-			{"revision", info.Revision},
-			{"log", fmt.Sprintf("applied %d, term %d", info.AppliedIndex, info.AppliedTerm)},
-			{"keys", fmt.Sprintf("%d, %d bytes", info.Keys, info.Bytes)},
-			{"members", orDash(strings.Join(members, ", "))},
-			{"size", fmt.Sprintf("%d bytes", info.Size)},
-			{"sha256", info.SHA256},
-		})
+	var members []string
+	for _, m := range info.Members {
+		members = append(members, string(m.ID))
+	}
+	return a.table([]string{"field", "value"}, [][]any{
+		{"cluster", fmt.Sprintf("%s, generation %d", orDash(info.ClusterID), info.Generation.Number)},
+		{"revision", info.Revision},
+		{"log", fmt.Sprintf("applied %d, term %d", info.AppliedIndex, info.AppliedTerm)},
+		{"keys", fmt.Sprintf("%d, %d bytes", info.Keys, info.Bytes)},
+		{"members", orDash(strings.Join(members, ", "))},
+		{"size", fmt.Sprintf("%d bytes", info.Size)},
+		{"sha256", info.SHA256},
 	})
 }
 
@@ -113,25 +104,20 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 		return err
 	}
 	defer f.Close()
-	return show(a, "restoring", func(ctx context.Context, c *client.Client) (apiv1.RestoreResult, error) {
-		return c.SnapshotRestore(ctx, f)
-	}, func(res apiv1.RestoreResult) error {
-		return a.printf("restored, the cluster is at revision %d\n", res.Revision)
-	})
+	return show(a, "restoring", with((*client.Client).SnapshotRestore, io.Reader(f)),
+		func(res apiv1.RestoreResult) error {
+			return a.printf("restored, the cluster is at revision %d\n", res.Revision)
+		})
 }
 
 // writeFile creates a complete file or none: fill writes a temporary file, which is then synced and renamed.
-func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) (err error) {
+func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) error {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+".*")
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignoreClosed(f.Close()), os.Remove(f.Name()))
-		}
-	}()
+	defer os.Remove(f.Name()) // without effect after the rename
 	if err := errors.Join(f.Chmod(mode), fill(f), f.Sync(), f.Close()); err != nil {
 		return err
 	}
@@ -143,11 +129,4 @@ func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) (err er
 		_ = d.Close()
 	}
 	return nil
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, fs.ErrClosed) {
-		return nil
-	}
-	return err
 }

@@ -11,8 +11,11 @@ import (
 	"northstar/state"
 )
 
-// shownElections is how many of the last elections a report shows.
-const shownElections = 8
+// How many of the last of each a report shows.
+const (
+	shownElections = 8
+	shownMessages  = 60
+)
 
 // elections describes the last elections that the member which has applied most
 // knows of, with the votes and their reasons.
@@ -70,7 +73,7 @@ func (sim *Simulation) timelineOf(violations []check.Violation, figures *check.S
 	if figures != nil {
 		r.SLO = figures.String()
 	}
-	for _, id := range sim.ids() {
+	for _, id := range idsOf(sim.members) {
 		r.Nodes = append(r.Nodes, string(id))
 	}
 	for _, v := range violations {
@@ -87,4 +90,33 @@ func (sim *Simulation) timelineOf(violations []check.Violation, figures *check.S
 	sim.Report(&details)
 	r.Details = details.String()
 	return r
+}
+
+// section writes lines under a heading.
+func section[T any](out io.Writer, heading string, lines []T) {
+	_, _ = fmt.Fprintf(out, "  %s:\n", heading)
+	for _, line := range lines {
+		_, _ = fmt.Fprintln(out, "   ", line)
+	}
+}
+
+// last returns the last n lines.
+func (t *trace) last(n int) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lines.last(n)
+}
+
+// lastView is the member's state when it was last looked at.
+func (m *member) lastView() *state.View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.view
+}
+
+// last returns the newest messages, of elections and others.
+func (r *rpcFaults) last(n int) (elections, others []sent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent.elections.last(n), r.sent.others.last(n)
 }

@@ -18,14 +18,6 @@ const (
 	linLimit  = 10 * time.Second // of real time for the linearizability of one key
 )
 
-// faults is the plan, or what the seed makes of it.
-func (c Config) faults() []Fault {
-	if c.Plan != nil {
-		return c.Plan
-	}
-	return Plan(c.Seed, c.Nodes, c.Length, c.Weights, c.FaultInterval, c.FaultDuration)
-}
-
 // Run runs one run in a bubble of its own, checks its history, and returns the
 // report of a failure; "" when nothing was violated. A run that stops or
 // spins ends the process with its seed.

@@ -2,16 +2,17 @@ package main
 
 import (
 	"cmp"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -53,13 +54,13 @@ func (c *tlsCACmd) Run(a *app) error {
 
 // tlsCertCmd uses the common flag --ca: here the directory with ca.crt and ca.key.
 type tlsCertCmd struct {
-	Out         string   `required:"" type:"path" placeholder:"DIR" help:"Directory for the certificate and its key."`
-	Node        string   `xor:"who" required:"" placeholder:"ID" help:"For this node."`
-	Client      string   `xor:"who" required:"" placeholder:"ROLE/NAME" help:"For this client; ROLE is observer, client or operator."`
-	ClusterName string   `required:"" placeholder:"C" help:"The nodes' cluster-name."`
-	Host        []string `placeholder:"H" help:"Host name or IP address of the node; may be repeated."`
-	Days        int      `default:"365" help:"Lifetime in days."`
-	Force       bool     `help:"Replace existing files."`
+	Out         string         `required:"" type:"path" placeholder:"DIR" help:"Directory for the certificate and its key."`
+	Node        cluster.NodeID `xor:"who" required:"" placeholder:"ID" help:"For this node."`
+	Client      string         `xor:"who" required:"" placeholder:"ROLE/NAME" help:"For this client; ROLE is observer, client or operator."`
+	ClusterName string         `required:"" placeholder:"C" help:"The nodes' cluster-name."`
+	Host        []string       `placeholder:"H" help:"Host name or IP address of the node; may be repeated."`
+	Days        int            `default:"365" help:"Lifetime in days."`
+	Force       bool           `help:"Replace existing files."`
 }
 
 func (c *tlsCertCmd) Run(a *app) error {
@@ -82,19 +83,6 @@ func (c *tlsCertCmd) Run(a *app) error {
 	return a.issue(template, ca, caKey, pairFiles{c.Out, name, c.Force})
 }
 
-// issue creates a key, and a certificate that parentKey signs (nil: the new key), and writes them.
-func (a *app) issue(template, parent *x509.Certificate, parentKey *ecdsa.PrivateKey, files pairFiles) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return fmt.Errorf("make key: %w", err)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), cmp.Or(parentKey, key))
-	if err != nil {
-		return fmt.Errorf("make certificate: %w", err)
-	}
-	return a.savePair(files, der, key, template.NotAfter)
-}
-
 // template returns the certificate that the flags ask for, and the name of its files.
 func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, err error) {
 	if c.Days < 1 {
@@ -106,10 +94,7 @@ func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, 
 	role := "node"
 	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	if c.Node != "" {
-		name = c.Node
-		if _, err := cluster.ParseNodeID(name); err != nil {
-			return "", nil, fmt.Errorf("--node: %w", err)
-		}
+		name = string(c.Node)
 		if len(c.Host) == 0 {
 			return "", nil, errors.New("--host: a node's certificate requires at least one")
 		}
@@ -127,75 +112,40 @@ func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, 
 	t = certificate(name, now, c.Days)
 	t.KeyUsage, t.ExtKeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, usages, true
 	t.URIs = []*url.URL{{Scheme: "northstar", Host: c.ClusterName, Path: "/" + role + "/" + name}}
-	return name, t, addHosts(t, c.Host)
+	for _, h := range c.Host {
+		if ip := net.ParseIP(h); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else if len(h) > 253 || !hostPattern.MatchString(h) {
+			return "", nil, fmt.Errorf("--host: must be a host name or an IP address, without a port (got %q)", h)
+		} else {
+			t.DNSNames = append(t.DNSNames, h)
+		}
+	}
+	return name, t, nil
 }
 
 var hostPattern = regexp.MustCompile(
 	`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`,
 )
 
-func addHosts(t *x509.Certificate, hosts []string) error {
-	for _, h := range hosts {
-		if ip := net.ParseIP(h); ip != nil {
-			t.IPAddresses = append(t.IPAddresses, ip)
-			continue
-		}
-		if len(h) > 253 || !hostPattern.MatchString(h) {
-			return fmt.Errorf("--host: must be a host name or an IP address, without a port (got %q)", h)
-		}
-		t.DNSNames = append(t.DNSNames, h)
-	}
-	return nil
-}
-
 func certificate(name string, now time.Time, days int) *x509.Certificate {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		panic(err) // crypto/rand.Reader does not fail: it crashes the process
-	}
 	return &x509.Certificate{
-		SerialNumber: serial.Add(serial, big.NewInt(1)),
-		Subject:      pkix.Name{CommonName: name},
-		NotBefore:    now.Add(-backdated),
-		NotAfter:     now.Add(time.Duration(days) * day),
+		Subject:   pkix.Name{CommonName: name},
+		NotBefore: now.Add(-backdated),
+		NotAfter:  now.Add(time.Duration(days) * day),
 	}
 }
 
 // loadCA reads ca.crt and ca.key of a directory.
-func loadCA(dir string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	certDER, err := readPEM(filepath.Join(dir, "ca.crt"), "CERTIFICATE")
+func loadCA(dir string) (*x509.Certificate, crypto.PrivateKey, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("read CA: %w", err)
 	}
-	keyDER, err := readPEM(filepath.Join(dir, "ca.key"), "PRIVATE KEY")
-	if err != nil {
-		return nil, nil, err
+	if !pair.Leaf.IsCA {
+		return nil, nil, fmt.Errorf("%s: ca.crt is not a CA certificate", dir)
 	}
-	cert, err := x509.ParseCertificate(certDER)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read ca.crt: %w", err)
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(keyDER)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read ca.key: %w", err)
-	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok || !cert.IsCA || !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil, fmt.Errorf("%s: ca.crt is not a CA certificate, or ca.key is not its key", dir)
-	}
-	return cert, key, nil
-}
-
-func readPEM(name, kind string) ([]byte, error) {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(data)
-	if block == nil || block.Type != kind {
-		return nil, fmt.Errorf("%s: contains no %s in PEM", name, kind)
-	}
-	return block.Bytes, nil
+	return pair.Leaf, pair.PrivateKey, nil
 }
 
 // pairFiles are the files of a certificate and its key.
@@ -204,8 +154,17 @@ type pairFiles struct {
 	force     bool // replace existing files
 }
 
-// savePair writes a certificate and its key, the key readable only by its owner.
-func (a *app) savePair(files pairFiles, der []byte, key *ecdsa.PrivateKey, until time.Time) error {
+// issue creates a key, and a certificate that parentKey signs (nil: the new key). It writes both, the key readable
+// only by its owner.
+func (a *app) issue(template, parent *x509.Certificate, parentKey crypto.PrivateKey, files pairFiles) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make key: %w", err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), cmp.Or[any](parentKey, key))
+	if err != nil {
+		return fmt.Errorf("make certificate: %w", err)
+	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
@@ -232,8 +191,38 @@ func (a *app) savePair(files pairFiles, der []byte, key *ecdsa.PrivateKey, until
 		Certificate string    `json:"certificate"`
 		Key         string    `json:"key"`
 		NotAfter    time.Time `json:"not_after"`
-	}{certFile, keyFile, until.UTC()}
+	}{certFile, keyFile, template.NotAfter.UTC()}
 	return a.printResult(out, func() error {
-		return a.printf("%s and %s, valid until %s\n", certFile, keyFile, until.UTC().Format(time.DateOnly))
+		return a.printf("%s and %s, valid until %s\n", certFile, keyFile, out.NotAfter.Format(time.DateOnly))
 	})
+}
+
+type tokenCmd struct {
+	New tokenNewCmd `cmd:"" help:"Make a token and its hash; northstarctl does not store them."`
+}
+
+type tokenNewCmd struct {
+	Name string `required:"" placeholder:"N" help:"Token name, shown in the audit log."`
+	Role string `required:"" placeholder:"R" help:"Permissions: observer, client or operator."`
+}
+
+// Run prints {"token","hash"} in either output format. On a terminal it also prints what to do with them.
+func (t *tokenNewCmd) Run(a *app) error {
+	role, err := token.ParseRole(t.Role)
+	if err != nil {
+		return &usageError{fmt.Errorf("--role: %w", err)}
+	}
+	if err := token.CheckName(t.Name); err != nil {
+		return &usageError{fmt.Errorf("--name: %w", err)}
+	}
+	tok, hash := token.New()
+	if terminal(a.stderr) {
+		fmt.Fprintf(a.stderr,
+			"Give this token to the user, and add this entry to the auth.tokens file of every node:\n\n"+
+				"[[token]]\nname = %q\nrole = %q\nhash = %q\n\n", t.Name, role, hash)
+	}
+	return a.printJSONLine(struct {
+		Token string `json:"token"`
+		Hash  string `json:"hash"`
+	}{tok, hash})
 }

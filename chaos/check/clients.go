@@ -95,3 +95,107 @@ func CheckVacancies(tenures []Tenure, over map[string]time.Duration, waits []Wai
 	}
 	return violations
 }
+
+// Change is one event of a watch.
+type Change struct {
+	Revision uint64
+	Key      string
+	Value    string // "" if the key was deleted
+}
+
+// Watch collects the events of one watcher, which resumes where it stopped. It is for one goroutine.
+type Watch struct {
+	Name    string
+	From    uint64 // it receives revisions newer than this
+	Changes []Change
+}
+
+// LastRevision returns the newest revision that the watcher has received.
+func (w *Watch) LastRevision() uint64 {
+	if len(w.Changes) == 0 {
+		return w.From
+	}
+	return w.Changes[len(w.Changes)-1].Revision
+}
+
+// Add records the next event and describes what is wrong with it: "" if nothing.
+func (w *Watch) Add(c Change) string {
+	if last := w.LastRevision(); c.Revision <= last {
+		return fmt.Sprintf("%s got revision %d after %d", w.Name, c.Revision, last)
+	}
+	w.Changes = append(w.Changes, c)
+	return ""
+}
+
+// CheckWatch compares the events of a watcher with the acknowledged writes. Each write up to the newest event must have
+// been reported exactly as it was.
+func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
+	for _, o := range ops {
+		if o.Outcome != Done || o.Kind == Get || o.Revision == 0 || o.Revision <= w.From ||
+			o.Revision > w.LastRevision() {
+			continue
+		}
+		i, found := slices.BinarySearchFunc(w.Changes, o.Revision, func(c Change, r uint64) int {
+			return cmp.Compare(c.Revision, r)
+		})
+		switch {
+		case !found:
+			violations = append(violations, Violationf(WatchOrder, "%s never showed revision %d: %v", w.Name,
+				o.Revision, o))
+		case w.Changes[i].Key != o.Key || w.Changes[i].Value != o.Value:
+			violations = append(violations, Violationf(WatchOrder, "%s showed %q = %q at revision %d: %v", w.Name,
+				w.Changes[i].Key, w.Changes[i].Value, o.Revision, o))
+		}
+	}
+	return violations
+}
+
+// AttachedSession is a session that its client attached to a connection and later detached.
+type AttachedSession struct {
+	Session, Node string
+	DetachedAt    time.Duration
+}
+
+// FaultInterval is a period in which a fault affected a node. An empty node means all nodes.
+type FaultInterval struct {
+	Node     string
+	From, To time.Duration
+}
+
+// reportTimeout is how long a node may take to report a closed connection to a leader that takes writes.
+const reportTimeout = 3 * time.Second
+
+// CheckAttachedSessionsEnd checks that no session outlives the connection that it was attached to. A node may fail
+// before it reports the closed connection: that session falls back to its TTL. without lists, in order, the periods
+// without an acknowledged write.
+func CheckAttachedSessionsEnd(held []AttachedSession, alive map[string]bool, hits,
+	without []FaultInterval,
+) (violations []Violation) {
+	for _, h := range held {
+		by := reportDeadline(h.DetachedAt, without)
+		hit := slices.ContainsFunc(hits, func(f FaultInterval) bool {
+			return (f.Node == "" || f.Node == h.Node) && f.From <= by && f.To >= h.DetachedAt
+		})
+		if alive[h.Session] && !hit {
+			violations = append(violations, Violationf(AttachedSessionEnds,
+				"session %s lives on; its connection to %s ended at %v", h.Session, h.Node, h.DetachedAt))
+		}
+	}
+	return violations
+}
+
+// reportDeadline returns the time by which a node must have reported what it knew at the given time.
+func reportDeadline(at time.Duration, without []FaultInterval) time.Duration {
+	left := reportTimeout
+	for _, w := range without {
+		if w.To <= at {
+			continue
+		}
+		if w.From >= at+left {
+			break
+		}
+		left -= max(0, w.From-at)
+		at = w.To
+	}
+	return at + left
+}
