@@ -103,6 +103,9 @@ func (c *request) proposeValid(cmd state.Command, idempotent bool) (state.Result
 
 // proposeHere proposes a command here, with the audit record of this call.
 func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
+	if err := c.checkCommand(ctx, &cmd); err != nil {
+		return state.Result{}, err
+	}
 	if c.isAudited(http.StatusOK, 0) {
 		r := c.record()
 		cmd.Audit = &r
@@ -128,7 +131,7 @@ func (c *request) isAudited(status int, code cluster.Code) bool {
 		return false
 	}
 	// A request without an identity is only counted: it could fill the log.
-	return c.caller.name != "" && (c.write || status == http.StatusForbidden)
+	return c.caller.name != "" && (c.write || c.recordRead || status == http.StatusForbidden)
 }
 
 // record returns the audit record of the call before its response.

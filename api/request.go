@@ -58,6 +58,7 @@ type request struct {
 	auditFields  auditFields    // for its audit record
 	failed       *cluster.Error // error of the response
 	bodyTimedOut bool           // the body did not arrive in time
+	recordRead   bool           // it is recorded although it is a GET
 	audited      bool           // the audit record was made, here or by the node that responded
 }
 
