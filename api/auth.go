@@ -36,7 +36,7 @@ type authenticator struct {
 	insecure bool
 	cluster  string                    // cluster name, in certificates
 	host     string                    // advertised
-	member   func(cluster.NodeID) bool // reports whether a node is a member, or being taken in
+	member   func(cluster.NodeID) bool // reports whether a node is a member, or joins
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 

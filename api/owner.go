@@ -23,7 +23,7 @@ func (i identity) mayUse(s *state.Session) bool {
 }
 
 // checkOwner refuses sessions of another identity. The leader calls it. The owner of a session never changes, and its
-// ID is never used again, so a session that is found in any view is judged for good.
+// ID is never used again, so the session of any view tells it.
 func (c *request) checkOwner(ctx context.Context, ids ...string) error {
 	view, current := c.s.reads.View(), false
 	for _, id := range ids {

@@ -107,7 +107,8 @@ func TestReportsUnderAToken(t *testing.T) {
 		n, _ := attachedPair(t, withTokens(data))
 		id := into[apiv1.SessionCreated](t, n.do("POST", apiv1.PathSessions, `{}`, as["alice"]...)).SessionID
 		report := func(who string) reply {
-			return n.do("POST", apiv1.PathAttached, attachReport(id, "invented"), append(forwardedBy("n2"), as[who]...)...)
+			return n.do("POST", apiv1.PathAttached, attachReport(id, "invented"),
+				append(forwardedBy("n2"), as[who]...)...)
 		}
 		report("bob").is(t, 403, cluster.CodeForbidden)
 		if !n.lives(id) {
@@ -128,9 +129,8 @@ func TestAttachWaitsForTheSession(t *testing.T) {
 		s, _ := leader.fake.View().Session(id)
 		nonce := id[state.SessionRevisionDigits:]
 		for follower.fake.View().Revision() < leader.fake.View().Revision() { // it catches up
-			follower.fake.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &state.SessionCreate{
-				Nonce: nonce, TTL: s.TTL, Owner: s.Owner,
-			}})
+			again := state.SessionCreate{Nonce: nonce, TTL: s.TTL, Owner: s.Owner}
+			follower.fake.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &again})
 		}
 		(<-answer).is(t, 403, cluster.CodeForbidden)
 		if !leader.lives(id) {

@@ -91,7 +91,7 @@ func TestForwardingNeedsAMember(t *testing.T) {
 	t.Parallel()
 	for node, want := range map[string]int{
 		"n2": 200, // in the configuration, without a record
-		"n5": 200, // has a record: it is being taken in
+		"n5": 200, // has a record: it is joining
 		"n4": 403, // removed
 		"n9": 403, // never a member
 	} {

@@ -14,7 +14,7 @@ import (
 	"northstar/state"
 )
 
-// TestUnidentifiedIsNeverRecorded: whoever has no identity must not fill the audit log, whatever it sends.
+// TestUnidentifiedIsNeverRecorded: a caller without an identity must not fill the audit log.
 func TestUnidentifiedIsNeverRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data, _ := tokenFile()
