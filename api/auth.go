@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -27,8 +28,9 @@ type identity struct {
 	node cluster.NodeID // of a node certificate, which has no role
 }
 
-// tokenReloadInterval is how often the token file is read. A change takes effect within 5 s.
-const tokenReloadInterval = 2 * time.Second
+// credentialInterval is how often the token file and the trusted authorities are read. A change of the file takes
+// effect within 5 s, one of the authorities within 10 s.
+const credentialInterval = 2 * time.Second
 
 // authenticator identifies callers. Its methods may be called by any goroutine.
 type authenticator struct {
@@ -40,6 +42,10 @@ type authenticator struct {
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 
+	readRoots    func() *x509.CertPool         // nil: no TLS
+	roots        atomic.Pointer[x509.CertPool] // trusted authorities of clients
+	rootsChanged func()                        // called after a change of the TLS files
+	open         streams
 	tokens       atomic.Pointer[token.Set] // nil: no token file
 	current      []byte                    // content of tokens; only New and run use it
 	tokenFileErr atomic.Pointer[string]    // error of the current file; nil: none
@@ -61,9 +67,13 @@ func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
 		cluster:      d.Node.ClusterName,
 		host:         cmp.Or(host, "localhost"),
 		member:       member,
+		readRoots:    d.ClientRoots,
 		metrics:      d.Metrics,
 		logger:       logger,
 		authFailures: newKeyLimiter[netip.Prefix](failureBurst, failureRefill),
+	}
+	if a.readRoots != nil {
+		a.roots.Store(a.readRoots())
 	}
 	if d.Tokens != nil {
 		if _, err := a.load(); err != nil {
@@ -90,23 +100,29 @@ func (a *authenticator) load() (changed bool, err error) {
 }
 
 func (a *authenticator) run(ctx context.Context) {
-	if a.read == nil {
-		return
-	}
-	tick := time.NewTicker(tokenReloadInterval)
+	tick := time.NewTicker(credentialInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			a.reload()
+			a.endRevoked(time.Now())
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// reload loads a changed file. A repeated error is logged once.
+// reload loads changed files. A repeated error is logged once.
 func (a *authenticator) reload() {
+	if a.readRoots != nil {
+		if roots := a.readRoots(); a.roots.Swap(roots) != roots {
+			a.rootsChanged()
+		}
+	}
+	if a.read == nil {
+		return
+	}
 	changed, err := a.load()
 	if err != nil {
 		what := err.Error()
@@ -138,6 +154,9 @@ func (c *request) authorize() error {
 	}
 	who, via, err := a.identify(c.r)
 	if err != nil {
+		if c.r.TLS != nil && len(c.r.TLS.VerifiedChains) > 0 { // the client has to connect with a valid certificate
+			c.Header()["Connection"] = []string{"close"}
+		}
 		a.metrics.AuthFailure()
 		return err
 	}
@@ -215,7 +234,7 @@ func (a *authenticator) trustsLoopback(r *http.Request) bool {
 }
 
 func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+	if time.Now().Before(a.certificateValidUntil(r)) {
 		for _, uri := range r.TLS.PeerCertificates[0].URIs {
 			if who, ok := certificateIdentity(uri, a.cluster); ok {
 				return who, nil

@@ -143,6 +143,9 @@ func (c *request) serve() error {
 	if err := c.authorize(); err != nil {
 		return err
 	}
+	if c.isLong() {
+		defer c.s.auth.follow(c)()
+	}
 	if err := c.parseQuery(); err != nil {
 		return err
 	}
