@@ -97,7 +97,8 @@ func TestEndSessions(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		for r := range n.fake.View().AuditBackward {
-			if r.What != "DELETE /v1/sessions" || r.Who != "the-operator" || !strings.Contains(r.Request, "client eve") {
+			if r.What != "DELETE /v1/sessions" || r.Who != "the-operator" ||
+				!strings.Contains(r.Request, "client eve") {
 				t.Errorf("%+v", r)
 			}
 			break

@@ -50,6 +50,7 @@ type request struct {
 	caller    identity   // zero on routes without authentication
 	forwarded bool       // another node has forwarded it: it is not forwarded again
 	from      string     // address of the caller
+	via       string     // node that forwarded it and asserted caller and address; "": none
 
 	status int
 	wrote  bool
@@ -57,6 +58,7 @@ type request struct {
 	auditFields  auditFields    // for its audit record
 	failed       *cluster.Error // error of the response
 	bodyTimedOut bool           // the body did not arrive in time
+	recordRead   bool           // it is recorded although it is a GET
 	audited      bool           // the audit record was made, here or by the node that responded
 }
 
@@ -140,6 +142,9 @@ func (c *request) serve() error {
 	defer release()
 	if err := c.authorize(); err != nil {
 		return err
+	}
+	if c.isLong() {
+		defer c.s.auth.follow(c)()
 	}
 	if err := c.parseQuery(); err != nil {
 		return err

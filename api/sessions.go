@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -115,6 +116,9 @@ func renewSessions(c *request, in apiv1.RenewMany) error {
 // renew renews sessions at the leader. It writes nothing: if the response is lost, an extra renewal does no harm.
 func (c *request) renew(ids []string) (out state.Renewed, err error) {
 	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) (err error) {
+		if err := c.checkOwner(ctx, ids...); err != nil {
+			return err
+		}
 		out, err = c.s.deps.Sessions.Renew(ctx, ids)
 		return err
 	}})
@@ -255,6 +259,12 @@ func attachSession(c *request) error {
 			return err
 		}
 	}
+	s, err := c.attachedSession(c.param)
+	if err != nil {
+		return err
+	}
+	// Its end with this connection is an operator's deed.
+	c.recordRead = s != nil && s.Owner != "" && s.Owner != c.caller.header()
 	return c.s.attached.Serve(c, c.r, cluster.Connection{Attachment: cluster.Attachment{
 		Session: c.param, Grace: time.Duration(grace) * time.Millisecond, Passive: !hold,
 	}}, socketOf(c.r.Context()))
@@ -264,6 +274,15 @@ func attachSession(c *request) error {
 func postAttachReport(c *request, in apiv1.AttachReport) error {
 	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
+	if c.caller.role == token.Client { // without TLS and with tokens, nodes report under their clients' tokens
+		var ids []string
+		for _, a := range slices.Concat(in.Live, in.Closed) {
+			ids = append(ids, a.SessionID)
+		}
+		if err := c.checkOwner(ctx, ids...); err != nil {
+			return err
+		}
+	}
 	out, err := c.s.attached.Receive(ctx, in)
 	if err != nil {
 		return err

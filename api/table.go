@@ -234,7 +234,7 @@ var table = []route{
 		ErrorStatuses: []int{404, 409},
 	},
 	{
-		Method: "POST", SkipAudit: true, Pattern: apiv1.PathAttached, Role: token.Client, AllowNode: true,
+		Method: "POST", SkipAudit: true, Pattern: apiv1.PathAttached, Role: token.Node, AllowNode: true,
 		Handle:  withBody(postAttachReport),
 		Summary: "Between nodes: renew and end the sessions of attached connections",
 		Body:    apiv1.AttachReport{}, Responses: jsonResponse(apiv1.AttachReportResult{}, "the live sessions"),

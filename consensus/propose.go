@@ -107,15 +107,15 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 		return nil
 	}
 	reads := n.View().MinSupportedVersion(n.serverIDs())
+	if need > reads { // first: it needs a newer version than an audit record
+		cmd.DropOwner()
+		need = cmd.MinVersion()
+	}
 	if need > reads && cmd.Audit != nil {
 		cmd.Audit = nil
 		if n.deps.Hooks.Unaudited != nil {
 			n.deps.Hooks.Unaudited()
 		}
-		need = cmd.MinVersion()
-	}
-	if need > reads {
-		cmd.DropOwner()
 		need = cmd.MinVersion()
 	}
 	if need > reads {

@@ -119,7 +119,7 @@ func (n *Node) apiDeps() api.Deps {
 		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 	}
 	if n.tls != nil {
-		deps.ClientTLS = n.clientTLS
+		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots
 	}
 	if file := n.cfg.Auth.Tokens; file != "" {
 		deps.Tokens = func() ([]byte, error) { return os.ReadFile(file) }

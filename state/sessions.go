@@ -20,6 +20,10 @@ const (
 	MaxSessionMeta = 4096 // bytes of all names and values
 	MaxOwner       = 256  // bytes of Session.Owner
 	MaxSessionsEnd = 1000 // sessions that one command ends
+
+	// SessionRevisionDigits is the number of hexadecimal digits at the start of a session's ID: the revision of its
+	// creation.
+	SessionRevisionDigits = 14
 )
 
 // Session represents a live client. It owns roles, keys and registered nodes, which end with it. The state does not
@@ -143,7 +147,8 @@ func (p *SessionCreate) apply(w *txn) Result {
 		return failed(cluster.CodeBusy, "there are %d sessions already", MaxSessions)
 	}
 	s := &Session{
-		ID: fmt.Sprintf("%014x%s", w.revision+1, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
+		ID:   fmt.Sprintf("%0*x%s", SessionRevisionDigits, w.revision+1, p.Nonce),
+		Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
 		CreatedAt: w.now, Owner: p.Owner,
 	}
 	if s.Name == "" {

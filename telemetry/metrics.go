@@ -26,7 +26,7 @@ const (
 var (
 	failoverTriggers = []string{"timeout", "connection_lost", "manual", "emergency", "priority", "disk_stall"}
 	otherTriggers    = []string{"startup", "transfer"} // of elections that are not failovers
-	auditResults     = []string{"replicated", "spooled", "lost"}
+	auditResults     = []string{"replicated", "spooled", "lost", "limited"}
 	proposalResults  = []string{"ok", "refused", "quota_exceeded", "not_proposed", "busy", "read_only", "unknown"}
 )
 
@@ -144,7 +144,7 @@ func (m *Metrics) RPCRejected(kind, reason string) { m.rpcRejected.with(kind, re
 // AuthFailure counts an unauthenticated request.
 func (m *Metrics) AuthFailure() { m.authFailures.Inc() }
 
-// Audit counts n audit records: replicated, spooled, lost.
+// Audit counts n audit records: replicated, spooled, lost, limited.
 func (m *Metrics) Audit(result string, n int) { m.audit.with(result).Add(float64(n)) }
 
 // SplitBrain counts a conflict that this node has detected.
