@@ -43,7 +43,7 @@ type AppNode struct {
 	ChangedAt    int64
 	Revision     uint64 // of the last change
 
-	owner string // identity to which the record counts: that of its session
+	owner string // identity to which the record counts: Session.Owner, also when the node is dead
 }
 
 // AppNodePut registers a node or updates its registration. The session may differ from the one before. An unchanged
@@ -112,7 +112,7 @@ func (p *AppNodePut) apply(w *txn) Result {
 		return Result{Err: err}
 	}
 	n := p.Node
-	n.RegisteredAt = w.now
+	n.RegisteredAt, n.owner = w.now, s.Owner
 	old, known := w.write.appNodes.get(n.ID)
 	if known && old.SameRegistration(&n) {
 		return Result{}

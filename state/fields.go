@@ -376,4 +376,5 @@ func (n *AppNode) fields(c *codec) {
 	number(c, 11, &n.RegisteredAt)
 	number(c, 12, &n.ChangedAt)
 	number(c, 13, &n.Revision)
+	text(c, 14, &n.owner)
 }

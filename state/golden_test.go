@@ -122,7 +122,7 @@ func filledCommand(kind Kind, version uint32) Command {
 		p.Owner = ""
 	}
 	if p := c.AppNodePut; p != nil {
-		p.Node.owner = "" // not encoded
+		p.Node.owner = "" // set by apply
 	}
 	if p := c.Recovery; p != nil {
 		p.LockDelay = p.LockDelay && version >= lockDelayVersion

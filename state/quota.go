@@ -22,7 +22,7 @@ const (
 	MaxStateBytes = 1 << 50
 
 	MaxRolesPerIdentity    = MaxRoles / 2    // held by its sessions, or first in the queue of a vacant role
-	MaxAppNodesPerIdentity = MaxAppNodes / 2 // registered by its sessions
+	MaxAppNodesPerIdentity = MaxAppNodes / 2 // registered by its sessions, dead ones too
 )
 
 // keysReserve is the part of Limits.StateBytes that keys leave free (1/16): a client that fills the state with keys
@@ -36,7 +36,7 @@ const (
 	elementBytes = 64
 )
 
-// share is what the sessions of one identity have.
+// share is what the sessions of one identity have, with its dead application nodes: they stay for a time.
 type share struct{ sessions, roles, appNodes int }
 
 // StateBytes returns the measure of the state: the bytes of keys, sessions, roles and application nodes, with a fixed
@@ -182,7 +182,6 @@ func (w *txn) accountAppNode(before, n *AppNode) {
 		w.addShare(before.owner, share{appNodes: -1})
 	}
 	if n != nil {
-		n.owner = ownerOf(n.Session, w.write.sessions.get)
 		w.addShare(n.owner, share{appNodes: 1})
 	}
 }
@@ -202,7 +201,7 @@ func ownerOfRole(r *Role, get func(string) (*Session, bool)) string {
 	return ownerOf(r.Current.Session, get)
 }
 
-// recount sets the measure and the shares of a view whose sessions are all that it has. New records must not be
+// recount sets the measure and the shares of a view by its records. Roles with a holder or a candidate must not be
 // published yet: recount sets their owners.
 func (v *View) recount() {
 	shares := map[string]share{}
@@ -227,12 +226,9 @@ func (v *View) recount() {
 	}
 	for a := range v.AppNodesAfter("") {
 		v.stateBytes += a.footprint()
-		if owner := ownerOf(a.Session, v.Session); owner != "" {
-			a.owner = owner
-			n := shares[owner]
-			n.appNodes++
-			shares[owner] = n
-		}
+		n := shares[a.owner]
+		n.appNodes++
+		shares[a.owner] = n
 	}
 	delete(shares, "")
 	txn := iradix.New[share]().Txn()

@@ -178,9 +178,14 @@ func TestRolesAndNodesPerIdentity(t *testing.T) {
 	mustApply(t, s, resign("r1", alice), stand("again", alice), appNode("w1", alice, AppDraining))
 	checkCounts(t, s)
 	mustApply(t, s, end(CauseExpired, alice))
-	if got := sharesOf(s.View())["client alice"]; got != (share{}) {
+	if got := sharesOf(s.View())["client alice"]; got != (share{appNodes: MaxAppNodesPerIdentity}) {
 		t.Fatalf("%+v after the end of its session", got)
 	}
+	alice = apply(s, ownedSession("a", "client alice"))[0].Session.ID
+	wantCode(t, apply(s, appNode("another", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded)
+	mustApply(t, s, appNode("w1", alice, AppActive), stand("r1", alice)) // a dead node comes back
+	mustApply(t, s, Command{Kind: KindAppNodeRemove, AppNodeRemove: &AppNodeRemove{IDs: []string{"w2"}}})
+	mustApply(t, s, appNode("another", alice, AppActive))
 	checkCounts(t, s)
 }
 
@@ -290,7 +295,8 @@ func TestRecoveryCounts(t *testing.T) {
 	mustApply(t, s, Command{Kind: KindRecovery, Recovery: &Recovery{
 		Generation: cluster.Generation{Number: 2, RecoveryID: "again"}, LockDelay: true,
 	}})
-	if v := s.View(); len(sharesOf(v)) != 0 || v.Limits() != (Limits{1 << 30, 5}) {
+	dead := map[string]share{"client alice": {appNodes: 1}} // it stays for a time
+	if v := s.View(); !maps.Equal(sharesOf(v), dead) || v.Limits() != (Limits{1 << 30, 5}) {
 		t.Fatalf("%v, %+v", sharesOf(v), v.Limits())
 	}
 	checkCounts(t, s)

@@ -163,7 +163,6 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
 		if n.Status != AppDead {
 			dead := *n
 			dead.Session, dead.Status, dead.ChangedAt, dead.Revision = "", AppDead, v.now, v.revision
-			dead.owner = ""
 			nodes.Insert([]byte(n.ID), &dead)
 		}
 	}
