@@ -146,6 +146,9 @@ func (c *request) serve() error {
 	if c.isLong() {
 		defer c.s.auth.follow(c)()
 	}
+	if err := c.checkHeaders(); err != nil {
+		return err
+	}
 	if err := c.parseQuery(); err != nil {
 		return err
 	}
@@ -183,6 +186,19 @@ func (s *Server) admit(c *request) (release func(), err error) {
 
 func (c *request) wantsStream() bool {
 	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
+}
+
+// checkHeaders refuses headers on whose effect the client relies, on routes where they have none.
+func (c *request) checkHeaders() error {
+	for _, name := range [...]string{apiv1.HeaderIdempotencyKey, apiv1.HeaderFence} {
+		if c.r.Header[name] == nil || c.route.LimitExempt {
+			continue
+		}
+		if !slices.ContainsFunc(c.route.Headers, func(p openapi.Param) bool { return p.Name == name }) {
+			return problem.BadRequest("%s: has no effect on %s %s", name, c.r.Method, c.route.Pattern)
+		}
+	}
+	return nil
 }
 
 // parseQuery refuses unknown and repeated parameters: a misspelt timeout or condition must not be ignored.

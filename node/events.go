@@ -203,6 +203,7 @@ func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() s
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	prev := look()
+	var awake wakeDetector
 	for {
 		select {
 		case <-ctx.Done():
@@ -210,6 +211,9 @@ func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() s
 		case <-tick.C:
 		}
 		next := look()
+		if awake.justWoke(time.Now()) {
+			next.peers = prev.peers // they seem silent because this process was
+		}
 		for _, e := range diffEvents(prev, next) {
 			e.Term = next.status.Term
 			if e.warn {
@@ -220,4 +224,17 @@ func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() s
 		}
 		prev = next
 	}
+}
+
+// wakeDetector notices that this process stood still.
+type wakeDetector struct{ lastLook, wokeAt time.Time }
+
+// justWoke is called at each look. It reports whether the process stood still so recently that its peers may not have
+// been heard since.
+func (w *wakeDetector) justWoke(now time.Time) bool {
+	if !w.lastLook.IsZero() && now.Sub(w.lastLook) > 2*pollInterval {
+		w.wokeAt = now
+	}
+	w.lastLook = now
+	return !w.wokeAt.IsZero() && now.Sub(w.wokeAt) < healthWarmup
 }
