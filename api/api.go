@@ -95,8 +95,8 @@ type Deps struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// ClientTLS returns the configuration of a connection to another node's address; nil: plain HTTP between nodes.
 	ClientTLS func(addr string) *tls.Config
-	// ClientRoots returns the authorities of client certificates, as of the TLS files: another pool after each change of
-	// them. nil: no TLS.
+	// ClientRoots returns the authorities of client certificates, as of the TLS files: another pool after each change
+	// of them. nil: no TLS.
 	ClientRoots func() *x509.CertPool
 	// AddressOf returns the HTTP address of a node without a member record, "" if unknown.
 	AddressOf func(cluster.NodeID) string
