@@ -95,8 +95,8 @@ type Deps struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// ClientTLS returns the configuration of a connection to another node's address; nil: plain HTTP between nodes.
 	ClientTLS func(addr string) *tls.Config
-	// ClientRoots returns the authorities of client certificates, as of the TLS files: another pool after each change of
-	// them. nil: no TLS.
+	// ClientRoots returns the authorities of client certificates, as of the TLS files: another pool after each change
+	// of them. nil: no TLS.
 	ClientRoots func() *x509.CertPool
 	// AddressOf returns the HTTP address of a node without a member record, "" if unknown.
 	AddressOf func(cluster.NodeID) string
@@ -110,10 +110,12 @@ type Deps struct {
 	// Entropy is the source of session IDs.
 	Entropy io.Reader
 
-	Tokens     func() ([]byte, error) // reads the token file; nil: no token file
-	Insecure   bool                   // every client is an operator
-	TimeoutMax time.Duration          // election.timeout-max
-	Limits     Limits
+	Tokens   func() ([]byte, error) // reads the token file; nil: no token file
+	Insecure bool                   // every client is an operator
+	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
+	PrivateViews bool
+	TimeoutMax   time.Duration // election.timeout-max
+	Limits       Limits
 
 	// TransferTimeout is the default timeout of a transfer.
 	TransferTimeout time.Duration
