@@ -250,7 +250,7 @@ func oldestRoles(v *state.View, limit int) (roles []telemetry.Role) {
 	return roles
 }
 
-// firstToken returns the token of the role's oldest tenure on record. Tokens grow over all roles.
+// firstToken returns the token of the role's oldest tenure that is known. Tokens grow over all roles.
 func firstToken(r *state.Role) uint64 {
 	switch {
 	case len(r.History) > 0:
