@@ -115,8 +115,8 @@ func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
 	k.send(shimConfig{
 		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(),
 		Release: roleRelease{Cluster: s.a.globals, Postgres: s.Postgres, Role: s.Role, Session: l.Session},
-		Env: append(commandEnviron(os.Environ()), "NORTHSTAR_ROLE="+s.Role, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10),
-			"NORTHSTAR_SESSION="+l.Session),
+		Env: append(commandEnviron(os.Environ()), "NORTHSTAR_ROLE="+s.Role,
+			"NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10), "NORTHSTAR_SESSION="+l.Session),
 	})
 	return k, nil
 }
