@@ -110,10 +110,12 @@ type Deps struct {
 	// Entropy is the source of session IDs.
 	Entropy io.Reader
 
-	Tokens     func() ([]byte, error) // reads the token file; nil: no token file
-	Insecure   bool                   // every client is an operator
-	TimeoutMax time.Duration          // election.timeout-max
-	Limits     Limits
+	Tokens   func() ([]byte, error) // reads the token file; nil: no token file
+	Insecure bool                   // every client is an operator
+	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
+	PrivateViews bool
+	TimeoutMax   time.Duration // election.timeout-max
+	Limits       Limits
 
 	// TransferTimeout is the default timeout of a transfer.
 	TransferTimeout time.Duration

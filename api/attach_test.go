@@ -40,7 +40,7 @@ func (n *node) lives(id string) bool {
 func attachedPair(t *testing.T, change ...func(*Deps)) (leader, follower *node) {
 	leader = startServer(t, newFakeCluster("n1", true), change...)
 	f := newFakeCluster("n2", false)
-	f.state = leader.fake.state // as if it was always up to date
+	f.state, f.applies = leader.fake.state, leader.fake.applies // as if it was always up to date
 	f.addRecord(cluster.Member{ID: "n1", HTTPAddress: leader.addr, RaftAddress: "h1:7700", Lifecycle: cluster.Active})
 	f.lead("n1", 2)
 	leader.lead()

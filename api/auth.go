@@ -149,7 +149,11 @@ func (s *Server) TokenProblem() string {
 // authorize identifies the caller first: a request without an identity is only counted, however it is refused.
 func (c *request) authorize() error {
 	a := c.s.auth
-	if c.route.Role == token.None {
+	need := c.route.Role
+	if c.route.Sensitive && c.s.deps.PrivateViews {
+		need = token.Observer
+	}
+	if need == token.None {
 		return nil
 	}
 	who, via, err := a.identify(c.r)
@@ -168,7 +172,7 @@ func (c *request) authorize() error {
 		}
 	}
 	switch {
-	case who.role.Allows(c.route.Role):
+	case who.role.Allows(need), c.route.Sensitive && who.node != "":
 		return nil
 	case c.route.Role == token.Node:
 		if a.isPeer(c.r, who) {
@@ -178,7 +182,7 @@ func (c *request) authorize() error {
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(),
-		c.r.Method, c.route.Pattern, c.route.Role)
+		c.r.Method, c.route.Pattern, need)
 }
 
 func (i identity) describe() string {
@@ -224,13 +228,13 @@ func (a *authenticator) isPeer(r *http.Request, who identity) bool {
 	if who.node != "" || a.insecure {
 		return a.insecure || a.member(who.node)
 	}
-	return r.TLS == nil && fromLoopback(r) && r.Header.Get(apiv1.HeaderForwardedBy) != "" &&
+	return r.TLS == nil && fromThisMachine(r) && r.Header.Get(apiv1.HeaderForwardedBy) != "" &&
 		who.role.Allows(token.Client)
 }
 
 // trustsLoopback reports whether the origin alone makes the caller an operator.
 func (a *authenticator) trustsLoopback(r *http.Request) bool {
-	return a.tokens.Load() == nil && fromLoopback(r) && a.localHost(r.Host)
+	return a.tokens.Load() == nil && fromThisMachine(r) && a.localHost(r.Host)
 }
 
 func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
@@ -319,9 +323,12 @@ func makeIdentity(kind, name string, found bool) (identity, bool) {
 	return identity{name: name, role: role}, found && err == nil && token.CheckName(name) == nil
 }
 
-func fromLoopback(r *http.Request) bool {
+// fromThisMachine reports whether a process of this machine made the request itself, as far as its headers tell: a
+// proxy on this machine makes requests of others.
+func fromThisMachine(r *http.Request) bool {
 	addr, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && addr.Addr().Unmap().IsLoopback()
+	return err == nil && addr.Addr().Unmap().IsLoopback() &&
+		r.Header["Forwarded"] == nil && r.Header["X-Forwarded-For"] == nil
 }
 
 // callerAddress returns the origin of a call: as a trusted forwarding node reports it, or of the connection.

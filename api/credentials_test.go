@@ -72,9 +72,11 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 			others.alive()
 			others.resp.Body.Close()
 			eventually(t, func() bool { return !leader.lives(held) })
-			if open := len(n.auth.open.all); open != 0 {
-				t.Errorf("%d streams are remembered", open)
-			}
+			eventually(t, func() bool { // no stream is remembered
+				n.auth.open.mu.Lock()
+				defer n.auth.open.mu.Unlock()
+				return len(n.auth.open.all) == 0
+			})
 		}
 	})
 }

@@ -159,7 +159,7 @@ func getFollowerHealth(c *request) error {
 	if maxLag < 0 {
 		return c.text("ok\n")
 	}
-	lag, err := c.s.lag(c.r.Context(), st)
+	lag, err := c.s.lag(c.r, st)
 	if err != nil {
 		return problem.NoLeader("node %s cannot ask leader %s how far it is behind: %w", id, st.LeaderID, err)
 	}
@@ -170,8 +170,8 @@ func getFollowerHealth(c *request) error {
 }
 
 // lag returns how many entries this follower is behind, in its log, which the leader knows, or in applying it.
-func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error) {
-	body, err := s.leadersView(ctx, st.LeaderID)
+func (s *Server) lag(r *http.Request, st cluster.NodeStatus) (uint64, error) {
+	body, err := s.leadersView(r, st.LeaderID)
 	if err != nil {
 		return 0, err
 	}

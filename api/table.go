@@ -125,6 +125,12 @@ func with(r route, change func(r *route)) route {
 
 func noAudit(r *route) { r.SkipAudit = true }
 
+// sensitive is for routes without authentication that need an observer with auth.public = false.
+func sensitive(r *route) {
+	r.Sensitive = true
+	r.ErrorStatuses = append(r.ErrorStatuses, 401, 403, 429)
+}
+
 func query(params ...openapi.Param) func(*route) {
 	return func(r *route) { r.Query = params }
 }
@@ -133,7 +139,8 @@ var table = []route{
 	// Discovery and health: without authentication, and served even if the node is busy.
 	public("GET", "/leader", getLeader, "Get the leader known to this node",
 		jsonResponse(apiv1.Leader{}, "the leader", clusterHeader, generationHeader), 503),
-	public("GET", "/status", getStatus, "Get this node's view of itself", jsonResponse(apiv1.Status{}, "the node")),
+	with(public("GET", "/status", getStatus, "Get this node's view of itself",
+		jsonResponse(apiv1.Status{}, "the node")), sensitive),
 	with(public("GET", "/livez", getLive, "Liveness check: the process can serve", textResponse("alive")),
 		query(verboseParam)),
 	with(public("GET", "/readyz", getReady, "Readiness check: the node should get requests",
@@ -148,9 +155,11 @@ var table = []route{
 		query(maxLagParam)),
 	with(public("OPTIONS", "/health/follower", getFollowerHealth, "As GET",
 		textResponse("follower of a live leader"), 503), query(maxLagParam)),
-	public("GET", apiv1.PathCluster, getCluster, "Get the leader's view of the cluster", jsonResponse(apiv1.Cluster{},
-		"the leader's view, or the node's own if the leader does not respond (see observed_by)")),
-	public("GET", "/metrics", getMetrics, "Get metrics in the Prometheus format", textResponse("metrics")),
+	with(public("GET", apiv1.PathCluster, getCluster, "Get the leader's view of the cluster",
+		jsonResponse(apiv1.Cluster{},
+			"the leader's view, or the node's own if the leader does not respond (see observed_by)")), sensitive),
+	with(public("GET", "/metrics", getMetrics, "Get metrics in the Prometheus format", textResponse("metrics")),
+		sensitive),
 	public("GET", "/openapi.json", getOpenAPI, "Get this document", jsonResponse(map[string]any{}, "OpenAPI 3.1")),
 	public("GET", "/", getDashboard, "Get the dashboard",
 		[]openapi.Response{{Status: 200, Media: "text/html", Doc: "a page"}}),

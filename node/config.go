@@ -69,6 +69,7 @@ type Config struct {
 	TLS  TLSConfig `embed:"" prefix:"tls-"`
 	Auth struct {
 		Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`
+		Public bool   `name:"public" default:"true" help:"Serve /status, /v1/cluster and /metrics without authentication. False: they need an observer."`
 	} `embed:"" prefix:"auth-"`
 
 	Insecure     bool          `name:"insecure" help:"Allow a non-loopback address without TLS: every client then has operator rights."`

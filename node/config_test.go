@@ -56,6 +56,7 @@ var samples = map[string]struct{ flag, file string }{
 	"tls.key":       {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
 	"tls.ca":        {"/etc/northstar/ca.crt", `"/etc/northstar/ca.crt"`},
 	"auth.tokens":   {"/etc/northstar/tokens.toml", `"/etc/northstar/tokens.toml"`},
+	"auth.public":   {"false", "false"},
 	"insecure":      {"true", "true"},
 	"drain-timeout": {"5s", `"5s"`},
 	"log.level":     {"debug", `"debug"`},
