@@ -65,6 +65,9 @@ func (c *request) read(answer func(*state.View) error) error {
 	case level == apiv1.Lease:
 		barrier = c.s.reads.LeaseReadBarrier
 	case level == apiv1.Stale:
+		if err := c.s.checkCaughtUp(); err != nil {
+			return err
+		}
 		c.setStaleness()
 		return answer(c.s.reads.View())
 	default:
@@ -75,6 +78,18 @@ func (c *request) read(answer func(*state.View) error) error {
 		return err
 	}
 	return answer(c.s.reads.View())
+}
+
+// checkCaughtUp returns an error until this node has applied what was committed when it started. Its log holds that,
+// and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had,
+// unless it has applied its whole log.
+func (s *Server) checkCaughtUp() error {
+	st := s.reads.Status()
+	if st.CaughtUp || st.AppliedIndex >= st.LastLogIndex {
+		return nil
+	}
+	return cluster.Errorf(cluster.CodeNoLeader, "node %s has started and has not learned from a leader what of its log "+
+		"is committed (applied index %d of %d)", st.NodeID, st.AppliedIndex, st.LastLogIndex)
 }
 
 // setStaleness sets the maximum age of a stale response: of the leader's last message, or else of the process.

@@ -44,6 +44,15 @@ type PeerStatus struct {
 	TransferBlocked string        // why this leader must not transfer leadership to it in this term; "" if it may
 }
 
+// PeerAck is what a node knows about a peer from its responses.
+type PeerAck struct {
+	Incarnation   string    // the data directory that all fields but LastContact are about
+	Term          uint64    // newest term in which it acknowledged an append; the next two fields are of that term
+	LastSendAcked time.Time // newest send time of an acknowledged append
+	MatchIndex    uint64    // highest index that it is known to hold
+	LastContact   time.Time // of its last response to anything, also a refusal; zero: never
+}
+
 // AddSilence adds the reason that the peer has been silent for that time.
 func (p *PeerStatus) AddSilence(silent time.Duration) {
 	p.Silent, p.Reasons = true, append(p.Reasons, "silent for "+silent.Round(time.Millisecond).String())

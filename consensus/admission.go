@@ -66,7 +66,6 @@ func (n *Node) RecordIncarnation(p cluster.Peer) error {
 	return n.ident.addIncarnations(map[cluster.NodeID]string{p.NodeID: p.Incarnation})
 }
 
-// inFirstConfiguration reports whether the first configuration names a node.
 func (n *Node) inFirstConfiguration(id cluster.NodeID) bool {
 	if slices.ContainsFunc(n.cfg.InitialCluster, func(m FirstMember) bool { return m.ID == id }) {
 		return true

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,9 +20,7 @@ import (
 )
 
 // stopWait bounds each step of stopping.
-const (
-	stopWait = 5 * time.Second
-)
+const stopWait = 5 * time.Second
 
 // FirstMember is one member in initial-cluster.
 type FirstMember struct {
@@ -30,8 +29,7 @@ type FirstMember struct {
 	HTTPAddress string
 }
 
-// Config is the fixed configuration of a Node. Times are the library's: a follower's timeout is drawn from [TimeoutMin,
-// TimeoutMax).
+// Config is the fixed configuration of a Node. A follower's timeout is drawn from [TimeoutMin, TimeoutMax).
 type Config struct {
 	// Self is what this node tells peers about itself: NodeID, BootID, addresses, version, priority, eligible, zone.
 	// Node fills in the other fields of Identity, CommandVersion and Bootstrap.
@@ -50,22 +48,12 @@ type Config struct {
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
 	TrailingLogs      uint64
-	HistoryBytes      int // of values kept for watches; 0: 64 MiB
 }
 
 // Transport carries Raft's messages.
 type Transport = raftnode.Transport
 
-// PeerAck is what this node's transport knows about a peer from its responses.
-type PeerAck struct {
-	Incarnation string    // the data directory that Term and MatchIndex are about
-	Term        uint64    // the newest term in which it acknowledged an append; MatchIndex is of that term
-	MatchIndex  uint64    // highest index it is known to hold
-	LastContact time.Time // when it last responded to anything; zero: never
-}
-
-// Acks returns which peers acknowledged appends, by the time at which an append was sent. Its methods do not block, and
-// may be called from any goroutine.
+// Acks returns which peers acknowledged appends sent when. Its methods do not block; any goroutine may call them.
 type Acks interface {
 	// QuorumSince reports whether a majority of voters has acknowledged an append of term that was sent at or after
 	// start. self counts as one.
@@ -77,16 +65,14 @@ type Acks interface {
 	Changed() <-chan struct{}
 }
 
-// Hooks are called for metrics and events. A nil one is skipped. They must not block, and are called from many
-// goroutines.
+// Hooks are called for metrics and events, from many goroutines. They must not block. A nil one is skipped.
 type Hooks struct {
 	Proposal func(result string)                  // ok, refused, quota_exceeded, not_proposed, unknown, busy, read_only
 	Applied  func(took time.Duration)             // one batch of log entries was applied
 	Leader   func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
 	// a candidacy of this node ended, or is unresolved for a while
-	Election          func(Election)
-	LeadershipChanged func(term uint64, leading bool) // leadership began (its leader-start is applied), or ended
-	Snapshot          func(restored bool)             // a snapshot was restored, or written
+	Election func(Election)
+	Snapshot func(restored bool) // a snapshot was restored, or written
 	// Recovered is called when this node has started a new generation, after a permanent loss of the quorum.
 	Recovered func(Recovered)
 
@@ -117,12 +103,10 @@ type Election struct {
 	LedAt      time.Time     // when this node was first sampled as leader; zero when lost, or never sampled
 }
 
-// ElectionFacts is what other packages know about an election in which this node was a candidate. A zero field is
-// unknown.
+// ElectionFacts is what other packages know about an election of this node. A zero field is unknown.
 type ElectionFacts struct {
 	Trigger, Reason, Operator string
-	// OverLiveLeader: voters ignored a leader that they knew, and that may have a lease. This node serves nothing until
-	// that lease has expired.
+	// OverLiveLeader: voters ignored a leader that may have a lease. This node serves nothing until that has expired.
 	OverLiveLeader  bool
 	StartedAt       time.Time
 	LeaderlessSince time.Time // last contact with the previous leader
@@ -137,7 +121,7 @@ type Deps struct {
 	Transport  func() Transport
 	Bind       func(RaftCallbacks) // called when Raft runs on the last transport
 	Acks       Acks
-	PeerAck    func(cluster.NodeID) PeerAck
+	PeerAck    func(cluster.NodeID) cluster.PeerAck
 	ResetPeers func() // repeat the hello on every connection
 	// Probe sends a hello to addr. It returns the description that the node there sends and its admission of this node,
 	// also beside an error when either side refuses the other.
@@ -148,11 +132,9 @@ type Deps struct {
 
 	Entropy    io.Reader            // for cluster IDs and incarnations
 	LeaseClock func() time.Duration // runs on while the machine is suspended; required with Config.Lease
-	// MayWrite returns what prevents a leader from serving writes, other than this package's own commands. It is called
-	// before each batch. Optional.
+	// MayWrite returns what prevents a leader from serving users' writes. It is called before each batch. Optional.
 	MayWrite func() error
-	// HeldWrites returns how many writes on this node wait for a leader. They are proposed within moments once this
-	// node leads. It must not block. Optional.
+	// HeldWrites returns how many writes wait here for a leader, to be proposed next. It must not block. Optional.
 	HeldWrites func() int
 	// Announce informs a peer that this node transfers leadership to it and why, before it sends TimeoutNow. Claims
 	// repeat that until retract is called. It takes a few milliseconds. Optional.
@@ -160,13 +142,11 @@ type Deps struct {
 	// Facts returns what is known about the election of term, which this node has won. Optional.
 	Facts func(term uint64) ElectionFacts
 	Hooks Hooks
-	// ObserveDisk is called with the duration of each storage operation (the storage.Op names) when it ends. It must
-	// not block. Optional.
+	// ObserveDisk is called when a storage operation (the storage.Op names) ends. It must not block. Optional.
 	ObserveDisk func(op string, took time.Duration)
 }
 
-// LeaseWait returns how long a lease that was valid before an election can outlast it: its length with the drift of the
-// clocks. It is 0 without leases.
+// LeaseWait returns how long a lease from before an election can outlast it, with the clocks' drift; 0 without leases.
 func (c *Config) LeaseWait() time.Duration {
 	if !c.Lease {
 		return 0
@@ -204,31 +184,16 @@ func (d *Deps) validate(c *Config) error {
 		"Probe": d.Probe == nil, "Poll": d.Poll == nil,
 		"Logger": d.Logger == nil, "Entropy": d.Entropy == nil, "LeaseClock": c.Lease && d.LeaseClock == nil,
 	}
-	var names []string
-	for name, isMissing := range missing {
-		if isMissing {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
+	maps.DeleteFunc(missing, func(_ string, isMissing bool) bool { return !isMissing })
+	if len(missing) == 0 {
 		return nil
 	}
-	slices.Sort(names)
-	return fmt.Errorf("consensus: dependencies missing: %v", names)
+	return fmt.Errorf("consensus: dependencies missing: %v", slices.Sorted(maps.Keys(missing)))
 }
 
-// raft returns the part of the configuration that is Raft's.
-func (c *Config) raft() raftnode.Config {
-	return raftnode.Config{
-		Self: c.Self.NodeID, TimeoutMin: c.TimeoutMin, TimeoutMax: c.TimeoutMax,
-		SnapshotThreshold: c.SnapshotThreshold, SnapshotInterval: c.SnapshotInterval, TrailingLogs: c.TrailingLogs,
-	}
-}
+// historyBytes bounds the values that are kept for watches.
+const historyBytes = 64 << 20
 
 func (c *Config) stateOptions() state.Options {
-	bytes := c.HistoryBytes
-	if bytes == 0 {
-		bytes = 64 << 20
-	}
-	return state.Options{HistoryRevisions: int(c.TrailingLogs), HistoryBytes: bytes}
+	return state.Options{HistoryRevisions: int(c.TrailingLogs), HistoryBytes: historyBytes}
 }

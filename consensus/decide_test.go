@@ -168,19 +168,20 @@ func TestDecideFirstStart(t *testing.T) {
 }
 
 // answers returns the peers' responses. Each pair is a node ID, and its cluster ID or one of the words below.
-func answers(pairs ...string) map[cluster.NodeID]startAnswer {
-	words := map[string]startAnswer{
-		"started with":    {start: cluster.StartBootstrapped, recordsSelf: true},
-		"started without": {start: cluster.StartBootstrapped},
-		"waits":           {start: cluster.StartJoinOnly, recordsSelf: true},
+func answers(pairs ...string) map[cluster.NodeID]probeAnswer {
+	recorded := cluster.Admission{MayAdoptClusterID: true}
+	words := map[string]probeAnswer{
+		"started with":    {peer: cluster.Peer{Start: cluster.StartBootstrapped}, reply: recorded},
+		"started without": {peer: cluster.Peer{Start: cluster.StartBootstrapped}},
+		"waits":           {peer: cluster.Peer{Start: cluster.StartJoinOnly}, reply: recorded},
 	}
-	m := map[cluster.NodeID]startAnswer{}
+	m := map[cluster.NodeID]probeAnswer{}
 	for i := 0; i < len(pairs); i += 2 {
 		a, ok := words[pairs[i+1]]
 		if !ok {
-			a.clusterID = pairs[i+1]
+			a.peer.ClusterID = pairs[i+1]
 		}
-		a.incarnation = "i"
+		a.peer.Incarnation = "i"
 		m[cluster.NodeID(pairs[i])] = a
 	}
 	return m
@@ -211,7 +212,7 @@ func TestProbeAnswers(t *testing.T) {
 	} {
 		in := startInputs{answers: answers()}
 		err := in.addResponse(tt.a)
-		if got, counted := in.answers["n2"]; counted != tt.counts || counted && got.clusterID != tt.a.peer.ClusterID ||
+		if got, counted := in.answers["n2"]; counted != tt.counts || counted && got.peer.ClusterID != tt.a.peer.ClusterID ||
 			(err == nil) != tt.counts {
 			t.Errorf("%s: counted %v as %+v, %v", tt.name, counted, got, err)
 		}
@@ -325,7 +326,7 @@ func TestPlanMembers(t *testing.T) {
 			in.hellos["n2"] = p
 		}, "n3", "", ""},
 		{"no record", func(in *memberInputs) { delete(in.records, "n2") }, "n3", "n2:record", ""},
-		{"promoted already", func(in *memberInputs) { in.servers = withVoter(joining, "n3") }, "", "n3:lifecycle", ""},
+		{"promoted already", func(in *memberInputs) { in.servers = withSuffrage(joining, "n3", cluster.Voter) }, "", "n3:lifecycle", ""},
 		{"moved", func(in *memberInputs) {
 			in.servers = append(voters[:1:1], cluster.Server{ID: "n2", Address: "h9", Suffrage: cluster.Voter})
 		}, "", "n2:raft", "n3"},

@@ -26,30 +26,24 @@ type electionTracker struct {
 	reportAfter      time.Duration // how long the candidacy lasts before the next report that it is unresolved
 }
 
-// softStateSample is what a tracker observes.
-type softStateSample struct {
-	raftnode.SoftState
-	lastContact time.Time // last contact with a leader; zero: never in this run of Raft
-}
-
 func newElectionTracker(self cluster.NodeID, reportFirst time.Duration) electionTracker {
 	return electionTracker{self: self, reportFirst: reportFirst, softState: raftnode.SoftState{Role: cluster.Follower}}
 }
 
 // observe records a sample. It reports whether leader or its term changed, and returns the record of an election that
 // this node lost with that.
-func (e *electionTracker) observe(s softStateSample, now time.Time) (leaderChanged bool, lost *Election) {
+func (e *electionTracker) observe(s raftnode.SoftState, contact, now time.Time) (leaderChanged bool, lost *Election) {
 	before := e.softState
-	e.softState = s.SoftState
-	if s.SoftState == before {
+	e.softState = s
+	if s == before {
 		return false, nil
 	}
 	leaderChanged = s.Leader != before.Leader || s.Leader != "" && s.Term != before.Term
 	newRole := s.Role != before.Role || s.Term != before.Term
 	if s.Leader == "" && before.Leader != "" {
 		e.previousLeader, e.leaderlessSince = before.Leader, now
-		if before.Role != cluster.Leader && !s.lastContact.IsZero() && s.lastContact.Before(now) {
-			e.leaderlessSince = s.lastContact // followers lose their leader some time after its last sign
+		if before.Role != cluster.Leader && !contact.IsZero() && contact.Before(now) {
+			e.leaderlessSince = contact // followers lose their leader some time after its last sign
 		}
 	}
 	if before.Role == cluster.Leader && newRole {
@@ -102,8 +96,7 @@ func (e *electionTracker) won(term uint64, facts ElectionFacts, now time.Time) E
 	}
 	switch {
 	case facts.Trigger != "":
-		// The election began with that trigger. Before it this node may have been a candidate that requested no votes,
-		// or that got no pre-vote.
+		// The election began with that trigger. An earlier candidacy may have got no pre-vote.
 		record.Trigger, record.StartedAt = facts.Trigger, facts.StartedAt
 	case record.StartedAt.IsZero():
 		record.StartedAt = facts.StartedAt // the candidacy was too short for a sample

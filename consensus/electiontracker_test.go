@@ -98,7 +98,7 @@ func trackStep(t *testing.T, e *electionTracker, now time.Time, what string, wor
 		e.finish(term)
 		return ""
 	case "follower", "candidate", "leader":
-		s := softStateSample{SoftState: raftnode.SoftState{Role: cluster.Role(what), Term: term}}
+		s, lastContact := raftnode.SoftState{Role: cluster.Role(what), Term: term}, time.Time{}
 		if s.Role == cluster.Leader {
 			plain = []string{"n1"}
 		}
@@ -106,9 +106,9 @@ func trackStep(t *testing.T, e *electionTracker, now time.Time, what string, wor
 			s.Leader = cluster.NodeID(plain[0])
 		}
 		if at := values["contact"]; at != "" {
-			s.lastContact = millis(t, at)
+			lastContact = millis(t, at)
 		}
-		changed, lost := e.observe(s, now)
+		changed, lost := e.observe(s, lastContact, now)
 		text := ""
 		if changed {
 			text = fmt.Sprintf("\n%s: leader %q in term %d", at(now), s.Leader, term)

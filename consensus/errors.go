@@ -29,12 +29,9 @@ func unknownOutcome(cause error) *cluster.Error {
 		cause)
 }
 
-// appliedIndexer is the part of a future that distinguishes an entry with an index from one that never reached the log.
-type appliedIndexer interface{ Index() uint64 }
-
 // proposalError maps the error of a Raft future to the contract's errors. Only errors that the library returns before
 // it appends are "not proposed". Any other may hide a write that takes effect.
-func proposalError(err error, f appliedIndexer) *cluster.Error {
+func proposalError(err error, f interface{ Index() uint64 }) *cluster.Error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout),
 		errors.Is(err, raft.ErrLeadershipTransferInProgress):
@@ -45,7 +42,6 @@ func proposalError(err error, f appliedIndexer) *cluster.Error {
 	return unknownOutcome(err)
 }
 
-// badField returns a bad request that names field and value.
 func badField(field string, value any, want string) *cluster.Error {
 	return cluster.Errorf(cluster.CodeBadRequest, "%s: %v: %s", field, value, want)
 }
@@ -57,11 +53,8 @@ func notFound(id cluster.NodeID) *cluster.Error {
 }
 
 // ConfigError reports that the configuration does not fit the data directory: the operator has to change one of them.
-type ConfigError struct{ msg string }
-
-// Error returns what does not fit, and what to do.
-func (e *ConfigError) Error() string { return e.msg }
+type ConfigError struct{ error }
 
 func configError(format string, args ...any) error {
-	return &ConfigError{fmt.Sprintf(format, args...)}
+	return &ConfigError{fmt.Errorf(format, args...)}
 }

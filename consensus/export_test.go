@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -17,11 +18,11 @@ func (n *Node) Instance() any { return n.inst.Load() }
 
 // ProposeRaw puts bytes through the log as they are.
 func (n *Node) ProposeRaw(data []byte) error {
-	return n.inst.Load().Raft().ApplyLog(raft.Log{Data: data}, time.Second).Error()
+	return n.inst.Load().Raft.ApplyLog(raft.Log{Data: data}, time.Second).Error()
 }
 
 // TakeSnapshot makes Raft take a snapshot.
-func (n *Node) TakeSnapshot() error { return n.inst.Load().Raft().Snapshot().Error() }
+func (n *Node) TakeSnapshot() error { return n.inst.Load().Raft.Snapshot().Error() }
 
 // SnapshotInterval is how often Raft looks whether a snapshot is due.
 func (n *Node) SnapshotInterval() time.Duration {
@@ -29,12 +30,12 @@ func (n *Node) SnapshotInterval() time.Duration {
 	if inst == nil {
 		return 0
 	}
-	return inst.Raft().ReloadableConfig().SnapshotInterval
+	return inst.Raft.ReloadableConfig().SnapshotInterval
 }
 
 // LibraryTransfer asks the library for a transfer, past all checks.
 func (n *Node) LibraryTransfer(id, addr string) {
-	_ = n.inst.Load().Raft().LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))
+	_ = n.inst.Load().Raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))
 }
 
 // ProbeFlag asks the library whether it takes entries again, as after a transfer that did not arrive. The channel is
@@ -62,7 +63,7 @@ func (n *Node) Riding() bool {
 
 // PiggybackCommandVersion is which writes could go with a leader-start now.
 func (n *Node) PiggybackCommandVersion() uint32 {
-	return n.piggybackCommandVersion(n.inst.Load(), n.inst.Load().Raft().CurrentTerm())
+	return n.piggybackCommandVersion(n.inst.Load(), n.inst.Load().Raft.CurrentTerm())
 }
 
 // HasWrites reports whether a user's write is queued, or Raft has one.
@@ -77,4 +78,19 @@ func (n *Node) LeaseFloor() time.Time {
 	n.lease.mu.Lock()
 	defer n.lease.mu.Unlock()
 	return n.lease.notBefore
+}
+
+// AddMember adds a node.
+func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: add.ID, Add: &add})
+}
+
+// PatchMember changes a member.
+func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster.MemberPatch) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
+}
+
+// RemoveMember removes a member.
+func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
+	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
 }

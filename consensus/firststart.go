@@ -1,8 +1,10 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +20,6 @@ const (
 	probeTimeout = 500 * time.Millisecond
 )
 
-// bootstrapDecision is what a node does with its data directory at start.
 type bootstrapDecision int
 
 const (
@@ -36,22 +37,21 @@ type startInputs struct {
 	digest   string // of the configured initial-cluster
 	first    []FirstMember
 	join     bool
-	answers  map[cluster.NodeID]startAnswer // the last response of each peer
+	answers  map[cluster.NodeID]probeAnswer // the last response of each peer that counts
 }
 
-// startAnswer is what the decision needs of a peer's response.
-type startAnswer struct {
-	clusterID   string
-	incarnation string
-	start       cluster.Start
-	recordsSelf bool // it has recorded this node's data directory
+type probeAnswer struct {
+	listed  cluster.NodeID // the node ID in initial-cluster
+	peer    cluster.Peer
+	reply   cluster.Admission // how the peer admits this node: MayAdoptClusterID means that it has recorded it
+	refusal error             // why one side refuses the other; nil: neither does
 }
 
-// supportsBootstrap reports whether a peer without a cluster ID supports a bootstrap. It may still bootstrap itself, or
-// has bootstrapped and recorded this data directory. A peer that bootstrapped without this node cannot distinguish a
-// late first start from a wiped disk.
-func (a startAnswer) supportsBootstrap() bool {
-	return a.start == cluster.StartUndecided || a.start == cluster.StartBootstrapped && a.recordsSelf
+// supportsBootstrap reports whether a peer without a cluster ID may still bootstrap itself, or has bootstrapped and
+// recorded this data directory. A peer that bootstrapped without it takes a late first start for a wiped disk.
+func (a probeAnswer) supportsBootstrap() bool {
+	return a.peer.Start == cluster.StartUndecided ||
+		a.peer.Start == cluster.StartBootstrapped && a.reply.MayAdoptClusterID
 }
 
 // decideFirstStart distinguishes late first starts, wiped disks and rival bootstraps. A peer with a cluster ID means
@@ -79,9 +79,9 @@ func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 		switch {
 		case !answered || m.ID == in.self:
 			continue
-		case a.clusterID != "":
+		case a.peer.ClusterID != "":
 			return joinOnly, nil
-		case known != "" && known != a.incarnation:
+		case known != "" && known != a.peer.Incarnation:
 			continue // others have started with it, before its disk was wiped
 		}
 		others++
@@ -128,46 +128,33 @@ func checkStart(in startInputs) error {
 // initialClusterForeign reports whether initial-cluster belongs to another cluster than the data: none of the other
 // nodes in it was ever a member. Some of them may be new or removed, because the list is that of the first start.
 func initialClusterForeign(in startInputs) bool {
-	others, known, met := 0, 0, 0
-	for id := range in.identity.Roster {
-		if id != in.self {
-			known++
-		}
+	others := slices.DeleteFunc(slices.Clone(in.first), func(m FirstMember) bool { return m.ID == in.self })
+	met := func(m FirstMember) bool {
+		_, ok := in.identity.Roster[m.ID]
+		return ok
 	}
-	for _, m := range in.first {
-		if m.ID == in.self {
-			continue
-		}
-		others++
-		if _, ok := in.identity.Roster[m.ID]; ok {
-			met++
-		}
-	}
-	return others > 0 && known > 0 && met == 0
+	return len(others) > 0 && hasOthers(in.identity.Roster, in.self) && !slices.ContainsFunc(others, met)
 }
 
 // initialClusterGrown reports whether initial-cluster names other nodes while the data is of a cluster that never had a
-// second member. The data is another cluster's, or the list was extended in the hope that this adds members. Such a
-// node would serve alone, beside the cluster that is meant.
+// second member. Such a node would serve alone, beside the cluster that is meant.
 func initialClusterGrown(in startInputs) bool {
 	f := in.identity
-	if f.ClusterID == "" || f.RosterIndex == 0 || f.Bootstrap == "" || f.Bootstrap == in.digest || len(in.first) < 2 {
-		return false
-	}
-	for id := range f.Roster {
-		if id != in.self {
-			return false
-		}
-	}
-	return true
+	return f.ClusterID != "" && f.RosterIndex != 0 && f.Bootstrap != "" && f.Bootstrap != in.digest &&
+		len(in.first) >= 2 && !hasOthers(f.Roster, in.self)
+}
+
+// hasOthers reports whether a roster names another node than self.
+func hasOthers(roster map[cluster.NodeID]cluster.Record, self cluster.NodeID) bool {
+	_, member := roster[self]
+	return len(roster) > 1 || len(roster) == 1 && !member
 }
 
 func rosterNames(roster map[cluster.NodeID]cluster.Record) string {
 	var names []string
-	for id := range roster {
+	for _, id := range slices.Sorted(maps.Keys(roster)) {
 		names = append(names, string(id))
 	}
-	slices.Sort(names)
 	return strings.Join(names, ", ")
 }
 
@@ -189,14 +176,6 @@ func checkFirstMembers(self cluster.NodeID, first []FirstMember) error {
 	return nil
 }
 
-// probeAnswer is one peer's response to a probe.
-type probeAnswer struct {
-	listed  cluster.NodeID // the node ID in initial-cluster
-	peer    cluster.Peer
-	reply   cluster.Admission // how the peer admits this node
-	refusal error             // why one side refuses the other; nil: neither does
-}
-
 // addResponse records a response, or returns why it does not count.
 func (in *startInputs) addResponse(a probeAnswer) error {
 	if a.peer.NodeID != a.listed {
@@ -206,7 +185,7 @@ func (in *startInputs) addResponse(a probeAnswer) error {
 	if a.refusal != nil && a.peer.ClusterID == "" {
 		return a.refusal
 	}
-	in.answers[a.listed] = startAnswer{a.peer.ClusterID, a.peer.Incarnation, a.peer.Start, a.reply.MayAdoptClusterID}
+	in.answers[a.listed] = a
 	return nil
 }
 
@@ -234,7 +213,7 @@ func (n *Node) startInputs() (startInputs, error) {
 	hasData, err := hasRaftData(n.store.Log(), n.store.Snapshots())
 	return startInputs{
 		self: n.cfg.Self.NodeID, hasData: hasData, identity: n.ident.get(), digest: n.digest,
-		first: n.cfg.InitialCluster, join: n.cfg.Join, answers: map[cluster.NodeID]startAnswer{},
+		first: n.cfg.InitialCluster, join: n.cfg.Join, answers: map[cluster.NodeID]probeAnswer{},
 	}, err
 }
 
@@ -298,42 +277,34 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 }
 
 func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- probeAnswer) {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for {
+	every(ctx, probeEvery, func() bool {
 		probe, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
 		peer, verdict, err := n.deps.Probe(probe, m.RaftAddress)
-		cancel()
 		if peer.NodeID != "" {
 			select {
 			case answers <- probeAnswer{m.ID, peer, verdict, err}:
 			case <-ctx.Done():
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+		return false
+	})
 }
 
-// bootstrapIncarnations returns the incarnations that a bootstrap records: those of peers that completed a hello while
-// they could still bootstrap.
+// bootstrapIncarnations returns what a bootstrap records: the peers whose hello said that they could still bootstrap.
 func (in *startInputs) bootstrapIncarnations() map[cluster.NodeID]string {
 	met := map[cluster.NodeID]string{}
 	for id, a := range in.answers {
-		if id != in.self && a.clusterID == "" && a.start != cluster.StartJoinOnly {
-			met[id] = a.incarnation
+		if id != in.self && a.peer.ClusterID == "" && a.peer.Start != cluster.StartJoinOnly {
+			met[id] = a.peer.Incarnation
 		}
 	}
 	return met
 }
 
-// bootstrap writes the first configuration: the whole list as voters. Unlike the library's own bootstrap it can be
-// repeated. A crash between its writes therefore cannot leave a node without a configuration and without a way to get
-// one. The incarnations are saved with the decision, in one write: from then on this node must not take an empty data
-// directory of a known peer for a first start.
+// bootstrap writes the first configuration: the whole list as voters. Unlike the library's own it can be repeated, so a
+// crash between its writes does no harm. The incarnations are saved with the decision, in one write: from then on this
+// node must not take an empty data directory of a known peer for a first start.
 func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 	n.log.Info("first start: bootstrapping a new cluster", "members", len(n.cfg.InitialCluster))
 	err := n.ident.update(func(f *identityFile) (bool, error) {
@@ -347,29 +318,26 @@ func (n *Node) bootstrap(met map[cluster.NodeID]string) error {
 	if err != nil {
 		return err
 	}
-	var conf raft.Configuration
-	for _, m := range n.cfg.InitialCluster {
-		conf.Servers = append(conf.Servers,
-			raft.Server{ID: raft.ServerID(m.ID), Address: raft.ServerAddress(m.RaftAddress)})
-	}
-	// The entry must be the same on every node, in any order of its list.
-	slices.SortFunc(conf.Servers, func(a, b raft.Server) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
-	term := []byte("CurrentTerm")
-	if have, err := n.store.Stable().GetUint64(term); err != nil || have == 0 {
-		if err := n.store.Stable().SetUint64(term, 1); err != nil {
+	servers := firstServers(n.cfg.InitialCluster)
+	if have, err := n.store.Stable().GetUint64(keyCurrentTerm); err != nil || have == 0 {
+		if err := n.store.Stable().SetUint64(keyCurrentTerm, 1); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	entry := &raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(conf)}
+	entry := configurationEntry(servers, 1, 1)
 	if err := n.store.Log().StoreLog(entry); err != nil {
 		return fmt.Errorf("bootstrap: %w", err)
 	}
 	return nil
+}
+
+// firstServers returns the first configuration. It must be the same on every node, in any order of its list.
+func firstServers(first []FirstMember) (servers []cluster.Server) {
+	for _, m := range first {
+		servers = append(servers, cluster.Server{ID: m.ID, Address: m.RaftAddress, Suffrage: cluster.Voter})
+	}
+	slices.SortFunc(servers, func(a, b cluster.Server) int { return cmp.Compare(a.ID, b.ID) })
+	return servers
 }
 
 func hasRaftData(log raft.LogStore, snaps raft.SnapshotStore) (bool, error) {

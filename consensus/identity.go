@@ -18,21 +18,17 @@ import (
 
 const identityName = "identity.json"
 
-// identityFile is the identity of a data directory, and what it must know before its log and snapshots are applied
-// again.
+// identityFile is the identity of a data directory, and what it must know before its log is applied again.
 type identityFile struct {
 	cluster.Identity
-	// Bootstrap is the digest of cluster-name and initial-cluster that this data directory was bootstrapped with; ""
-	// when it was not.
+	// Bootstrap is the digest of the cluster-name and initial-cluster that it was bootstrapped with; "": it was not.
 	Bootstrap string `json:"bootstrap,omitempty"`
 	// BootstrapIncarnations holds the incarnations of the peers that this data directory, or a peer, bootstrapped with.
 	// Each counts until the roster has one for that node.
 	BootstrapIncarnations map[cluster.NodeID]string `json:"met,omitempty"`
-	// JoinOnly is set once a cluster with an ID was found, or join was configured. From then on this data directory
-	// never bootstraps.
+	// JoinOnly is set once a cluster with an ID was found, or join was configured: it never bootstraps then.
 	JoinOnly bool `json:"waits,omitempty"`
-	// Roster holds the member records that admission needs, as of the entry RosterIndex of term RosterTerm. After a
-	// restart the state is older than it.
+	// Roster holds the member records that admission needs, as of RosterIndex: a restarted node's state is older.
 	Roster      map[cluster.NodeID]cluster.Record `json:"roster,omitempty"`
 	RosterIndex uint64                            `json:"roster_index,omitempty"`
 	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: unknown
@@ -48,8 +44,7 @@ type fileStore interface {
 	Save(name string, data []byte) error
 }
 
-// identity is the durable identity. get may be called from any goroutine and does not block. What it returns is on disk
-// and never changes.
+// identity is the durable identity. get does not block, in any goroutine. What it returns is on disk and never changes.
 type identity struct {
 	files    fileStore
 	cur      atomic.Pointer[identityFile]
@@ -107,8 +102,7 @@ func (f *identityFile) start() cluster.Start {
 	return cluster.StartUndecided
 }
 
-// update changes the identity durably. change gets a copy, and reports whether it has to be saved. It must replace the
-// maps in the copy, not edit them.
+// update saves a copy that change was given, if that returns true. change must replace the maps in it, not edit them.
 func (i *identity) update(change func(*identityFile) (bool, error)) error {
 	i.writeSem <- struct{}{}
 	defer func() { <-i.writeSem }()
@@ -131,9 +125,8 @@ func (i *identity) save(f *identityFile) error {
 	return nil
 }
 
-// adopt makes a cluster's ID this data directory's own, together with the roster. A node with an ID and without a
-// roster could not let others adopt the ID. If the nodes with a roster failed, no leader could be elected. A different
-// ID that is there already is an error.
+// adopt makes a cluster's ID this data directory's own, together with the roster: a node with an ID and without a
+// roster could not let others adopt the ID. A different ID that is there already is an error.
 func (i *identity) adopt(clusterID string, generation cluster.Generation, roster *cluster.Roster) (adopted bool,
 	err error,
 ) {
@@ -159,31 +152,18 @@ func (i *identity) adopt(clusterID string, generation cluster.Generation, roster
 
 // addIncarnations records data directories durably. The first one of a node counts.
 func (i *identity) addIncarnations(met map[cluster.NodeID]string) error {
-	if have := i.get(); !have.missesAny(met) {
+	if have := i.get(); !have.addIncarnations(met) {
 		return nil // the usual case, without waiting for a writer
 	}
-	return i.update(func(f *identityFile) (bool, error) {
-		if !f.missesAny(met) {
-			return false, nil
-		}
-		f.addIncarnations(met)
-		return true, nil
-	})
+	return i.update(func(f *identityFile) (bool, error) { return f.addIncarnations(met), nil })
 }
 
-func (f *identityFile) missesAny(met map[cluster.NodeID]string) bool {
-	for id := range met {
-		if f.BootstrapIncarnations[id] == "" {
-			return true
-		}
-	}
-	return false
-}
-
-func (f *identityFile) addIncarnations(met map[cluster.NodeID]string) {
+func (f *identityFile) addIncarnations(met map[cluster.NodeID]string) bool {
 	all := maps.Clone(met)
 	maps.Copy(all, f.BootstrapIncarnations)
+	changed := !maps.Equal(all, f.BootstrapIncarnations)
 	f.BootstrapIncarnations = all
+	return changed
 }
 
 // rosterOf returns what admission needs of the member records as of an entry.

@@ -33,8 +33,7 @@ func (n *Node) leadershipLoop(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// runLeadership leads for one term: it commits the leader-start, initializes a new cluster, opens the gate for writes,
-// and runs the leader tasks.
+// runLeadership leads for one term: leader-start, a new cluster's ID, the gate for writes, and the leader tasks.
 func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term uint64) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(ErrLeadershipLost)
@@ -45,25 +44,23 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	if !n.commitLeaderStart(ctx, inst, term) {
 		return
 	}
-	if !n.initCluster(ctx, inst) || !n.proposeGeneration(ctx) || !n.awaitPreviousLease(ctx, term) {
+	noCluster := func() bool { return n.View().ClusterID() == "" }
+	if !n.retry(ctx, "cannot initialize the new cluster", noCluster, func() error { return n.proposeInit(ctx, inst) }) ||
+		!n.proposeGeneration(ctx) || !n.awaitPreviousLease(ctx, term) {
 		return
 	}
 	n.setReady(term)
 	n.queue.setGate(true)
-	won := n.finishWonElection(term)
+	won := n.wonElectionRecord(term, time.Now(), true)
 	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless",
 		won.Leaderless)
 	if n.deps.Hooks.Election != nil {
 		n.deps.Hooks.Election(won)
 	}
-	if n.deps.Hooks.LeadershipChanged != nil {
-		n.deps.Hooks.LeadershipChanged(term, true)
-		defer n.deps.Hooks.LeadershipChanged(term, false)
-	}
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.reconcileMembers(ctx, inst, term) })
 	for _, t := range n.tasks {
-		tasks.Go(func() { t.run(ctx, term) })
+		tasks.Go(func() { t(ctx, term) })
 	}
 	<-ctx.Done()
 	n.closeGate()
@@ -73,8 +70,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	tasks.Wait()
 }
 
-// registerLeadership registers the leadership, so that updateSoftState can end it. It reports false when the leadership
-// is over already.
+// registerLeadership lets updateSoftState end the leadership. It reports false when that is over already.
 func (n *Node) registerLeadership(term uint64, end context.CancelCauseFunc) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,15 +98,12 @@ func (n *Node) closeGate() {
 }
 
 // commitLeaderStart commits this term's leader-start entry. It keeps trying while the commit or the applied index
-// moves: a long log is being replayed. When neither moves for four times timeout-max, this leader cannot lead and
-// transfers leadership.
+// moves, as during a long replay. When neither moves for four times timeout-max, it transfers leadership.
 func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, term uint64) bool {
 	start := n.leaderStart(term)
 	for ctx.Err() == nil {
-		result, err := n.proposeWhileProgressing(ctx, inst, state.Command{
-			Kind:        state.KindLeaderStart,
-			LeaderStart: start,
-		}, n.piggybackCommandVersion(inst, term))
+		cmd := state.Command{Kind: state.KindLeaderStart, LeaderStart: start}
+		result, err := n.proposeWhileProgressing(ctx, inst, cmd, n.piggybackCommandVersion(inst, term))
 		switch {
 		case err == nil && result.Err == nil:
 			return inst.Leads(term)
@@ -137,9 +130,8 @@ func (n *Node) commitLeaderStart(ctx context.Context, inst *raftnode.Instance, t
 // maxUnappliedScan bounds how many unapplied entries are read before a leader-start.
 const maxUnappliedScan = 16
 
-// piggybackCommandVersion returns the highest command version of users' writes that may be appended with this term's
-// leader-start. It is 0 when something else comes before the gate opens. It is the oldest version when the log may hold
-// member records that this node has not applied yet.
+// piggybackCommandVersion returns the highest command version of users' writes that may be appended with this
+// leader-start: 0 when something else comes before the gate opens, the oldest when a member record may be unapplied.
 func (n *Node) piggybackCommandVersion(inst *raftnode.Instance, term uint64) uint32 {
 	known := n.membersUpToDate(inst)
 	switch v := n.View(); {
@@ -152,8 +144,7 @@ func (n *Node) piggybackCommandVersion(inst *raftnode.Instance, term uint64) uin
 	}
 }
 
-// membersUpToDate reports whether no unapplied entry of the log is about members: the records are then those after the
-// leader-start.
+// membersUpToDate reports whether no unapplied entry is about members: the leader-start changes no record then.
 func (n *Node) membersUpToDate(inst *raftnode.Instance) bool {
 	applied, last := n.fsm.Applied(), inst.LastIndex()
 	if last > applied+maxUnappliedScan {
@@ -185,8 +176,7 @@ func (n *Node) electedOverLiveLeader(term uint64) bool {
 }
 
 // awaitPreviousLease waits until a leader that the voters ignored has no lease any longer: its lease reads then end
-// before this leader writes. All votes have come by now, and voters acknowledge nothing of an older term. It reports
-// false when the leadership ended first.
+// before this leader writes. Voters acknowledge nothing of an older term now. False: the leadership ended first.
 func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 	if !n.electedOverLiveLeader(term) {
 		return true
@@ -203,11 +193,10 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 
 // leaderStart returns the command that begins the leadership of term, with the record of its election.
 func (n *Node) leaderStart(term uint64) *state.LeaderStart {
-	now := n.now()
-	e := n.wonElectionRecord(term, now)
+	now := time.Now()
+	e := n.wonElectionRecord(term, now, false)
 	start := &state.LeaderStart{
-		Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason,
-		Operator: e.Operator,
+		Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason, Operator: e.Operator,
 	}
 	if !e.StartedAt.IsZero() {
 		start.StartedAt = e.StartedAt.UnixNano()
@@ -235,11 +224,7 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	done := make(chan reply, 1)
 	go func() {
 		result, err := n.propose(ctx, &proposal{cmd: cmd, own: true, piggybackVersion: leads})
-		if err != nil { // an interface must not hold a nil *cluster.Error
-			done <- reply{err: err}
-			return
-		}
-		done <- reply{result: result}
+		done <- reply{result, err}
 	}()
 	tick := time.NewTicker(4 * n.cfg.TimeoutMax)
 	defer tick.Stop()
@@ -258,18 +243,15 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	}
 }
 
-// transferToAny transfers leadership to any voter that accepts it, and otherwise waits: without a quorum the library
-// steps down by itself.
+// transferToAny transfers leadership to any voter, and otherwise waits: without a quorum the library steps down.
 func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
 	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
 	for _, s := range inst.Servers() {
 		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
-			if err := n.TransferTo(pause, cluster.TransferNotice{
-				To: s.ID, Trigger: election.TriggerDiskStall,
-				Reason: why,
-			}); err == nil {
+			notice := cluster.TransferNotice{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}
+			if n.TransferTo(pause, notice) == nil {
 				return
 			}
 		}
@@ -284,31 +266,19 @@ func (n *Node) facts(term uint64) ElectionFacts {
 	return n.deps.Facts(term)
 }
 
-// finishWonElection returns the record of the election that this leadership comes from, and clears the candidacy.
-func (n *Node) finishWonElection(term uint64) Election {
-	e := n.wonElectionRecord(term, n.now())
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.elections.finish(term)
-	return e
-}
-
-// wonElectionRecord returns what is known so far about the election that this node has won.
-func (n *Node) wonElectionRecord(term uint64, now time.Time) Election {
+// wonElectionRecord returns what is known about the election that this node has won. With over the candidacy ends.
+func (n *Node) wonElectionRecord(term uint64, now time.Time, over bool) Election {
 	facts := n.facts(term)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.elections.won(term, facts, now)
+	record := n.elections.won(term, facts, now)
+	if over {
+		n.elections.finish(term)
+	}
+	return record
 }
 
-// initCluster commits the cluster ID of a cluster that has none. It returns false when the leadership ends first.
-func (n *Node) initCluster(ctx context.Context, inst *raftnode.Instance) bool {
-	missing := func() bool { return n.View().ClusterID() == "" }
-	return n.retry(ctx, "cannot initialize the new cluster", missing, func() error { return n.proposeInit(ctx, inst) })
-}
-
-// retry proposes something that must be applied before a leadership serves, until it is applied. It reports false when
-// the leadership ended first.
+// retry proposes what must be applied before a leadership serves, until it is. False: the leadership ended first.
 func (n *Node) retry(ctx context.Context, trouble string, missing func() bool, propose func() error) bool {
 	for missing() {
 		err := propose()
@@ -349,14 +319,9 @@ func (n *Node) proposeInit(ctx context.Context, inst *raftnode.Instance) error {
 		}
 		init.Members = append(init.Members, m)
 	}
-	result, err := n.proposeOwn(ctx, state.Command{Kind: state.KindClusterInit, ClusterInit: init})
-	if err == nil && result.Err != nil {
-		err = result.Err
-	}
-	return err
+	return n.proposeInternal(ctx, state.Command{Kind: state.KindClusterInit, ClusterInit: init})
 }
 
-// newMemberRecord returns the member record of a server that has none.
 func newMemberRecord(s cluster.Server, p cluster.Peer, met bool, first []FirstMember) cluster.Member {
 	m := cluster.Member{
 		ID: s.ID, RaftAddress: s.Address, Priority: cluster.DefaultPriority, Eligible: true,

@@ -3,7 +3,6 @@ package consensus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -15,13 +14,7 @@ import (
 	"northstar/state"
 )
 
-func describeRisk(voters, need, reachable int, silent string) string {
-	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need,
-		reachable, silent)
-}
-
-// acquireChangeLock waits for the change lock: one membership change at a time, and none during a transfer or a
-// restore. release returns it.
+// acquireChangeLock waits for the change lock, which membership changes, transfers and restores hold one at a time.
 func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, release func(), err error) {
 	inst = n.inst.Load()
 	if inst == nil || !n.leads() {
@@ -41,8 +34,18 @@ func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, 
 	return inst, release, nil
 }
 
-// ChangeMember makes one membership change; see AddMember, PatchMember and RemoveMember. It is CodeTermStale when the
-// change was planned for another membership.
+// ChangeMember makes one membership change. Errors: CodeNoLeader, CodeBusy, CodeTermStale when the change was planned
+// for another membership, CodeQuorumAtRisk when the change would lose the quorum or promote a node that is too far
+// behind, CodeBadRequest naming the field (status 404 for an unknown member), CodeOutcomeUnknown.
+//
+// An addition makes a non-voter. With Promote the leader makes it a voter once it is caught up and stable. Adding the
+// same node twice changes nothing.
+//
+// A patch with Readmit clears the recorded data directory of the member. A voter becomes a non-voter first and is
+// promoted again when it has caught up: the votes and entries that it has lost must no longer count.
+//
+// A removal is permanent: the node's data directory is refused from then on. A leader that is to remove itself
+// transfers leadership first and returns CodeNoLeader: repeat the request on the new leader.
 func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) error {
 	inst, release, err := n.acquireChangeLock(ctx)
 	if err != nil {
@@ -60,13 +63,6 @@ func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) er
 		return n.patchMember(ctx, inst, change.ID, *change.Patch)
 	}
 	return n.removeMember(ctx, inst, change.ID)
-}
-
-// AddMember adds a node to the cluster as a non-voter. With Promote the leader makes it a voter once it is caught up
-// and stable. Adding the same node twice changes nothing. Errors: CodeNoLeader, CodeBusy, CodeBadRequest naming the
-// field, CodeOutcomeUnknown.
-func (n *Node) AddMember(ctx context.Context, add cluster.MemberAdd) error {
-	return n.ChangeMember(ctx, cluster.MemberChange{ID: add.ID, Add: &add})
 }
 
 func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add cluster.MemberAdd) error {
@@ -91,20 +87,16 @@ func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add clust
 	if err := n.proposeInternal(ctx, state.Command{Kind: state.KindMember, Member: &m}); err != nil {
 		return err
 	}
-	if err := n.addNonvoter(ctx, inst, m); err != nil {
-		if add.Promote { // the leader completes it by itself, so something has happened
-			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recorded and not a member yet: %w", add.ID,
-				err)
-		}
-		return err
+	err := n.addNonvoter(ctx, inst, m)
+	if err != nil && add.Promote { // the leader completes it by itself, so something has happened
+		return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recorded and not a member yet: %w", add.ID, err)
 	}
-	return nil
+	return err
 }
 
-// addNonvoter adds a node with a record to the configuration.
 func (n *Node) addNonvoter(ctx context.Context, inst *raftnode.Instance, m cluster.Member) error {
 	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-		return inst.AddNonvoter(m.ID, m.RaftAddress, prev, n.enqueueWait())
+		return inst.AddNonvoter(raft.ServerID(m.ID), raft.ServerAddress(m.RaftAddress), prev, n.enqueueWait())
 	})
 }
 
@@ -128,8 +120,7 @@ func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
 	n.log.Info("addition of a recorded node completed", "node", id)
 }
 
-// addIncomplete reports whether a record is that of a node whose addition did not finish. A removal leaves no record
-// that is joining.
+// addIncomplete reports whether a node's addition did not finish. A removal leaves no record that is joining.
 func addIncomplete(rec cluster.Member, servers []cluster.Server) bool {
 	if rec.ID == "" || rec.Removed || rec.Lifecycle != cluster.Joining {
 		return false
@@ -164,13 +155,6 @@ func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Membe
 	return nil
 }
 
-// RemoveMember removes a node permanently: its data directory is refused from then on. Errors are those of PatchMember.
-// A leader that is to remove itself transfers leadership first and returns CodeNoLeader: repeat the request on the new
-// leader.
-func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
-	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
-}
-
 func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID) error {
 	rec, known := n.View().Member(id)
 	if !known || rec.Removed {
@@ -187,43 +171,42 @@ func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id clu
 		// if the removal stops here, this record must not look like an incomplete addition
 		if rec.Lifecycle == cluster.Joining {
 			active := cluster.Active
-			if err := n.proposeInternal(ctx, state.Command{
-				Kind:        state.KindMemberPatch,
-				MemberPatch: &state.MemberPatch{ID: id, Lifecycle: &active},
-			}); err != nil {
+			joined := patchCommand(&state.MemberPatch{ID: id, Lifecycle: &active})
+			if err := n.proposeInternal(ctx, joined); err != nil {
 				return err
 			}
 		}
 		err := n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-			return inst.RemoveServer(id, prev, n.enqueueWait())
+			return inst.RemoveServer(raft.ServerID(id), prev, n.enqueueWait())
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return n.proposeInternal(ctx, state.Command{
-		Kind:         state.KindMemberRemove,
-		MemberRemove: &state.MemberRemove{ID: id},
-	})
+	removal := &state.MemberRemove{ID: id}
+	return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberRemove, MemberRemove: removal})
 }
 
-// promoteJoined makes a voter of a non-voter that has joined.
+func patchCommand(p *state.MemberPatch) state.Command {
+	return state.Command{Kind: state.KindMemberPatch, MemberPatch: p}
+}
+
 func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 	voter := cluster.Voter
+	change := cluster.MemberChange{ID: id, Patch: &cluster.MemberPatch{Suffrage: &voter}}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := n.PatchMember(ctx, id, cluster.MemberPatch{Suffrage: &voter}); err != nil {
+	if err := n.ChangeMember(ctx, change); err != nil {
 		n.log.Warn("joined member not promoted yet", "node", id, "error", err)
 		return
 	}
 	n.log.Info("member promoted to voter", "node", id)
 }
 
-// removeDead removes a voter that has been silent for too long.
 func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := n.RemoveMember(ctx, id); err != nil {
+	if err := n.ChangeMember(ctx, cluster.MemberChange{ID: id}); err != nil {
 		n.log.Warn("dead voter not removed yet", "node", id, "silent", silent, "error", err)
 		return
 	}
@@ -295,15 +278,3 @@ func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance,
 // enqueueWait returns how long the library's main loop may be busy before a change is given up without effect. It
 // accepts no change while another is uncommitted.
 func (n *Node) enqueueWait() time.Duration { return 4 * n.cfg.TimeoutMax }
-
-// proposeInternal proposes one of this package's own commands.
-func (n *Node) proposeInternal(ctx context.Context, cmd state.Command) error {
-	result, err := n.proposeOwn(ctx, cmd)
-	if err != nil {
-		return err
-	}
-	if result.Err != nil {
-		return result.Err
-	}
-	return nil
-}

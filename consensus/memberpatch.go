@@ -11,16 +11,6 @@ import (
 	"northstar/state"
 )
 
-// PatchMember changes a member. Errors: CodeNoLeader, CodeBusy, CodeQuorumAtRisk when the change would lose the quorum
-// or promote a node that is too far behind, CodeBadRequest naming the field (status 404 for an unknown member),
-// CodeOutcomeUnknown.
-//
-// Readmit clears the recorded data directory of the member. A voter becomes a non-voter first and is promoted again
-// when it has caught up: the votes and entries that it has lost must no longer count.
-func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster.MemberPatch) error {
-	return n.ChangeMember(ctx, cluster.MemberChange{ID: id, Patch: &patch})
-}
-
 func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID,
 	patch cluster.MemberPatch,
 ) error {
@@ -95,12 +85,10 @@ type patchStep struct {
 	record *state.MemberPatch // for writeRecord
 }
 
-// planPatch orders the steps so that stopping after any of them leaves a state that is safe, and that the same patch
-// completes.
+// planPatch orders the steps: stopping after any of them leaves a safe state, which the same patch completes.
 func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch) []patchStep {
 	r := &state.MemberPatch{
-		ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone,
-		HTTPAddress: p.HTTPAddress,
+		ID: rec.ID, Priority: p.Priority, Eligible: p.Eligible, Zone: p.Zone, HTTPAddress: p.HTTPAddress,
 	}
 	var steps []patchStep
 	lifecycle := func(l cluster.Lifecycle) { r.Lifecycle = &l }
@@ -142,16 +130,16 @@ func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cl
 ) error {
 	switch step.action {
 	case writeRecord:
-		return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberPatch, MemberPatch: step.record})
+		return n.proposeInternal(ctx, patchCommand(step.record))
 	case demote:
-		if err := n.checkQuorum(withNonVoter(inst.Servers(), server.ID)); err != nil {
+		if err := n.checkQuorum(withSuffrage(inst.Servers(), server.ID, cluster.NonVoter)); err != nil {
 			return err
 		}
 		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
 			return err
 		}
 		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-			return inst.DemoteVoter(server.ID, prev, n.enqueueWait())
+			return inst.DemoteVoter(raft.ServerID(server.ID), prev, n.enqueueWait())
 		})
 	case promote:
 		term, err := n.awaitReady(ctx, inst)
@@ -161,11 +149,11 @@ func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cl
 		if err := checkLag(server.ID, n.lags(inst, term)[server.ID]); err != nil {
 			return err
 		}
-		if err := n.checkQuorum(withVoter(inst.Servers(), server.ID)); err != nil {
+		if err := n.checkQuorum(withSuffrage(inst.Servers(), server.ID, cluster.Voter)); err != nil {
 			return err
 		}
 		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-			return inst.AddVoter(server.ID, server.Address, prev, n.enqueueWait())
+			return inst.AddVoter(raft.ServerID(server.ID), raft.ServerAddress(server.Address), prev, n.enqueueWait())
 		})
 	case moveAddress:
 		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
@@ -180,8 +168,8 @@ func (n *Node) moveAddress(ctx context.Context, inst *raftnode.Instance, id clus
 	server, _ := cluster.FindServer(inst.Servers(), id) // an earlier step may have demoted it
 	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
 		if server.Suffrage == cluster.Voter {
-			return inst.AddVoter(id, address, prev, n.enqueueWait())
+			return inst.AddVoter(raft.ServerID(id), raft.ServerAddress(address), prev, n.enqueueWait())
 		}
-		return inst.AddNonvoter(id, address, prev, n.enqueueWait())
+		return inst.AddNonvoter(raft.ServerID(id), raft.ServerAddress(address), prev, n.enqueueWait())
 	})
 }

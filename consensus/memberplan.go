@@ -129,14 +129,14 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 	for _, step := range steps {
 		switch step.action {
 		case demote:
-			next = withNonVoter(next, rec.ID)
+			next = withSuffrage(next, rec.ID, cluster.NonVoter)
 			p.Summary, p.MovesLeader = fmt.Sprintf("node %s becomes a non-voter", rec.ID), rec.ID == in.self
 		case promote:
 			if p.Refusal = checkLag(rec.ID, in.lag[rec.ID]); p.Refusal != nil {
 				p.Risk = cluster.RiskHigh
 				return in.servers
 			}
-			next = withVoter(next, rec.ID)
+			next = withSuffrage(next, rec.ID, cluster.Voter)
 			p.Summary = fmt.Sprintf("node %s becomes a voter", rec.ID)
 		case moveAddress:
 			p.Summary, p.MovesLeader = fmt.Sprintf("the address of node %s becomes %s", rec.ID, *patch.RaftAddress),

@@ -2,7 +2,9 @@ package consensus
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"northstar/cluster"
@@ -47,22 +49,18 @@ type memberPlan struct {
 	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact
 }
 
-// decideMemberChanges compares the members' hellos with their records, and finds the non-voter that is due for
-// promotion.
+// decideMemberChanges compares the members' hellos with their records, and finds the non-voter to promote.
 func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 	plan := memberPlan{stable: map[cluster.NodeID]time.Time{}}
 	for _, s := range in.servers {
 		rec, recorded := in.records[s.ID]
 		hello, met := in.hellos[s.ID]
-		if cmd := planRecord(s, rec, recorded, hello, met, in.first); cmd != nil {
-			plan.commands = append(plan.commands, *cmd)
+		if cmd, due := planRecord(s, rec, recorded, hello, met, in.first); due {
+			plan.commands = append(plan.commands, cmd)
 		} else if known := in.bootstrapIncarnations[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed &&
 			known != "" {
 			// It has not returned yet, and must not return with another data directory.
-			plan.commands = append(plan.commands, state.Command{
-				Kind:        state.KindMemberPatch,
-				MemberPatch: &state.MemberPatch{ID: s.ID, Incarnation: &known},
-			})
+			plan.commands = append(plan.commands, patchCommand(&state.MemberPatch{ID: s.ID, Incarnation: &known}))
 		}
 		if s.Suffrage == cluster.Voter || rec.Lifecycle != cluster.Joining || rec.Removed {
 			continue
@@ -76,7 +74,7 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 		}
 		plan.stable[s.ID] = since
 		if now.Sub(since) >= promoteAfter && !in.changeInProgress && plan.promote == "" &&
-			quorumAtRisk(withVoter(in.servers, s.ID), in.contact) == "" {
+			quorumAtRisk(withSuffrage(in.servers, s.ID, cluster.Voter), in.contact) == "" {
 			plan.promote = s.ID
 		}
 	}
@@ -92,8 +90,7 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 const (
 	// minVoters is the smallest number of voters after an automatic removal.
 	minVoters = 3
-	// maxPlanGap is the longest time between two plans. A leader that was suspended for longer starts to count every
-	// voter's silence again.
+	// maxPlanGap: a leader without a plan for longer, as when suspended, counts every voter's silence from now on.
 	maxPlanGap = 2 * time.Second
 )
 
@@ -122,43 +119,38 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 	return silent, remove
 }
 
-// planRecord returns the change that a member's record needs; nil: none.
+// planRecord returns the change that a member's record needs, if any.
 func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool,
 	first []FirstMember,
-) *state.Command {
+) (cmd state.Command, due bool) {
 	if !recorded {
 		m := newMemberRecord(s, hello, met, first)
-		return &state.Command{Kind: state.KindMember, Member: &m}
+		return state.Command{Kind: state.KindMember, Member: &m}, true
 	}
 	p := &state.MemberPatch{ID: s.ID}
-	changed := setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
+	setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
 	if s.Suffrage == cluster.Voter && rec.Lifecycle == cluster.Joining {
-		changed = setIfNew(&p.Lifecycle, rec.Lifecycle, cluster.Active) || changed
+		setIfNew(&p.Lifecycle, rec.Lifecycle, cluster.Active)
 	}
 	if met && (rec.Incarnation == "" || rec.Incarnation == hello.Incarnation) {
-		changed = setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation) || changed
+		setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation)
 		if rec.Version == "" {
 			// First hello ever: the values of its configuration are first values.
-			changed = setIfNew(&p.Priority, rec.Priority, hello.Priority) || changed
-			changed = setIfNew(&p.Eligible, rec.Eligible, hello.Eligible) || changed
-			changed = setIfNew(&p.Zone, rec.Zone, hello.Zone) || changed
+			setIfNew(&p.Priority, rec.Priority, hello.Priority)
+			setIfNew(&p.Eligible, rec.Eligible, hello.Eligible)
+			setIfNew(&p.Zone, rec.Zone, hello.Zone)
 		}
-		changed = setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress) || changed
-		changed = setIfNew(&p.Version, rec.Version, hello.Version) || changed
-		changed = setIfNew(&p.SupportedVersion, rec.Reads, hello.CommandVersion) || changed
+		setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress)
+		setIfNew(&p.Version, rec.Version, hello.Version)
+		setIfNew(&p.SupportedVersion, rec.Reads, hello.CommandVersion)
 	}
-	if !changed {
-		return nil
-	}
-	return &state.Command{Kind: state.KindMemberPatch, MemberPatch: p}
+	return patchCommand(p), *p != state.MemberPatch{ID: s.ID}
 }
 
-func setIfNew[T comparable](field **T, have, want T) bool {
-	if have == want {
-		return false
+func setIfNew[T comparable](field **T, have, want T) {
+	if have != want {
+		*field = &want
 	}
-	*field = &want
-	return true
 }
 
 // quorumAtRisk returns why the voters among servers could not form a quorum with those in contact; "" when they can.
@@ -180,31 +172,22 @@ func quorumAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool) str
 	if reachable >= need && voters > 0 {
 		return ""
 	}
-	return describeRisk(voters, need, reachable, silent)
+	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need,
+		reachable, silent)
 }
 
-func withVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
-	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.Voter; return true })
-}
-
-func withNonVoter(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
-	return changeServers(servers, id, func(s *cluster.Server) bool { s.Suffrage = cluster.NonVoter; return true })
+func withSuffrage(servers []cluster.Server, id cluster.NodeID, to cluster.Suffrage) []cluster.Server {
+	next := slices.Clone(servers)
+	for i := range next {
+		if next[i].ID == id {
+			next[i].Suffrage = to
+		}
+	}
+	return next
 }
 
 func without(servers []cluster.Server, id cluster.NodeID) []cluster.Server {
-	return changeServers(servers, id, func(*cluster.Server) bool { return false })
-}
-
-// changeServers returns a copy in which the server with that ID is changed, or left out when keep reports false.
-func changeServers(servers []cluster.Server, id cluster.NodeID, keep func(*cluster.Server) bool) []cluster.Server {
-	next := make([]cluster.Server, 0, len(servers))
-	for _, s := range servers {
-		if s.ID == id && !keep(&s) {
-			continue
-		}
-		next = append(next, s)
-	}
-	return next
+	return slices.DeleteFunc(slices.Clone(servers), func(s cluster.Server) bool { return s.ID == id })
 }
 
 // reconcileMembers is the leader task that keeps the member records true, promotes joined nodes and removes dead ones.
@@ -214,14 +197,14 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, te
 	var last memberPlan
 	var looked time.Time
 	for {
-		now := n.now()
+		now := time.Now()
 		in := n.gatherMembers(inst, term, last.stable)
 		in.deadAfter, in.unresponsive, in.evaluatedAt = n.cfg.DeadAfter, last.unresponsive, looked
 		plan := decideMemberChanges(now, in)
 		last, looked = plan, now
 		for _, cmd := range plan.commands {
-			if result, err := n.proposeOwn(ctx, cmd); err != nil || result.Err != nil {
-				n.log.Debug("member record not written", "error", err, "refused", result.Err)
+			if err := n.proposeInternal(ctx, cmd); err != nil {
+				n.log.Debug("member record not written", "error", err)
 				break
 			}
 		}
@@ -247,25 +230,17 @@ func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cl
 	in := memberInputs{
 		servers: inst.Servers(), hellos: n.peers.hellos(n.Identity().Generation),
 		bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
-		records: map[cluster.NodeID]cluster.Member{}, contact: map[cluster.NodeID]bool{}, lag: n.lags(inst, term),
-		changeInProgress: len(n.changeSem) > 0,
+		records: map[cluster.NodeID]cluster.Member{}, lag: n.lags(inst, term), changeInProgress: len(n.changeSem) > 0,
 	}
+	in.contact = n.contacts(in.servers)
 	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	for _, m := range n.View().Members() {
 		in.records[m.ID] = m
 	}
-	for _, s := range in.servers {
-		if s.ID == n.cfg.Self.NodeID {
-			in.contact[s.ID] = true
-			continue
-		}
-		in.contact[s.ID] = n.inContact(s.ID)
-	}
 	return in
 }
 
-// lagUnknown is the lag of a node that has acknowledged no entry in this term with its recorded data directory: it may
-// hold no entry at all.
+// lagUnknown is the lag of a node that has acknowledged no entry in this term with its recorded data directory.
 const lagUnknown = math.MaxUint64
 
 // lags returns how many entries each server is behind this leader, by its acknowledgements in this term.
@@ -288,8 +263,7 @@ func (n *Node) lags(inst *raftnode.Instance, term uint64) map[cluster.NodeID]uin
 	return lags
 }
 
-// checkLag rejects the promotion of a node that is too far behind: a majority that needs it could commit nothing until
-// it has caught up.
+// checkLag rejects promoting a node that is far behind: a majority with it could commit nothing until it is not.
 func checkLag(id cluster.NodeID, lag uint64) *cluster.Error {
 	switch {
 	case lag <= promoteLag:

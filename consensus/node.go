@@ -21,7 +21,6 @@ type Node struct {
 	cfg    Config
 	deps   Deps
 	log    hclog.Logger
-	now    func() time.Time
 	digest string // of cluster-name and initial-cluster
 
 	store      *storage.Guarded
@@ -39,6 +38,7 @@ type Node struct {
 	caughtUp         atomic.Bool
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
+	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
 	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
 	stateKick        chan struct{} // capacity 1: the state has changed
 	fatal            chan error    // capacity 1: why Run ends
@@ -47,9 +47,10 @@ type Node struct {
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
 
+	tasks []func(ctx context.Context, term uint64) // set before Run
+
 	jobs        sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
-	tasks       []task         // set before Run
-	startCommit uint64         // first commit index that a leader sent; only watchLeadership uses it
+	startCommit uint64         // first commit index that a leader sent; of the loops, only watchLeadership uses it
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
 	elections        electionTracker
@@ -60,11 +61,6 @@ type Node struct {
 	cancelLeadership context.CancelCauseFunc // of the leadership of leadershipTerm; nil: none
 }
 
-type task struct {
-	name string
-	run  func(ctx context.Context, term uint64)
-}
-
 // New checks configuration and data directory, and creates the data directory's identity if it has none. It starts
 // nothing. The storage belongs to the Node from then on, also when New fails.
 func New(cfg Config, deps Deps) (*Node, error) {
@@ -72,10 +68,10 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"), now: time.Now,
+		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"),
 		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
 		state:  state.New(cfg.stateOptions()),
-		queue:  newQueue(), readRounds: newRounds(), peers: newPeerBook(),
+		queue:  newQueue(), readRounds: &rounds{wake: make(chan struct{}, 1)}, peers: newPeerBook(),
 		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
 		running:   make(chan struct{}),
@@ -86,13 +82,13 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
 	})
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
-		State: n.state, Halt: n.fail, MembersChanged: func() { notify(n.stateKick) },
+		State: n.state, Halt: n.fail, MembersChanged: func() { raftnode.Notify(n.stateKick) },
 		IncarnationCleared: n.peers.forget,
 		BatchApplied:       deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
 	})
 	if cfg.Lease {
 		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
-		n.lease = newLease(length, deps.LeaseClock, n.now)
+		n.lease = newLease(length, deps.LeaseClock, time.Now)
 	}
 	ident, err := openIdentity(n.store, cfg.Self.NodeID, deps.Entropy)
 	if err != nil {
@@ -115,8 +111,8 @@ func (n *Node) Close() error { return n.store.Close() }
 // AddLeaderTask registers a task that runs while this node leads. It starts when the leader-start is applied, and ends
 // with ctx, whose cause is ErrLeadershipLost or that of Run's end. The next leadership begins when every task has
 // returned. Call it before Run.
-func (n *Node) AddLeaderTask(name string, run func(ctx context.Context, term uint64)) {
-	n.tasks = append(n.tasks, task{name, run})
+func (n *Node) AddLeaderTask(run func(ctx context.Context, term uint64)) {
+	n.tasks = append(n.tasks, run)
 }
 
 // fail ends Run with err. It does not wait; the first error counts.
@@ -127,8 +123,7 @@ func (n *Node) fail(err error) {
 	}
 }
 
-// failDisk ends Run because of the storage. This node stops leading immediately: the library may not know of a write
-// that has failed.
+// failDisk ends Run. This node stops leading immediately: the library may not know of a write that has failed.
 func (n *Node) failDisk(err error) {
 	if inst := n.inst.Load(); inst != nil {
 		inst.StepDownNow()
@@ -149,7 +144,7 @@ func (n *Node) requestRestart(why string) {
 func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	n.mu.Lock()
-	n.elections.leaderlessSince = n.now()
+	n.elections.leaderlessSince = time.Now()
 	n.mu.Unlock()
 	var keepers sync.WaitGroup
 	keepers.Go(func() { _ = n.store.Run(ctx) }) // fail gets its error, too
@@ -178,8 +173,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(err, n.store.Close())
 }
 
-// serve runs one Raft node until ctx ends or it has to be replaced. The error is that it could not be started or
-// stopped.
+// serve runs one Raft node until ctx ends or it has to be replaced. It fails if that does not start or stop.
 func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	var inst *raftnode.Instance
 	err := n.runUnlessStorageFails(func() (err error) {
@@ -220,8 +214,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 }
 
 // runUnlessStorageFails runs a step that uses the storage before Raft's own goroutines do. The storage blocks a failed
-// call until it is closed, because the library would panic. Here it is closed immediately, which ends the call with its
-// goroutine.
+// call until it is closed, because the library would panic. Here that happens immediately, and ends the call.
 func (n *Node) runUnlessStorageFails(what func() error) error {
 	ended := make(chan struct{})
 	err := error(nil)
@@ -274,10 +267,7 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
-	n.updateSoftState(softStateSample{SoftState: raftnode.SoftState{
-		Role: cluster.Follower,
-		Term: n.currentSoftState().Term,
-	}})
+	n.updateSoftState(raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term}, time.Time{})
 	return errors.Join(errs...)
 }
 
@@ -294,8 +284,7 @@ func (n *Node) awaitInFlight() {
 // restoreWait bounds how long stopping waits for a restore.
 const restoreWait = 30 * time.Second
 
-// awaitRestore waits for a restore in progress: the library panics when it is shut down while its state machine
-// installs the new state.
+// awaitRestore waits for a restore: the library panics when it is shut down while its state machine installs one.
 func (n *Node) awaitRestore() {
 	if n.replacing.Load() == 0 {
 		return
@@ -327,8 +316,7 @@ func waitFor(wait func(), d time.Duration) bool {
 	}
 }
 
-// persistIdentityLoop makes durable what the applied state holds about this cluster: its ID, and the roster that
-// admission needs after a restart.
+// persistIdentityLoop makes the applied cluster ID durable, and the roster that admission needs after a restart.
 func (n *Node) persistIdentityLoop(ctx context.Context) {
 	for {
 		select {

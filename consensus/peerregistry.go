@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 )
 
 // peerRegistry holds the results of hellos. The transport writes it, and never waits.
@@ -72,9 +73,8 @@ type acceptance struct {
 	led      time.Time // last contact with a leader; now on the leader itself
 }
 
-// deadReason returns why this node is dead: a peer refused it recently, and no peer has admitted it and no leader was
-// heard in that time. It returns "" for a node that is not dead. An admission by a peer of an old generation is no
-// evidence against a refusal by another generation.
+// deadReason returns why this node is dead, "" if it is not: a peer refused it recently, and none admitted it and no
+// leader was heard in that time. A peer of an old generation is no evidence against another generation's refusal.
 func deadReason(now time.Time, refusing map[cluster.NodeID]refusal, good acceptance) string {
 	var newest refusal
 	for _, r := range refusing {
@@ -90,8 +90,7 @@ func deadReason(now time.Time, refusing map[cluster.NodeID]refusal, good accepta
 	return newest.reason
 }
 
-// isOtherGeneration reports whether the peer that refused is of another generation of this cluster: newer, or recovered
-// independently.
+// isOtherGeneration reports whether the peer is of another generation, newer or recovered independently.
 func (r refusal) isOtherGeneration() bool {
 	return r.why == cluster.RefusedGeneration || r.why == cluster.RefusedRecovery
 }
@@ -110,7 +109,7 @@ func (b *peerRegistry) generationSuperseded(now time.Time) bool {
 }
 
 func (n *Node) deadReason() string {
-	now := n.now()
+	now := time.Now()
 	var good acceptance
 	if inst := n.inst.Load(); inst != nil {
 		good.led = inst.LastContact()
@@ -145,10 +144,10 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 		b.lastHellos[p.NodeID] = p
 		delete(b.refusedPeers, p.NodeID)
 	} else {
-		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, n.now()}
+		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, time.Now()}
 	}
 	b.mu.Unlock()
-	notify(b.kick)
+	raftnode.Notify(b.kick)
 }
 
 // OnAdmitted records that a peer admitted this node. It does not block. The admission of a removed peer does not count:
@@ -163,11 +162,10 @@ func (n *Node) OnAdmitted(by cluster.NodeID) {
 		return
 	}
 	delete(b.refusedBy, by)
-	b.admittedBy[by] = n.now()
+	b.admittedBy[by] = time.Now()
 }
 
-// OnRefused records that a peer refuses this node. It does not block. A peer of an older generation refuses itself:
-// that is not a refusal of this node.
+// OnRefused records that a peer refuses this node. It does not block. A peer of an older generation refuses itself.
 func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) {
 	if why == cluster.RefusedSelfOld {
 		return
@@ -178,7 +176,7 @@ func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) 
 	for _, r := range b.refusedBy {
 		news = news && r.why != why // log it once, for any peer
 	}
-	b.refusedBy[by] = refusal{why, reason, n.now()}
+	b.refusedBy[by] = refusal{why, reason, time.Now()}
 	delete(b.admittedBy, by)
 	b.mu.Unlock()
 	if news {
@@ -191,4 +189,23 @@ func (b *peerRegistry) forgetRefusals() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.refusedBy)
+}
+
+// ReadOnly reports whether the disk has too little space left for new entries.
+func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
+
+// Stalled reports whether the disk is stalled: this node must send no appends then, so that the others elect.
+func (n *Node) Stalled() bool { return n.store.Stalled() }
+
+// MayStartElection reports whether this node may start an election. It may not with a stalled or full disk, while peers
+// only refuse it, before it has probed them, or before its log reaches its own admission entry.
+func (n *Node) MayStartElection() bool {
+	inst := n.inst.Load()
+	barred := inst != nil && inst.ElectionBlocked()
+	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
+}
+
+// mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.
+func (n *Node) mayTakePartInElections() bool {
+	return n.peersProbed.Load() && !n.peers.generationSuperseded(time.Now())
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -18,7 +17,7 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	var out bytes.Buffer
 	n := &Node{
 		peers: newPeerBook(), state: state.New(state.Options{}), ident: &identity{},
-		log: hclog.New(&hclog.LoggerOptions{Output: &out}), now: time.Now,
+		log: hclog.New(&hclog.LoggerOptions{Output: &out}),
 	}
 	n.ident.cur.Store(&identityFile{})
 	lines := func() int { return strings.Count(out.String(), "\n") }
@@ -48,7 +47,7 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 func TestHelloAcrossARecovery(t *testing.T) {
 	t.Parallel()
 	b := newPeerBook()
-	n := &Node{peers: b, log: hclog.NewNullLogger(), now: time.Now}
+	n := &Node{peers: b, log: hclog.NewNullLogger()}
 	hello := func(id cluster.NodeID, clusterID string, g uint64) {
 		n.OnHello(cluster.Peer{Identity: cluster.Identity{
 			NodeID: id, ClusterID: clusterID,

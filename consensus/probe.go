@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"northstar/cluster"
 	"northstar/consensus/raftnode"
 )
 
@@ -14,9 +15,8 @@ const probeInterval = time.Second
 // probePeersLoop probes the other nodes while no leader is known. A node that starts no elections, because it is a
 // non-voter or was removed, would otherwise hear from no peer, and not learn that it is refused.
 //
-// The first probe comes when Raft runs, with or without a leader, and this node takes part in no election before it.
-// Members of an old generation that start together are a quorum of their own: they must first learn that there is a
-// newer one.
+// The first probe comes when Raft runs, and this node takes part in no election before it. Members of an old generation
+// that start together are a quorum of their own: they must first learn that there is a newer one.
 func (n *Node) probePeersLoop(ctx context.Context) {
 	if n.ident.get().ClusterID != "" {
 		select {
@@ -43,34 +43,59 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 	}
 }
 
-// probePeers sends a hello to every other node. The responses come through OnHello, OnAdmitted and OnRefused. It takes
-// probeTimeout at most.
+// probePeers sends hellos to all others, for probeTimeout at most. OnHello, OnAdmitted and OnRefused get the responses.
 func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
+	servers := inst.Servers()
+	if len(servers) == 0 {
+		servers = firstServers(n.cfg.InitialCluster)
+	}
 	var asking sync.WaitGroup
-	for _, addr := range n.addressesToAsk(inst) {
-		asking.Go(func() { _, _, _ = n.deps.Probe(ctx, addr) })
+	for _, s := range servers {
+		if s.ID != n.cfg.Self.NodeID {
+			asking.Go(func() { _, _, _ = n.deps.Probe(ctx, s.Address) })
+		}
 	}
 	asking.Wait()
 }
 
-// addressesToAsk returns the other servers of the configuration; while there is none, those of initial-cluster.
-func (n *Node) addressesToAsk(inst *raftnode.Instance) []string {
-	var all []string
-	servers := inst.Servers()
-	for _, s := range servers {
-		if s.ID != n.cfg.Self.NodeID {
-			all = append(all, s.Address)
+// appliedPollInterval is how often a node that has not caught up is polled.
+const appliedPollInterval = 10 * time.Millisecond
+
+// AwaitAppliedEverywhere returns when every other node that responds has applied what this node has applied: a follower
+// learns the commit index up to twice commitTimeout later, and a setting that was confirmed to an operator must be
+// known to the nodes that survive the leader. It waits for twice timeout-max at most, and not for nodes that do not
+// respond. One that acknowledges appends and answers no poll yet is waited for: it may lead next.
+func (n *Node) AwaitAppliedEverywhere(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
+	defer cancel()
+	index := n.fsm.Applied()
+	var asking sync.WaitGroup
+	for _, id := range n.otherServers() {
+		asking.Go(func() { n.awaitApplied(ctx, id, index) })
+	}
+	asking.Wait()
+}
+
+// awaitApplied waits until a node reports that it has applied index, or answers neither polls nor appends.
+func (n *Node) awaitApplied(ctx context.Context, id cluster.NodeID, index uint64) {
+	every(ctx, appliedPollInterval, func() bool {
+		seen, answered := n.deps.Poll(ctx, []cluster.NodeID{id})[id]
+		return answered && seen.Claim.AppliedIndex >= index || !answered && !n.inContact(id)
+	})
+}
+
+// every calls f now, and then every d until it returns true. It returns false when ctx ends first.
+func every(ctx context.Context, d time.Duration, f func() (done bool)) bool {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
 		}
 	}
-	if len(servers) > 0 {
-		return all
-	}
-	for _, m := range n.cfg.InitialCluster {
-		if m.ID != n.cfg.Self.NodeID {
-			all = append(all, m.RaftAddress)
-		}
-	}
-	return all
+	return true
 }

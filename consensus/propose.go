@@ -28,22 +28,19 @@ import (
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
 	result, err := n.propose(ctx, &proposal{cmd: cmd})
 	n.countProposal(result, err)
-	if err != nil {
-		return state.Result{}, err
-	}
-	return result, nil
+	return result, err
 }
 
-// proposeOwn is Propose for this package's own commands, which pass the gate.
-func (n *Node) proposeOwn(ctx context.Context, cmd state.Command) (state.Result, error) {
+// proposeInternal proposes one of this package's own commands, which pass the gate. The state's refusal is an error.
+func (n *Node) proposeInternal(ctx context.Context, cmd state.Command) error {
 	result, err := n.propose(ctx, &proposal{cmd: cmd, own: true})
-	if err != nil { // an interface must not hold a nil *cluster.Error
-		return state.Result{}, err
+	if err == nil && result.Err != nil {
+		return result.Err
 	}
-	return result, nil
+	return err
 }
 
-func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster.Error) {
+func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	if err := n.admitProposal(&p.cmd, p.own); err != nil {
 		return state.Result{}, err
 	}
@@ -51,12 +48,9 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster
 	if err := n.queue.add(p); err != nil {
 		return state.Result{}, err
 	}
-	if !n.leads() && !p.own {
-		// Leadership was lost between the check and the queue. The rejection of the queue may have come before this
-		// proposal.
-		if p.withdraw() {
-			return state.Result{}, n.notLeading()
-		}
+	// Leadership may be lost between the check and the queue, whose rejection may have come before this proposal.
+	if !n.leads() && !p.own && p.withdraw() {
+		return state.Result{}, n.notLeading()
 	}
 	select {
 	case o := <-p.done:
@@ -75,8 +69,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, *cluster
 	return state.Result{}, unknownOutcome(ctx.Err())
 }
 
-// admitProposal rejects what need not be queued. This package's own commands pass a full disk: they are few and small,
-// and the reserve is for them.
+// admitProposal rejects what need not be queued. This package's few commands pass a full disk, which has a reserve.
 func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if !n.leads() {
 		return n.notLeading()
@@ -139,8 +132,7 @@ func (n *Node) mayWrite(own bool) *cluster.Error {
 	return nil
 }
 
-// filterWritable finishes the proposals that are no longer allowed or that some member cannot read, and returns the
-// rest.
+// filterWritable returns the proposals that are allowed and that all members can read, and finishes the others.
 func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
@@ -160,7 +152,7 @@ func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	return rest
 }
 
-func (n *Node) countProposal(r state.Result, err *cluster.Error) {
+func (n *Node) countProposal(r state.Result, err error) {
 	if n.deps.Hooks.Proposal == nil {
 		return
 	}
@@ -171,11 +163,11 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 	case err == nil && r.Err != nil:
 		outcome = "refused"
 	case err == nil:
-	case err.Code == cluster.CodeOutcomeUnknown:
+	case cluster.IsCode(err, cluster.CodeOutcomeUnknown):
 		outcome = "unknown"
-	case err.Code == cluster.CodeBusy:
+	case cluster.IsCode(err, cluster.CodeBusy):
 		outcome = "busy"
-	case err.Code == cluster.CodeReadOnly:
+	case cluster.IsCode(err, cluster.CodeReadOnly):
 		outcome = "read_only"
 	default:
 		outcome = "not_proposed"
@@ -184,8 +176,7 @@ func (n *Node) countProposal(r state.Result, err *cluster.Error) {
 }
 
 // proposeLoop proposes one batch after another until ctx ends. Commands that arrive while a batch is in flight form the
-// next one, and a lone command is proposed immediately. A second batch in flight would sometimes save a wait for the
-// disk, and makes all batches smaller: measured, it costs a tenth of the throughput.
+// next one. A second batch in flight makes all batches smaller: measured, it costs a tenth of the throughput.
 func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 	for ctx.Err() == nil {
 		if batch := n.queue.nextBatch(); batch != nil {
@@ -245,8 +236,7 @@ func (n *Node) awaitHeldWrites(start *proposal, there int) (riders []*proposal) 
 }
 
 // proposeLeaderStart is proposeBatch for a leader-start in flight. Writes that arrive meanwhile are appended directly
-// behind it, in an entry of their own. They pass the gate before it opens. None is acknowledged before the leader-start
-// is applied, because entries are applied in order.
+// behind it, before the gate opens. Entries are applied in order, so none is acknowledged before the leader-start.
 func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batch []*proposal, f raft.ApplyFuture) {
 	landed := make(chan struct{})
 	go func() {
@@ -277,9 +267,8 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 	}
 }
 
-// completeBatch waits for a batch in flight and answers its proposals. If the batch holds a leader-start that is
-// rejected, the writes with it or behind it get an unknown outcome: they belong to no leadership. It returns that
-// error.
+// completeBatch waits for a batch in flight and answers its proposals. It returns the error if the batch holds a
+// leader-start that is rejected: the writes with it or behind it then belong to no leadership, and are unknown.
 func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.ApplyFuture,
 	start *proposal,
 ) (refused *cluster.Error) {
@@ -311,11 +300,10 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 	return refused
 }
 
-// submit makes a log entry of a batch and gives it to Raft. A batch that cannot be encoded is finished, and has no
-// future.
+// submit makes Raft's log entry of a batch. A batch that cannot be encoded is finished, and has no future.
 func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
-	now := n.now().UnixNano()
+	now := time.Now().UnixNano()
 	for i, p := range batch {
 		cmds[i] = p.cmd
 		cmds[i].Now = now

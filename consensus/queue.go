@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -46,7 +47,7 @@ func (p *proposal) mayPiggyback(start *proposal) bool {
 
 type outcome struct {
 	result state.Result
-	err    *cluster.Error
+	err    error
 }
 
 // finish answers the caller, unless it was answered before.
@@ -88,7 +89,7 @@ func (q *queue) add(p *proposal) *cluster.Error {
 		q.own = append(q.own, p)
 	} else {
 		if !q.room(p.size) {
-			q.dropWithdrawn()
+			q.dequeue(&q.users, nil, 0, nothing) // drops the withdrawn ones
 		}
 		if !q.room(p.size) {
 			return cluster.Errorf(cluster.CodeBusy, "%d writes of %d bytes in all are waiting already", len(q.users),
@@ -97,23 +98,12 @@ func (q *queue) add(p *proposal) *cluster.Error {
 		q.users = append(q.users, p)
 		q.bytes += p.size
 	}
-	notify(q.wake)
+	raftnode.Notify(q.wake)
 	return nil
 }
 
 func (q *queue) room(size int) bool {
 	return len(q.users) == 0 || len(q.users) < maxQueued && q.bytes+size <= maxQueuedBytes
-}
-
-// dropWithdrawn removes the proposals that their callers have withdrawn.
-func (q *queue) dropWithdrawn() {
-	q.users = slices.DeleteFunc(q.users, func(p *proposal) bool {
-		gone := p.stage.Load() == finished
-		if gone {
-			q.bytes -= p.size
-		}
-		return gone
-	})
 }
 
 // nextBatch returns the next batch, nil when there is nothing to propose. done must be called before the next call. A
@@ -135,8 +125,7 @@ func (q *queue) nextBatch() []*proposal {
 	return batch
 }
 
-// dequeuePiggybacked returns the writes that may be appended directly behind start, which is in flight; nil when there
-// are none. One call of done is for both.
+// dequeuePiggybacked returns the writes that may follow start, which is in flight. One call of done is for both.
 func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -148,7 +137,6 @@ func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
 	return batch
 }
 
-// waiting returns how many users' proposals are in the queue.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -156,6 +144,7 @@ func (q *queue) waiting() int {
 }
 
 func anything(*proposal) bool { return true }
+func nothing(*proposal) bool  { return false }
 
 // piggybackStart returns the leader-start of a batch that users' writes may be appended with, nil when there is none.
 func piggybackStart(batch []*proposal) *proposal {
@@ -192,7 +181,6 @@ func (q *queue) dequeue(list *[]*proposal, batch []*proposal, size int, may func
 	return batch, size
 }
 
-// done ends the batches in flight.
 func (q *queue) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -214,7 +202,7 @@ func (q *queue) setGate(open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open = open && !q.stopped
-	notify(q.wake)
+	raftnode.Notify(q.wake)
 }
 
 // freeze holds back everything, also this package's own proposals.
@@ -222,7 +210,7 @@ func (q *queue) freeze(frozen bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.frozen = frozen
-	notify(q.wake)
+	raftnode.Notify(q.wake)
 }
 
 // refuse closes the gate and rejects everything that was not submitted.

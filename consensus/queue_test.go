@@ -234,7 +234,7 @@ func TestQueueRefuse(t *testing.T) {
 	q.nextBatch()
 	waiting := mustAdd(t, q, newProposal(1, false))
 	q.refuse(notLeader("lost"))
-	if o := <-waiting.done; o.err == nil || o.err.Code != cluster.CodeNoLeader {
+	if o := <-waiting.done; !cluster.IsCode(o.err, cluster.CodeNoLeader) {
 		t.Errorf("waiting: %v", o.err)
 	}
 	select {
@@ -243,7 +243,7 @@ func TestQueueRefuse(t *testing.T) {
 	default:
 	}
 	q.abandon(errors.New("stalled"))
-	if o := <-flying.done; o.err == nil || o.err.Code != cluster.CodeOutcomeUnknown {
+	if o := <-flying.done; !cluster.IsCode(o.err, cluster.CodeOutcomeUnknown) {
 		t.Errorf("abandoned: %v", o.err)
 	}
 	flying.finish(outcome{}) // the late answer of Raft goes nowhere

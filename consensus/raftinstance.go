@@ -5,6 +5,7 @@ import (
 
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
+	"northstar/state"
 )
 
 // startRaft starts Raft on this node's storage. With rebuilt the state is that of the previous instance.
@@ -16,13 +17,24 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	if err := n.logRecovery(); err != nil {
 		return nil, err
 	}
-	cfg := n.cfg.raft()
-	cfg.Log, cfg.Stable, cfg.Snapshots = n.store.Log(), n.store.Stable(), snaps
-	cfg.Transport, cfg.FSM, cfg.KeepState = n.deps.Transport(), n.fsm, rebuilt
-	cfg.Logger, cfg.Now = n.log, n.now
-	cfg.ElectionBlocked = func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) }
-	cfg.OnStuckTransfer = func() { n.requestRestart("leadership transfer stuck in raft library") }
-	inst, err := raftnode.Start(cfg)
+	if rebuilt && n.abandonState.Swap(false) {
+		// The state is that of the abandoned restore. No reader gets the empty one, nor an older snapshot.
+		if err := n.fsm.Reset(state.New(n.cfg.stateOptions()).Snapshot()); err != nil {
+			return nil, fmt.Errorf("undo a restore: %w", err)
+		}
+		n.caughtUp.Store(false)
+		n.startCommit = 0
+		rebuilt = false
+	}
+	inst, err := raftnode.Start(raftnode.Config{
+		Self: n.cfg.Self.NodeID, TimeoutMin: n.cfg.TimeoutMin, TimeoutMax: n.cfg.TimeoutMax,
+		SnapshotThreshold: n.cfg.SnapshotThreshold, SnapshotInterval: n.cfg.SnapshotInterval,
+		TrailingLogs: n.cfg.TrailingLogs,
+		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
+		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
+		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
+		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
+	})
 	if err == nil && inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
@@ -30,10 +42,10 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	return inst, err
 }
 
-// checkEntry ends this node if the current term's leader has another history than this node's newest snapshot. A
-// committed snapshot would match the leader's log, so this one is an uncommitted restore. raft.Raft installs a restore
-// on each node before it commits. If the cluster continues without the restore, this node's state diverges and skips
-// committed entries.
+// checkEntry restarts raft without the newest snapshot if the current term's leader has another history. A committed
+// snapshot would match the leader's log, so this one is an uncommitted restore. raft.Raft installs a restore on each
+// node before it commits. If the cluster continues without the restore, this node's state diverges and skips committed
+// entries.
 func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	p, conflicts := inst.ConflictingSnapshot(index, term)
 	if !conflicts {
@@ -46,18 +58,21 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	})
 	if err != nil {
 		err = fmt.Errorf("record the abandoned restore: %w", err)
-	} else {
-		err = fmt.Errorf("the cluster has continued without the restored backup of this node (index %d of term %d): "+
-			"the next start removes it", p.Index, p.Term)
+		n.fail(err)
+		return err
 	}
-	n.fail(err)
+	err = fmt.Errorf("the cluster has continued without the restored backup of this node (index %d of term %d)",
+		p.Index, p.Term)
+	if n.inst.Load() == inst { // otherwise it is being replaced
+		n.abandonState.Store(true)
+		n.requestRestart(err.Error())
+	}
 	return err
 }
 
 // beforeOwnAdmission reports whether this data directory was admitted to a running cluster and its log, which ends with
-// the entry last, does not reach the admission entry yet. The log's configurations may then be of another data
-// directory that had this node's ID. With one in which that directory was the only voter, this node would elect itself.
-// A recovered data directory has a configuration of its own at the end of its log.
+// the entry last, does not reach the admission entry yet. Its configurations may be of another data directory that had
+// this node's ID, perhaps as the only voter: this node would elect itself. A recovered one has its own at the end.
 func (f *identityFile) beforeOwnAdmission(last uint64) bool {
 	return f.JoinOnly && f.Recovery == nil &&
 		(f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
@@ -73,10 +88,19 @@ func voterIDs(servers []cluster.Server) []cluster.NodeID {
 	return ids
 }
 
-// notify sends to a channel of capacity 1 unless it is full.
-func notify(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
+// RaftCallbacks is the running Raft node as the transport sees it. Its methods may be called from any goroutine. Only
+// CheckEntry and FlushBeforeReply may block, for a disk write.
+type RaftCallbacks struct {
+	*raftnode.Instance
+	n *Node
+}
+
+// Progress returns the last applied index, and a number that grows while a snapshot is restored.
+func (c RaftCallbacks) Progress() (applied, restored uint64) {
+	return c.AppliedIndex(), c.n.fsm.Progress() + c.n.store.Progress()
+}
+
+// CheckEntry returns why an entry of the current term's leader cannot belong to what this node has applied.
+func (c RaftCallbacks) CheckEntry(index, term uint64) error {
+	return c.n.checkEntry(c.Instance, index, term)
 }

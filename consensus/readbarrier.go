@@ -21,8 +21,6 @@ type round struct {
 	err  *cluster.Error
 }
 
-func newRounds() *rounds { return &rounds{wake: make(chan struct{}, 1)} }
-
 func (r *rounds) join() *round {
 	r.mu.Lock()
 	next := r.next
@@ -31,7 +29,7 @@ func (r *rounds) join() *round {
 		r.next = next
 	}
 	r.mu.Unlock()
-	notify(r.wake)
+	raftnode.Notify(r.wake)
 	return next
 }
 
@@ -76,7 +74,6 @@ func (n *Node) ReadBarrier(ctx context.Context) error {
 	}
 }
 
-// readLoop runs one round after another until ctx ends.
 func (n *Node) readLoop(ctx context.Context, inst *raftnode.Instance) {
 	defer func() { n.readRounds.refuse(n.notLeading()) }()
 	for {
@@ -91,10 +88,9 @@ func (n *Node) readLoop(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// runRound proves leadership once. It is bounded by twice timeout-max: by then a leader without a majority has stepped
-// down.
+// runRound proves leadership once, within twice timeout-max: a leader without a majority has stepped down by then.
 func (n *Node) runRound(ctx context.Context, inst *raftnode.Instance) *cluster.Error {
-	start := n.now()
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
 	term, err := n.awaitReady(ctx, inst)
@@ -118,23 +114,14 @@ const restorePollInterval = 10 * time.Millisecond
 // awaitRestoreCommit waits for the end of a restore: the library hands the state machine the new state before it is
 // committed. A restore of an earlier term is committed: this term's leader-start came after it.
 func (n *Node) awaitRestoreCommit(ctx context.Context, term uint64) *cluster.Error {
-	if n.replacing.Load() != term {
-		return nil
-	}
-	tick := time.NewTicker(restorePollInterval)
-	defer tick.Stop()
-	for n.replacing.Load() == term {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return notLeader("a backup is being restored and is not committed yet")
-		}
+	committed := func() bool { return n.replacing.Load() != term }
+	if !committed() && !every(ctx, restorePollInterval, committed) {
+		return notLeader("a backup is being restored and is not committed yet")
 	}
 	return nil
 }
 
-// awaitReady waits until this term's leader-start is applied: before that the commit index may lack writes that earlier
-// leaders have acknowledged.
+// awaitReady waits for this term's applied leader-start: the commit index may lack acknowledged writes before.
 func (n *Node) awaitReady(ctx context.Context, inst *raftnode.Instance) (term uint64, err *cluster.Error) {
 	for {
 		changed := n.LeaderChanged()

@@ -1,17 +1,20 @@
 package consensus
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
+	"northstar/consensus/storage"
 	"northstar/state"
 )
 
-// termJump is how far a recovery raises the term: no node that has seen a term of the lost nodes may take the new
-// leader for an old one.
+// termJump is by how much a recovery raises the term, above any term that a node has seen of the lost nodes.
 const termJump = 1_000_000
 
 // recoveryRecord is what a data directory must keep between the decision to recover it, which is one write of the
@@ -58,8 +61,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 			"node %s is the only voter: it needs no other node, start it", self)
 	}
 	r := &recoveryRecord{
-		Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason,
-		Operator: order.Operator,
+		Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason, Operator: order.Operator,
 	}
 	for _, s := range f.servers {
 		if s.Suffrage == cluster.Voter && s.ID != self {
@@ -71,11 +73,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 		}
 		r.Servers = append(r.Servers, s)
 	}
-	for _, id := range order.Survivors {
-		if id != self {
-			r.Rejoining = append(r.Rejoining, id)
-		}
-	}
+	r.Rejoining = slices.DeleteFunc(slices.Clone(order.Survivors), func(id cluster.NodeID) bool { return id == self })
 	next.Generation = cluster.Generation{Number: next.Generation.Number + 1, RecoveryID: recoveryID}
 	next.Recovery = r
 	next.BootstrapIncarnations = nil // the log says which nodes the new generation admits
@@ -84,10 +82,9 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	return next, nil
 }
 
-// recoveryCommand returns the first command of the new generation. reads is the highest command version that its
-// members apply. During an upgrade the command is one that older builds read, and roles then have no lock delay. known
-// is this node's record in the state: it names the previous data directory when the log ends before the admission of
-// this one.
+// recoveryCommand returns the first command of the new generation, of a version that all its members apply (reads). One
+// that older builds read gives roles no lock delay. known is this node's record in the state: it names the previous
+// data directory when the log ends before the admission of this one.
 func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state.Command {
 	readmit := f.Recovery.Rejoining
 	if known.Incarnation != f.Incarnation {
@@ -108,25 +105,18 @@ func (n *Node) logRecovery() error {
 	if r == nil || r.Logged {
 		return nil
 	}
-	term, err := n.store.Stable().GetUint64([]byte("CurrentTerm"))
-	if err != nil && err.Error() != "not found" { // the library compares this text, too
-		return fmt.Errorf("recover: read the term: %w", err)
-	}
-	if term < r.Term {
-		if err := n.store.Stable().SetUint64([]byte("CurrentTerm"), r.Term); err != nil {
-			return fmt.Errorf("recover: raise the term: %w", err)
-		}
-	}
-	index, last, err := lastPosition(n.store.Log(), n.store.Snapshots())
+	facts, err := n.recoveryFacts(nil)
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	if last < r.Term { // only this node can have written one of that term
-		entry := &raft.Log{
-			Index: index + 1, Term: r.Term, Type: raft.LogConfiguration,
-			Data: raft.EncodeConfiguration(configurationOf(r.Servers)),
+	if facts.currentTerm < r.Term {
+		if err := n.store.Stable().SetUint64(keyCurrentTerm, r.Term); err != nil {
+			return fmt.Errorf("recover: raise the term: %w", err)
 		}
-		if err := n.store.Log().StoreLog(entry); err != nil {
+	}
+	index, last := facts.lastIndex, facts.lastTerm
+	if last < r.Term { // only this node can have written one of that term
+		if err := n.store.Log().StoreLog(configurationEntry(r.Servers, index+1, r.Term)); err != nil {
 			return fmt.Errorf("recover: store the new configuration: %w", err)
 		}
 	}
@@ -140,7 +130,6 @@ func (n *Node) logRecovery() error {
 	})
 }
 
-// lastPosition returns where log and snapshots end.
 func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint64, err error) {
 	list, err := snaps.List()
 	if err != nil {
@@ -162,7 +151,7 @@ func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint
 	return last, e.Term, nil
 }
 
-func configurationOf(servers []cluster.Server) raft.Configuration {
+func configurationEntry(servers []cluster.Server, index, term uint64) *raft.Log {
 	var conf raft.Configuration
 	for _, s := range servers {
 		suffrage := raft.Nonvoter
@@ -170,9 +159,62 @@ func configurationOf(servers []cluster.Server) raft.Configuration {
 			suffrage = raft.Voter
 		}
 		conf.Servers = append(conf.Servers, raft.Server{
-			ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address),
-			Suffrage: suffrage,
+			ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Address), Suffrage: suffrage,
 		})
 	}
-	return conf
+	return &raft.Log{Index: index, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(conf)}
 }
+
+// OfflineNode is the data directory of a node that does not run, locked until Close.
+type OfflineNode struct {
+	inspection *storage.Inspection
+	facts      recoveryFacts
+}
+
+// OpenOffline opens a data directory and changes nothing. Errors are of storage.Inspect, or about the identity.
+func OpenOffline(dir string) (*OfflineNode, error) {
+	look, err := storage.Inspect(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &OfflineNode{inspection: look}
+	s.facts.identity, err = readIdentity(look)
+	if err != nil {
+		return nil, errors.Join(err, look.Close())
+	}
+	s.facts.currentTerm, s.facts.lastIndex, s.facts.lastTerm = look.CurrentTerm, look.LastIndex, look.LastTerm
+	s.facts.servers = raftnode.Servers(look.Configuration)
+	return s, nil
+}
+
+// Identity returns the identity of the data directory.
+func (s *OfflineNode) Identity() cluster.Identity { return s.facts.identity.Identity }
+
+// Servers returns the latest configuration in its log.
+func (s *OfflineNode) Servers() []cluster.Server { return s.facts.servers }
+
+// Inspection returns the content of its log, snapshots and vote file.
+func (s *OfflineNode) Inspection() *storage.Inspection { return s.inspection }
+
+// Recover decides, with one write, that the directory begins the next generation as its only voter. The node's next
+// start does the rest. confirm must be the cluster's ID. Errors are planRecovery's, or the disk's.
+func (s *OfflineNode) Recover(confirm, operator string, entropy io.Reader) (cluster.Generation, error) {
+	id, err := randomID(entropy)
+	if err != nil {
+		return cluster.Generation{}, err
+	}
+	next, err := planRecovery(s.facts, cluster.RecoveryRequest{Confirm: confirm, Operator: operator, Reason: "offline"},
+		id)
+	if err != nil {
+		return cluster.Generation{}, err
+	}
+	i := &identity{files: s.inspection}
+	if err := i.save(&next); err != nil {
+		return cluster.Generation{}, err
+	}
+	s.facts.identity = next
+	return next.Generation, nil
+}
+
+// Close releases the directory.
+func (s *OfflineNode) Close() error { return s.inspection.Close() }

@@ -23,12 +23,7 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 	}
 	mine := n.Claim()
 	in.Responses[mine.NodeID] = survivorOf(mine)
-	var others []cluster.NodeID
-	for _, s := range in.Servers {
-		if s.ID != mine.NodeID {
-			others = append(others, s.ID)
-		}
-	}
+	others := n.otherServers()
 	// A node that was just admitted may have the servers of an older configuration. Its roster names the current ones.
 	in.ElectionBlocked = inst.ElectionBlocked() && n.currentSoftState().Leader == ""
 	for id, rec := range n.ident.get().Roster {
@@ -64,17 +59,14 @@ type pendingRecovery struct {
 
 // Recover makes this node the only voter of a new generation, in place: Raft stops, one write of the identity decides
 // the recovery, and Raft starts again. It returns when this node leads and the state shows the new generation. The
-// caller has to make sure that the recovery is allowed (PlanRecovery). Errors: CodeBadRequest, CodeQuorumExists,
-// CodeBusy while the membership is changed or another recovery runs, CodeOutcomeUnknown when ctx ends after the
-// decision.
+// caller has to make sure that it is allowed (PlanRecovery). Errors: CodeBadRequest, CodeQuorumExists, CodeBusy while
+// another change runs, CodeOutcomeUnknown when ctx ends after the decision.
 func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (cluster.Generation, error) {
-	select {
-	case n.changeSem <- struct{}{}:
-		defer func() { <-n.changeSem }()
-	default:
-		return cluster.Generation{},
-			cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
+	release, err := n.tryChangeLock()
+	if err != nil {
+		return cluster.Generation{}, err
 	}
+	defer release()
 	r := &pendingRecovery{order: order, done: make(chan error, 1)}
 	select {
 	case n.recoveryRequests <- r:
@@ -91,10 +83,10 @@ func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (clus
 		return cluster.Generation{}, unknownOutcome(errors.New("this node did not stop its Raft in time"))
 	}
 	generation := n.Identity().Generation
-	for n.View().Generation() != generation || n.readyTerm.Load() == 0 {
+	for {
 		changed := n.readyChanged()
 		if n.View().Generation() == generation && n.readyTerm.Load() != 0 {
-			break
+			return generation, nil
 		}
 		select {
 		case <-changed:
@@ -104,7 +96,6 @@ func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (clus
 				ctx.Err())
 		}
 	}
-	return generation, nil
 }
 
 // recoverWait bounds how long stopping Raft may take; each of its steps is bounded, too.
@@ -138,10 +129,14 @@ func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.S
 	return nil
 }
 
+// keyCurrentTerm is the library's key of the current term.
+var keyCurrentTerm = []byte("CurrentTerm")
+
+// recoveryFacts reads what the stores hold, without the identity.
 func (n *Node) recoveryFacts(servers []cluster.Server) (recoveryFacts, error) {
 	f := recoveryFacts{servers: servers}
-	term, err := n.store.Stable().GetUint64([]byte("CurrentTerm"))
-	if err != nil && err.Error() != "not found" {
+	term, err := n.store.Stable().GetUint64(keyCurrentTerm)
+	if err != nil && err.Error() != "not found" { // the library compares this text, too
 		return f, fmt.Errorf("read the term: %w", err)
 	}
 	f.currentTerm = term

@@ -11,14 +11,16 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// watchLeadership follows role, term and leader. The library's observer wakes it at every transition. It also samples
-// periodically, because the term can change without a transition. It reads the state instead of a stream of events, so
-// no change can be lost: a leadership is known by its term, and terms do not repeat.
+// maxCheckInterval is how long a node with long election timeouts may not know that it has caught up.
+const maxCheckInterval = 150 * time.Millisecond
+
+// watchLeadership follows role, term and leader: at every transition, and periodically, because the term can change
+// without one. It reads the state instead of a stream of events, so no change can be lost: terms do not repeat.
 func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
-	tick := time.NewTicker(n.cfg.TimeoutMin)
+	tick := time.NewTicker(min(n.cfg.TimeoutMin, maxCheckInterval))
 	defer tick.Stop()
 	for {
-		n.updateSoftState(softStateSample{inst.SoftState(), inst.LastContact()})
+		n.updateSoftState(inst.SoftState(), inst.LastContact())
 		select {
 		case <-inst.Changed():
 		case <-tick.C:
@@ -65,11 +67,10 @@ func (n *Node) appliedThrough(index uint64) bool {
 	return true
 }
 
-// updateSoftState records a sample of the soft state.
-func (n *Node) updateSoftState(s softStateSample) {
-	now := n.now()
+func (n *Node) updateSoftState(s raftnode.SoftState, lastContact time.Time) {
+	now := time.Now()
 	n.mu.Lock()
-	leaderChanged, lostElection := n.elections.observe(s, now)
+	leaderChanged, lostElection := n.elections.observe(s, lastContact, now)
 	if leaderChanged {
 		close(n.leaderCh)
 		n.leaderCh = make(chan struct{})
@@ -92,21 +93,29 @@ func (n *Node) updateSoftState(s softStateSample) {
 	}
 }
 
-// reportUnresolvedElection reports a candidacy that has led to no leader for a while.
 func (n *Node) reportUnresolvedElection() {
 	n.mu.Lock()
-	e := n.elections.unresolved(n.now())
+	e := n.elections.unresolved(time.Now())
 	n.mu.Unlock()
 	if e != nil && n.deps.Hooks.Election != nil {
 		n.deps.Hooks.Election(*e)
 	}
 }
 
-// currentSoftState returns the last sample of the soft state.
 func (n *Node) currentSoftState() raftnode.SoftState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.elections.softState
+}
+
+// LedLast reports whether this node is the last leader that this process has known.
+func (n *Node) LedLast() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l := n.elections.softState.Leader; l != "" {
+		return l == n.cfg.Self.NodeID
+	}
+	return n.elections.previousLeader == n.cfg.Self.NodeID
 }
 
 // LeaderChanged returns a channel that is closed at the next change of the leader, or of its term, as this node knows
@@ -129,14 +138,13 @@ func (n *Node) setReady(term uint64) {
 	n.readyTerm.Store(term)
 	n.leadershipSince = time.Time{}
 	if term != 0 {
-		n.leadershipSince = n.now()
+		n.leadershipSince = time.Now()
 	}
 	close(n.readyCh)
 	n.readyCh = make(chan struct{})
 	n.mu.Unlock()
 }
 
-// leads reports whether this node leads now, as Raft says.
 func (n *Node) leads() bool {
 	inst := n.inst.Load()
 	return inst != nil && inst.Leads(inst.CurrentTerm())

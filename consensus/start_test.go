@@ -10,7 +10,7 @@ import (
 func TestMayVoteAfterStart(t *testing.T) {
 	t.Parallel()
 	var clock time.Duration
-	n := &Node{cfg: Config{TimeoutMin: 150 * time.Millisecond}, peers: newPeerBook(), now: time.Now}
+	n := &Node{cfg: Config{TimeoutMin: 150 * time.Millisecond}, peers: newPeerBook()}
 	if n.MayVote() {
 		t.Error("before it has asked the others")
 	}

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"slices"
 	"time"
 
 	"northstar/cluster"
@@ -25,8 +26,7 @@ func (n *Node) Identity() cluster.Identity { return n.ident.get().Identity }
 // SetDraining sets whether Status shows this node as draining.
 func (n *Node) SetDraining(draining bool) { n.draining.Store(draining) }
 
-// Status returns what this node knows about itself and about the cluster now. It holds no lock for longer than a copy,
-// and sends nothing.
+// Status returns what this node knows about itself and the cluster now. It only copies, under locks, and sends nothing.
 func (n *Node) Status() cluster.NodeStatus {
 	s := n.currentSoftState()
 	st := cluster.NodeStatus{
@@ -40,7 +40,7 @@ func (n *Node) Status() cluster.NodeStatus {
 		st.Servers = inst.Servers()
 		st.LeaseRemaining = n.leaseRemaining()
 		if last := inst.LastContact(); !last.IsZero() {
-			st.LeaderContactAge = n.now().Sub(last)
+			st.LeaderContactAge = time.Since(last)
 		}
 		if s.Role == cluster.Leader {
 			st.LeaderContactAge = 0
@@ -112,7 +112,7 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 	case st.Role == cluster.Leader:
 		ack := n.deps.PeerAck(id)
 		if !ack.LastContact.IsZero() {
-			p.Contacted, p.LastContact = true, n.now().Sub(ack.LastContact)
+			p.Contacted, p.LastContact = true, time.Since(ack.LastContact)
 		}
 		if ack.Term == st.Term {
 			p.MatchIndex = ack.MatchIndex
@@ -121,7 +121,7 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 	case id == st.LeaderID && st.LeaderContactAge >= 0:
 		p.Contacted, p.LastContact = true, st.LeaderContactAge
 	case st.LeaderID == "":
-		now := n.now()
+		now := time.Now()
 		if p.Contacted = !answered.IsZero(); p.Contacted {
 			p.LastContact = now.Sub(answered)
 		}
@@ -165,20 +165,21 @@ func (n *Node) contactLimit() time.Duration { return 2 * n.cfg.TimeoutMax }
 // inContact reports whether a peer has responded to this leader recently.
 func (n *Node) inContact(id cluster.NodeID) bool {
 	last := n.deps.PeerAck(id).LastContact
-	return !last.IsZero() && n.now().Sub(last) <= n.contactLimit()
+	return !last.IsZero() && time.Since(last) <= n.contactLimit()
 }
 
 func (n *Node) serverIDs() []cluster.NodeID {
-	inst := n.inst.Load()
-	if inst == nil {
-		return nil
-	}
-	servers := inst.Servers()
+	servers := n.Servers()
 	ids := make([]cluster.NodeID, len(servers))
 	for i, s := range servers {
 		ids[i] = s.ID
 	}
 	return ids
+}
+
+// otherServers returns the servers of the configuration without this node.
+func (n *Node) otherServers() []cluster.NodeID {
+	return slices.DeleteFunc(n.serverIDs(), func(id cluster.NodeID) bool { return id == n.cfg.Self.NodeID })
 }
 
 // ReadsVersion returns the highest command version that all servers can apply.
@@ -189,3 +190,36 @@ func (n *Node) LoadFile(name string) ([]byte, error) { return n.store.Load(name)
 
 // SaveFile replaces such a file, durably.
 func (n *Node) SaveFile(name string, data []byte) error { return n.store.Save(name, data) }
+
+// Servers returns Raft's latest configuration, nil while Raft does not run. It is cheap.
+func (n *Node) Servers() []cluster.Server {
+	if inst := n.inst.Load(); inst != nil {
+		return inst.Servers()
+	}
+	return nil
+}
+
+// Claim returns what this node tells its peers about itself and about the leader that it knows. The transport adds what
+// its connections know. It holds no lock for longer than a copy, and sends nothing.
+func (n *Node) Claim() cluster.Claim {
+	st := n.Status()
+	c := cluster.Claim{
+		NodeID: st.NodeID, ClusterID: st.ClusterID, Generation: st.Generation, BootID: n.cfg.Self.BootID,
+		Term: st.Term, Role: st.Role, LeaderID: st.LeaderID, LeaderContactAge: st.LeaderContactAge,
+		LastLogIndex: st.LastLogIndex, AppliedIndex: st.AppliedIndex,
+		Priority: n.cfg.Self.Priority, Eligible: n.cfg.Self.Eligible, IsVoter: st.Suffrage() == cluster.Voter,
+		Lifecycle: st.Lifecycle, Draining: st.Lifecycle == cluster.Draining, Disk: st.Disk,
+	}
+	view := n.View()
+	if m, ok := view.Member(st.NodeID); ok {
+		c.Priority, c.Eligible = m.Priority, m.Eligible
+	}
+	c.Paused = !view.AutoFailover(time.Now())
+	if inst := n.inst.Load(); inst != nil {
+		// Newer than the last sample: an election is about the present.
+		s := inst.SoftState()
+		c.Term, c.Role, c.LeaderID = s.Term, s.Role, s.Leader
+		c.LastLogIndex, c.LastLogTerm = inst.LastEntry()
+	}
+	return c
+}

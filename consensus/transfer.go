@@ -8,8 +8,7 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// transferLag is how many entries a target may be behind when a transfer begins: one message brings it up to date,
-// because no writes are proposed meanwhile.
+// transferLag is how many entries a target may lack when a transfer begins: one message, as no writes are proposed.
 const transferLag = raftnode.MaxAppendEntries
 
 // TransferError is a transfer that failed.
@@ -21,27 +20,33 @@ type TransferError struct {
 // Error returns the reason.
 func (e *TransferError) Error() string { return e.Reason }
 
-// TimeoutNowSent reports whether TimeoutNow was or may have been sent to the target: an election follows. Otherwise
-// this node continues to lead.
+// TimeoutNowSent reports whether TimeoutNow may have been sent: an election follows. If not, this node still leads.
 func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 
 // TransferTo makes one library transfer of leadership to h.To, which must be a voter other than this node, in contact
 // and nearly caught up. The caller checks whether it is fit to lead. The target is notified of the reason first. Writes
-// wait from the end of those in flight until the target leads, or the attempt has ended. TransferTo returns nil when
-// this node has sampled the target as leader. Errors: CodeNoLeader, CodeBusy while the membership is changed or another
-// transfer runs, CodeBadRequest, or a *TransferError.
+// wait until the target leads, or the attempt has ended. It returns nil when this node has sampled the target as
+// leader. Errors: CodeNoLeader, CodeBusy during another change, CodeBadRequest, or a *TransferError.
 func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
-	select {
-	case n.changeSem <- struct{}{}:
-		defer func() { <-n.changeSem }()
-	default:
-		return cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
+	release, err := n.tryChangeLock()
+	if err != nil {
+		return err
 	}
+	defer release()
 	inst := n.inst.Load()
 	if inst == nil || !n.leads() {
 		return n.notLeading()
 	}
 	return n.transferLocked(ctx, inst, h)
+}
+
+func (n *Node) tryChangeLock() (release func(), err error) {
+	select {
+	case n.changeSem <- struct{}{}:
+		return func() { <-n.changeSem }, nil
+	default:
+		return nil, cluster.Errorf(cluster.CodeBusy, "another change of membership or leadership is in progress")
+	}
 }
 
 // transferLocked is TransferTo for a caller that holds the change lock.
@@ -94,8 +99,7 @@ func (n *Node) pauseWrites(ctx context.Context, term uint64) (release func(), er
 	return release, n.queue.idle(ctx)
 }
 
-// stuckTransfer returns why no transfer to target may begin in term; "" when none is stuck. Another peer may be the
-// target.
+// stuckTransfer returns why no transfer to target may begin in term, "" if it may. Another target is possible.
 func stuckTransfer(inst *raftnode.Instance, target cluster.NodeID, term uint64) string {
 	if !inst.TransferStuck(target, term) {
 		return ""
@@ -132,7 +136,6 @@ func (n *Node) stageTimeout(stage raftnode.TransferStage) time.Duration {
 	return n.cfg.TimeoutMin
 }
 
-// awaitTransfer waits for the end of an attempt.
 func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attempt *raftnode.TransferAttempt,
 	term uint64,
 ) error {
@@ -146,7 +149,7 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		changed := n.LeaderChanged()
 		s := n.currentSoftState()
 		switch {
-		case s.Leader == attempt.Target() && s.Term > term:
+		case s.Leader == attempt.Target && s.Term > term:
 			return nil
 		case s.Leader != "" && s.Term > term:
 			return fail("node " + string(s.Leader) + " was elected instead")
@@ -161,9 +164,9 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 		}
 		select {
 		case <-changed:
-		case <-attempt.Updated():
+		case <-attempt.Updated:
 		case <-silent.C: // writes wait; a target that lags and answers gets longer
-			left := n.cfg.TimeoutMin - n.now().Sub(n.deps.PeerAck(attempt.Target()).LastContact)
+			left := n.cfg.TimeoutMin - time.Since(n.deps.PeerAck(attempt.Target).LastContact)
 			switch {
 			case left > 0:
 				silent.Reset(left)
@@ -179,4 +182,24 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 			return fail("the deadline passed: " + ctx.Err().Error())
 		}
 	}
+}
+
+// StepDown ends this node's leadership of a term because of evidence that Raft does not have: another node leads. From
+// its return on this node rejects what only a leader does. Entries in flight may still be committed in that term, and
+// their callers learn it. The library has no such call, so its node is replaced by another one, which follows. No term
+// is raised and no node gets TimeoutNow. StepDown does nothing when this node does not lead in that term.
+func (n *Node) StepDown(term uint64, why string) {
+	inst := n.inst.Load()
+	if inst == nil || !inst.StepDown(term) {
+		return
+	}
+	n.log.Error("stepping down", "term", term, "reason", why)
+	n.closeGate()
+	n.requestRestart("stepped down")
+}
+
+// StepDownPending reports whether a Raft node that has stepped down is still to be replaced: its appends must fail.
+func (n *Node) StepDownPending() bool {
+	inst := n.inst.Load()
+	return inst != nil && inst.SteppedDown()
 }

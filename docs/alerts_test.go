@@ -28,7 +28,9 @@ var alertNames = map[string]string{
 	"quorum_at_risk":     "northstar_peer_healthy",
 	"follower_lagging":   "northstar_peer_lag_entries",
 	"quota_exceeded":     "northstar_state_bytes",
-	"audit_records_lost": "northstar_audit_records_total", // beside those of the contract
+	// beside those of the contract
+	"audit_records_lost":        "northstar_audit_records_total",
+	"snapshot_install_repeated": "northstar_snapshot_install_repeated_total",
 }
 
 // alert is one rule of a Prometheus rule file.

@@ -23,8 +23,8 @@ func (n *Node) buildFailover() {
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
 	})
-	n.consensus.AddLeaderTask("placement", n.failover.MonitorLeadership)
-	n.consensus.AddLeaderTask("drain", n.handOverIfIneligible)
+	n.consensus.AddLeaderTask(n.failover.MonitorLeadership)
+	n.consensus.AddLeaderTask(n.handOverIfIneligible)
 }
 
 // claim returns this node's claim for its peers.
@@ -139,9 +139,11 @@ func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, ter
 	return e.n.failover.ApproveTimeoutNow(ctx, by, term)
 }
 
-// MayStartElection reports whether this node may start elections by itself. It may not while it stops, while it is part
-// of a split brain, if its record or, before there is one, its configuration forbids it, and while failover is paused,
-// except for the first election. A drained node may if no other node could lead, and transfers leadership then.
+// MayStartElection reports whether this node may start elections by itself. It may not while it is about to
+// stop or part of a split brain. It may not if its record forbids it, or, before there is one, its
+// configuration. It may not while failover is paused, with two exceptions: the cluster's first election, and the
+// last leader, which was stopped or cut off for a while. A drained node may if no other node could lead, and
+// transfers leadership then.
 func (e elections) MayStartElection() bool {
 	n := e.n
 	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
@@ -152,7 +154,7 @@ func (e elections) MayStartElection() bool {
 	if m, ok := view.Member(n.cfg.ID); ok {
 		priority, eligible = m.Priority, m.Eligible && (m.Lifecycle != cluster.Draining || n.failover.LastResort())
 	}
-	return priority > 0 && eligible && n.autoFailoverEnabled()
+	return priority > 0 && eligible && (n.autoFailoverEnabled() || n.consensus.LedLast())
 }
 
 func (e elections) MayVote() bool { return e.n.consensus.MayVote() && e.n.splitBrain.MayVote() }

@@ -30,6 +30,21 @@ func (n *Node) hooks() consensus.Hooks {
 	}
 }
 
+// installRepeated counts and reports a snapshot that this leader sends again. The transport delays repeated ones, up to
+// ten seconds each.
+func (n *Node) installRepeated(peer cluster.NodeID, index uint64, times int) {
+	n.metrics.InstallRepeated(string(peer))
+	n.journal.Warn(cluster.Event{
+		Type: "node",
+		Message: fmt.Sprintf(
+			"node %s has installed the snapshot of entry %d already and needs it again (repetition %d)",
+			peer, index, times),
+		Fields: map[string]any{
+			"kind": "snapshot_install_repeated", "peer": string(peer), "index": index, "times": times,
+		},
+	})
+}
+
 func leaderEvent(id cluster.NodeID, term uint64) cluster.Event {
 	if id == "" {
 		return cluster.Event{Type: "election", Term: term, Message: "no leader known"}

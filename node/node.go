@@ -134,12 +134,12 @@ func (n *Node) build() error {
 		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
 		Logger: n.log,
 	})
-	n.consensus.AddLeaderTask("roles", n.roles.Lead)
-	n.consensus.AddLeaderTask("limits", n.proposeLimits)
+	n.consensus.AddLeaderTask(n.roles.Lead)
+	n.consensus.AddLeaderTask(n.proposeLimits)
 	n.buildSplitBrainDetector()
 	n.buildAudit()
 	if n.external != nil {
-		n.consensus.AddLeaderTask("external lock", n.external.runWhileLeader)
+		n.consensus.AddLeaderTask(n.external.runWhileLeader)
 	}
 	var err error
 	if n.api, err = api.New(n.apiDeps()); err != nil {
@@ -241,6 +241,9 @@ func (n *Node) reloadProblems() map[string]string {
 	return problems
 }
 
+const noLeaderWhilePaused = "no leader, and automatic failover is paused: only the last leader may be elected " +
+	"without an operator; northstarctl failover (POST /admin/failover) elects another node"
+
 // warnings returns differences between member record and configuration, and reload problems.
 func (n *Node) warnings() []string {
 	var all []string
@@ -250,6 +253,9 @@ func (n *Node) warnings() []string {
 	}
 	if what := reloads[fileTLS]; what != "" {
 		all = append(all, "tls: reload failed, previous certificate remains active: "+what)
+	}
+	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
+		all = append(all, noLeaderWhilePaused)
 	}
 	view := n.consensus.View()
 	if in, own := view.Limits(), n.cfg.limits(); in != own && in != (state.Limits{}) {

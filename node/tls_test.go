@@ -44,11 +44,11 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 		c.TLS = ca.issue(string(c.ID), "northstar://northstar/node/"+string(c.ID), nil)
 		c.Auth.Tokens = tokens
 	}
-	nodes := newCluster(t, 3, func(_ int, c *Config) { secure(c) })
-	for _, n := range nodes {
-		n.start()
-	}
-	lead := leader(t, nodes)
+	nodes := newCluster(t, 3, func(i int, c *Config) {
+		secure(c)
+		calm(i, c)
+	})
+	lead := startAll(t, nodes)
 	follower := nodes[0]
 	if follower == lead {
 		follower = nodes[1]
@@ -99,8 +99,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		c.TLS = ca.issue(string(c.ID), "northstar://northstar/node/"+string(c.ID), nil)
 		c.Auth.Tokens = tokens
 	})[0]
-	n.start()
-	leader(t, []*testNode{n})
+	startAll(t, []*testNode{n})
 	client, url := ca.httpsClient(nil), "https://"+n.httpAddr
 	put := func() int {
 		req, _ := http.NewRequest("PUT", url+"/v1/kv/a", strings.NewReader("1"))

@@ -41,9 +41,9 @@ func (n *Node) transportConfig(members transport.Membership) transport.Config {
 		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
 		Membership: members, Elections: elections{n},
 		Claim: n.claim, ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
-		Relayed: n.receiveAuditBatch, Rejected: n.metrics.RPCRejected,
+		Relayed: n.receiveAuditBatch, Rejected: n.metrics.RPCRejected, InstallRepeated: n.installRepeated,
 		ReadOnly: func() bool { return n.consensus.ReadOnly() }, ReplicationPaused: n.replicationPaused,
-		TLS: n.tls, ClusterName: n.cfg.ClusterName,
+		TLS: n.tls, ClusterName: n.cfg.ClusterName, Lease: n.cfg.Election.Lease,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 		Faults: n.env.Faults, Logger: n.log,
 	}
@@ -71,17 +71,11 @@ func (n *Node) consensusConfig() consensus.Config {
 
 func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 	deps := consensus.Deps{
-		Storage:   store,
-		Transport: func() consensus.Transport { return n.transport.Raft() },
-		Bind:      func(c consensus.RaftCallbacks) { n.transport.Raft().Bind(c) },
-		Acks:      n.transport.Acks(),
-		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
-			p := n.transport.Acks().Peer(id)
-			return consensus.PeerAck{
-				Incarnation: p.Incarnation, Term: p.Term, MatchIndex: p.MatchIndex,
-				LastContact: p.LastContact,
-			}
-		},
+		Storage:    store,
+		Transport:  func() consensus.Transport { return n.transport.Raft() },
+		Bind:       func(c consensus.RaftCallbacks) { n.transport.Raft().Bind(c) },
+		Acks:       n.transport.Acks(),
+		PeerAck:    n.transport.Acks().Peer,
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,

@@ -105,6 +105,8 @@ func (d *definer) define(m *Metrics) {
 		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status")
 	m.httpInFlight = d.gauge("http_in_flight", "HTTP requests and streams in flight.")
 	m.rpcRejected = d.counters("rpc_rejected_total", "Rejected peer connections and messages.", "kind", "reason")
+	m.installRepeated = d.counters("snapshot_install_repeated_total",
+		"Snapshots sent again by this node as leader to a peer that had already installed them.", "peer")
 	m.audit = d.counters("audit_records_total",
 		"Audit records of requests without a log command, by delivery result.", "result")
 	d.atScrape(Counter, "audit_dropped_total",

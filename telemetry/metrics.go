@@ -50,6 +50,7 @@ type Metrics struct {
 	httpDuration       *limitedVec[prometheus.Observer]
 	httpInFlight       prometheus.Gauge
 	rpcRejected        *limitedVec[prometheus.Counter]
+	installRepeated    *limitedVec[prometheus.Counter]
 	authFailures       prometheus.Counter
 	splitBrains        prometheus.Counter
 	audit              *limitedVec[prometheus.Counter]
@@ -140,6 +141,9 @@ func (m *Metrics) HTTPDone(route, method string, status int, took time.Duration)
 
 // RPCRejected counts a rejected peer message or connection.
 func (m *Metrics) RPCRejected(kind, reason string) { m.rpcRejected.with(kind, reason).Inc() }
+
+// InstallRepeated counts a snapshot that is sent again to a peer that has installed it.
+func (m *Metrics) InstallRepeated(peer string) { m.installRepeated.with(peer).Inc() }
 
 // AuthFailure counts an unauthenticated request.
 func (m *Metrics) AuthFailure() { m.authFailures.Inc() }

@@ -33,6 +33,7 @@ func exercised() *Metrics {
 	m.HTTPStarted()
 	m.HTTPDone("/leader", "GET", 200, time.Millisecond)
 	m.RPCRejected("hello", "foreign_cluster")
+	m.InstallRepeated("n2")
 	m.AuthFailure()
 	m.SetSource(StateSource{
 		Size: func() (int, int64, uint64) { return 3, 4096, 1 << 30 },

@@ -15,30 +15,20 @@ import (
 // An acknowledgement is a successful response in the message's own term. Safe for concurrent use.
 type Acks struct {
 	mu      sync.Mutex
-	peers   map[cluster.NodeID]AckInfo
+	peers   map[cluster.NodeID]cluster.PeerAck
 	changed chan struct{} // nil while there is no waiter
 }
 
-// AckInfo is what one peer has acknowledged.
-type AckInfo struct {
-	Incarnation   string    // of the peer's data directory, to which all fields but LastContact belong
-	Term          uint64    // newest acknowledged term, to which the next two fields belong
-	LastSendAcked time.Time // newest send time of an acknowledged AppendEntries
-	MatchIndex    uint64    // highest index that the peer is known to hold
-	LastContact   time.Time // time of the peer's last response, also a refusal
-}
+func newAcks() *Acks { return &Acks{peers: make(map[cluster.NodeID]cluster.PeerAck)} }
 
-func newAcks() *Acks { return &Acks{peers: make(map[cluster.NodeID]AckInfo)} }
-
-// Peer returns what a peer has acknowledged, the zero AckInfo if nothing.
-func (a *Acks) Peer(id cluster.NodeID) AckInfo {
+// Peer returns what a peer has acknowledged, the zero value if nothing.
+func (a *Acks) Peer(id cluster.NodeID) cluster.PeerAck {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.peers[id]
 }
 
-// Changed returns a channel that is closed at the next acknowledgement. Take the channel before reading, then wait for
-// it.
+// Changed returns a channel that is closed at the next acknowledgement. Take it before reading.
 func (a *Acks) Changed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -48,9 +38,8 @@ func (a *Acks) Changed() <-chan struct{} {
 	return a.changed
 }
 
-// QuorumSince reports whether a majority of voters has acknowledged, in term, an AppendEntries sent after start. One
-// sent at the same clock reading may have been sent before, and does not count. Self counts as one acknowledgement if
-// it is a voter.
+// QuorumSince reports whether a majority of voters has acknowledged, in term, an AppendEntries sent after start; one
+// sent at the same clock reading may have been sent before. Self counts as one if it is a voter.
 func (a *Acks) QuorumSince(term uint64, self cluster.NodeID, voters []cluster.NodeID, start time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +89,7 @@ func (a *Acks) ack(id cluster.NodeID, of string, term, match uint64, sent, now t
 	p := a.peers[id]
 	p.LastContact = now
 	if term > p.Term || of != p.Incarnation {
-		p = AckInfo{Incarnation: of, Term: max(term, p.Term), LastContact: now}
+		p = cluster.PeerAck{Incarnation: of, Term: max(term, p.Term), LastContact: now}
 	}
 	if term == p.Term {
 		if sent.After(p.LastSendAcked) {

@@ -9,10 +9,9 @@ import (
 	"northstar/cluster"
 )
 
-// awaitRetryable delays the error of a failed append or snapshot. It returns when a retry makes sense, when the peer
-// is no longer a member at that address, or when this node's leadership of term has ended. raft.Raft backs off up to
-// 10 s after repeated append failures, and a returning peer would get no entries meanwhile. Even rare failures reach
-// that back-off within an hour.
+// awaitRetryable delays the error of a failed append or snapshot until a retry makes sense, the peer is no longer a
+// member at that address, or this node's leadership of term has ended. raft.Raft backs off up to 10 s after repeated
+// append failures, even rare ones, and a returning peer would get no entries meanwhile.
 func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAddress, term uint64) {
 	failed := time.Now()
 	var over func() bool
@@ -26,12 +25,10 @@ func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAd
 	default:
 		return
 	}
-	self := r.t.cfg.Membership.LocalPeer().NodeID
 	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
 	defer look.Stop()
 	for {
-		local := r.node()
-		if local == nil || local.Leader() != self || local.CurrentTerm() != term {
+		if !r.leads(term) {
 			return
 		}
 		changed := r.t.acks.Changed()

@@ -20,17 +20,16 @@ func (r *Raft) RequestVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
 ) error {
 	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, time.Now())
-	if args.LeadershipTransfer && !r.mayUseTransferFlag(time.Now()) {
+	// The library's own flag can outlive its election.
+	if args.LeadershipTransfer && !r.within(&r.transferFlagAllowedAt, time.Now(), r.t.cfg.TimeoutMax) {
 		bare := *args // all goroutines of the library share args
 		bare.LeadershipTransfer = false
 		args = &bare
 	}
 	term := args.Term
 	m := r.message(id, "vote", term, 0)
-	err := r.sendVoteRequest(m, target, func(out *libTransport) error {
-		return out.RequestVote(id, target, args,
-			resp)
-	})
+	err := r.sendVoteRequest(m, target,
+		func(out *libTransport) error { return out.RequestVote(id, target, args, resp) })
 	why := popReason(&resp.RPCHeader)
 	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Granted: resp.Granted, Reason: why}, err)
 	return err
@@ -46,10 +45,8 @@ func (r *Raft) RequestPreVote(
 	}
 	term := args.Term
 	m := r.message(id, "prevote", term, 0)
-	err := r.sendVoteRequest(m, target, func(out *libTransport) error {
-		return out.RequestPreVote(id, target, args,
-			resp)
-	})
+	err := r.sendVoteRequest(m, target,
+		func(out *libTransport) error { return out.RequestPreVote(id, target, args, resp) })
 	if err != nil && strings.Contains(err.Error(), "unexpected command") {
 		err = errors.New("pre-vote failed at the peer") // the library counts the original text as a grant
 	}
@@ -58,7 +55,6 @@ func (r *Raft) RequestPreVote(
 	return err
 }
 
-// reportVote notifies Elections of a voter's response.
 func (r *Raft) reportVote(a cluster.VoteResponse, err error) {
 	switch {
 	case err != nil:
@@ -85,8 +81,7 @@ func noAnswer(err error) string {
 	return "no answer: " + cutReason(err.Error())
 }
 
-// sendVoteRequest makes a vote RPC. If a pooled connection was dead, it repeats the RPC on a new one: a lost vote
-// costs an election timeout.
+// sendVoteRequest makes a vote RPC, again if a pooled connection was dead: a lost vote costs an election timeout.
 func (r *Raft) sendVoteRequest(m Message, target raft.ServerAddress, do func(*libTransport) error) error {
 	start := time.Now()
 	r.t.monitors.FastPoll()
@@ -159,8 +154,7 @@ func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by 
 	look := time.NewTicker(busyPollInterval)
 	defer look.Stop()
 	for {
-		// The message that raft handles now may end the reason for the election. A later TimeoutNow would depose the
-		// leader elected meanwhile.
+		// What raft handles now may end the reason: a later TimeoutNow would depose a leader elected meanwhile.
 		if now := local.CurrentTerm(); now != term {
 			return fmt.Errorf("election not started: term is %d, expected %d", now, term)
 		}
@@ -194,8 +188,58 @@ func waitAnswer(ctx context.Context, closed <-chan struct{}, reply <-chan raft.R
 	}
 }
 
-// mayUseTransferFlag reports whether the leader or an operator made this node start an election less than TimeoutMax
-// ago. The library's own flag can outlive its election.
-func (r *Raft) mayUseTransferFlag(now time.Time) bool {
-	return r.within(&r.transferFlagAllowedAt, now, r.t.cfg.TimeoutMax)
+// TimeoutNowUndelivered is the error of a TimeoutNow that certainly has not reached the peer's Raft, and never will.
+type TimeoutNowUndelivered struct{ error }
+
+func (e *TimeoutNowUndelivered) Unwrap() error { return e.error }
+
+// Undelivered returns true. Packages that cannot import this one recognize the error by it.
+func (e *TimeoutNowUndelivered) Undelivered() bool { return true }
+
+// TimeoutNow makes a peer start an election. Its duration is bounded, because the library rejects all proposals
+// meanwhile. The error is a *TimeoutNowUndelivered if the peer certainly starts no election.
+func (r *Raft) TimeoutNow(
+	id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
+) error {
+	start := time.Now()
+	if !r.track() {
+		return r.fail(start, errClosed)
+	}
+	// The RPC uses copies, because it may outlast this call.
+	req := *args
+	var answer raft.TimeoutNowResponse
+	done := make(chan error, 1)
+	go func() {
+		defer r.untrack()
+		done <- r.sendTimeoutNow(r.message(id, "timeout_now", 0, 0), start, func(out *libTransport) error {
+			return out.TimeoutNow(id, target, &req, &answer)
+		})
+	}()
+	timer := time.NewTimer(r.t.cfg.TimeoutMax)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		if err == nil {
+			*resp = answer
+		}
+		return err
+	case <-timer.C:
+		return fmt.Errorf("no answer to TimeoutNow from node %s within %v", id, r.t.cfg.TimeoutMax)
+	}
+}
+
+// sendTimeoutNow sends a TimeoutNow, again if a pooled connection was dead: the first outcome is unknown then.
+func (r *Raft) sendTimeoutNow(m Message, start time.Time, do func(*libTransport) error) error {
+	err := r.call(m, start, do)
+	if connectionDied(err) {
+		if p, perr := r.peer(m.To); perr == nil {
+			p.forget()
+		}
+		return r.call(m, start, do)
+	}
+	var dial *dialError
+	if err != nil && (errors.As(err, &dial) || errors.Is(err, errTimeoutNowRejected)) {
+		return &TimeoutNowUndelivered{err}
+	}
+	return err
 }

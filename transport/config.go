@@ -6,46 +6,48 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
 )
 
-// Config is what a Transport needs. Its functions and interfaces are called concurrently. They must not block, unless
-// their comment says so.
+// Config is what a Transport needs; a field may be nil only where its comment says so. Its functions and interfaces are
+// called concurrently. They must not block, unless their comment says so.
 type Config struct {
 	// Listener accepts the connections of peers. Run closes it.
 	Listener net.Listener
 	// CrashSocketPort is the port of this process's crash socket; 0 if it has none.
 	CrashSocketPort int
-	// Dial opens a connection to a peer. It must resolve host names each time. Nil means TCP.
+	// Dial opens a connection to a peer. It must resolve host names each time.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Advertise is the address that other nodes dial: Raft's LocalAddr.
 	Advertise  string
 	Membership Membership
-	// Elections decides about votes and elections. Nil means RaftDecides.
-	Elections Elections
-	// Claim returns this node's claim, without the fields that Transport.Claim fills in. It is called often. Nil means
-	// an empty claim.
+	Elections  Elections
+	// Claim returns this node's claim, without the fields that Transport.Claim fills in. It is called often.
 	Claim func() cluster.Claim
-	// ConnectionLost is called when a peer's process ends its monitor connection, or when the kernel does so for a
-	// dead process. Optional.
+	// ConnectionLost is called when a peer's process, or the kernel for a dead one, ends its monitor connection.
 	ConnectionLost func(cluster.ConnectionLoss)
 	// Relayed handles a message that another member sent with Relay; that member receives the text of an error. It may
 	// block until ctx ends. Nil rejects relayed messages.
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
-	// Rejected counts rejected connections and messages, for the metric rpc_rejected_total. Both strings come from
-	// small fixed sets. Optional.
+	// Rejected counts rejected connections and messages (rpc_rejected_total). Both strings are from small fixed sets.
 	Rejected func(kind, reason string)
+	// InstallRepeated is called before this node, as leader, sends a snapshot again that the peer has already installed
+	// so many times. Optional.
+	InstallRepeated func(peer cluster.NodeID, index uint64, times int)
 	// ReadOnly reports whether appends with entries, and snapshots, are rejected because disk space is short.
-	// Heartbeats pass. It is called for each message. Nil means never.
+	// Heartbeats pass. It is called for each message.
 	ReadOnly func() bool
 	// ReplicationPaused reports whether this node's own appends and snapshots fail, so that the followers elect
-	// another leader. It is called for each message. Nil means never.
+	// another leader. It is called for each message.
 	ReplicationPaused func() bool
 	// TLS authenticates both sides of every connection. Nil: plain TCP.
 	TLS *TLS
 	// ClusterName is the cluster's name in node certificates.
 	ClusterName string
+	// Lease: leaders may have leases.
+	Lease bool
 	// TimeoutMin and TimeoutMax are the election timeouts.
 	TimeoutMin, TimeoutMax time.Duration
 	// Faults injects faults in chaos tests; nil in production.
@@ -53,8 +55,7 @@ type Config struct {
 	Logger hclog.Logger
 }
 
-// Membership is what this node knows of itself and of the cluster's members. It decides about hellos, and again about
-// each Raft message.
+// Membership is what this node knows of itself and the members. It decides about hellos and each Raft message.
 type Membership interface {
 	// LocalPeer returns this node as its hellos describe it.
 	LocalPeer() cluster.Peer
@@ -80,8 +81,7 @@ type Membership interface {
 
 // Elections decides about votes and elections in addition to Raft, and is notified of votes.
 type Elections interface {
-	// VetoPreVote returns why a candidate is refused this node's pre-vote, "" if Raft decides. A veto must end after a
-	// bounded time.
+	// VetoPreVote returns why a candidate gets no pre-vote, "" if Raft decides. A veto must end after a bounded time.
 	VetoPreVote(candidate cluster.NodeID, now time.Time) (reason string)
 	// MayIgnoreLeader reports whether this voter has evidence of its own that its leader is dead or silent, so that it
 	// may vote although it knows a leader. It returns false while a lease may be running.
@@ -89,8 +89,7 @@ type Elections interface {
 	// ApproveTimeoutNow returns why this node rejects a TimeoutNow of the leader of term, "" if it starts the
 	// election. It may block until ctx ends.
 	ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) (reason string)
-	// MayStartElection reports whether this node may start elections by itself. While it returns false, this node's
-	// own pre-votes fail.
+	// MayStartElection reports whether this node may start elections by itself. If not, its own pre-votes fail.
 	MayStartElection() bool
 	// MayVote reports whether this node grants votes and pre-votes at all. It returns false while a lease from before
 	// a restart may be running, which must end after a bounded time.
@@ -102,81 +101,82 @@ type Elections interface {
 	VoteAnswered(granted bool, reason string)
 }
 
-// RaftDecides is an Elections that leaves every decision to Raft. Embed it to override some methods.
-type RaftDecides struct{}
-
-// VetoPreVote returns "".
-func (RaftDecides) VetoPreVote(cluster.NodeID, time.Time) string { return "" }
-
-// MayIgnoreLeader returns false.
-func (RaftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool { return false }
-
-// ApproveTimeoutNow returns "".
-func (RaftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
-
-// MayStartElection returns true.
-func (RaftDecides) MayStartElection() bool { return true }
-
-// MayVote returns true.
-func (RaftDecides) MayVote() bool { return true }
-
-// VoteReceived does nothing.
-func (RaftDecides) VoteReceived(cluster.VoteResponse) {}
-
-// VoteAnswered does nothing.
-func (RaftDecides) VoteAnswered(bool, string) {}
+// RaftLog is the log of a RaftNode.
+type RaftLog interface {
+	// LastEntry returns the position of the last entry, in log or snapshot.
+	LastEntry() (index, term uint64)
+	// EndsSnapshot reports whether this node's newest snapshot ends with the entry.
+	EndsSnapshot(index, term uint64) bool
+	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
+	// block for a disk write then.
+	CheckEntry(index, term uint64) error
+}
 
 // RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
 // must not block, unless their comment says so.
 type RaftNode interface {
+	RaftLog
 	CurrentTerm() uint64
 	// Leader returns the leader that Raft knows, "" if none.
 	Leader() cluster.NodeID
-	// Progress returns the last applied index, and a number that grows while the state machine restores a snapshot,
-	// such as the bytes read.
+	// Progress returns the last applied index, and a number that grows while a snapshot is restored, as its bytes do.
 	Progress() (applied, restored uint64)
-	// LastEntry returns the position of the last entry, in log or snapshot.
-	LastEntry() (index, term uint64)
-	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
-	// block for a disk write then.
-	CheckEntry(index, term uint64) error
-	// TrackVote is called when a vote request enters Raft, and when it has left Raft. In between, the store may delay
-	// a term until it is written with the vote.
+	// TrackVote is called when a vote request enters and leaves Raft: the store may delay a term until the vote then.
 	TrackVote(inside bool)
-	// FlushBeforeReply makes delayed writes durable. No response of Raft leaves this node before it, nor at all if it
-	// fails. It may block for a disk write.
+	// FlushBeforeReply makes delayed writes durable. Responses of Raft leave only when it has succeeded. It may block.
 	FlushBeforeReply() error
 	// ElectionBlocked reports whether this node must not start an election, not even at an operator's request.
 	ElectionBlocked() bool
 }
 
-// fillDefaults sets the optional fields that are not set.
-func (cfg *Config) fillDefaults() {
-	if cfg.Dial == nil {
-		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", addr)
-		}
+// Message describes an outgoing Raft message to the fault hook.
+type Message struct {
+	From, To cluster.NodeID
+	Kind     string // append, heartbeat, vote, prevote, snapshot, timeout_now, or probe with the claim's term
+	Term     uint64
+	Size     int // bytes of the entries, or of the snapshot
+}
+
+// Fault is what goes wrong with one message.
+type Fault struct {
+	Drop      bool          // the message is lost, and its sender times out
+	Delay     time.Duration // before the message is sent
+	DropReply bool          // the message arrives, its response is lost
+	Twice     bool          // the message arrives twice; not for a snapshot
+	// Late delays the response; nil means no delay. gone is closed when the sender no longer waits. A monitor frame
+	// has no response, and arrives once.
+	Late func(gone <-chan struct{})
+}
+
+// Faults decides about faults of outgoing messages. It is called once per message, concurrently.
+type Faults interface {
+	Outgoing(Message) Fault
+}
+
+// ClaimFaults is an optional extension of Faults that changes this node's claims.
+type ClaimFaults interface {
+	Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim
+}
+
+func (f Fault) lost() bool { return f.Drop || f.DropReply }
+
+// fault returns the fault of a message, after its delay.
+func (r *Raft) fault(m Message) Fault {
+	if r.t.cfg.Faults == nil {
+		return Fault{}
 	}
-	if cfg.Elections == nil {
-		cfg.Elections = RaftDecides{}
+	f := r.t.cfg.Faults.Outgoing(m)
+	if f.Delay > 0 {
+		sleep(f.Delay, r.closed)
 	}
-	if cfg.Claim == nil {
-		cfg.Claim = func() cluster.Claim { return cluster.Claim{} }
+	return f
+}
+
+// entryBytes returns the approximate size of entries on the wire.
+func entryBytes(entries []*raft.Log) int {
+	n := 0
+	for _, e := range entries {
+		n += len(e.Data) + len(e.Extensions) + 96
 	}
-	if cfg.ConnectionLost == nil {
-		cfg.ConnectionLost = func(cluster.ConnectionLoss) {}
-	}
-	if cfg.Rejected == nil {
-		cfg.Rejected = func(string, string) {}
-	}
-	if cfg.ReadOnly == nil {
-		cfg.ReadOnly = func() bool { return false }
-	}
-	if cfg.ReplicationPaused == nil {
-		cfg.ReplicationPaused = func() bool { return false }
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = hclog.NewNullLogger()
-	}
+	return n
 }

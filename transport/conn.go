@@ -14,8 +14,7 @@ import (
 
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 3 * time.Second, Interval: time.Second, Count: 3}
 
-// closeNow closes a connection without TLS shutdown, which may block. A Raft message that is cut off is noticed
-// anyway.
+// closeNow closes a connection without TLS shutdown, which may block. A cut-off Raft message is noticed anyway.
 func closeNow(conn net.Conn) error {
 	if s, ok := conn.(*tls.Conn); ok {
 		return s.NetConn().Close()
@@ -52,7 +51,7 @@ func (w readDeadline) read(conn net.Conn, p []byte) (int, error) {
 }
 
 // inConn is an accepted connection after its hello, as the library's server side reads it. One goroutine reads and
-// writes it; retire and abort are safe for concurrent use.
+// writes it; retire is safe for concurrent use.
 type inConn struct {
 	net.Conn
 	readDeadline readDeadline
@@ -65,14 +64,16 @@ type inConn struct {
 	armed bool  // a read deadline is set
 	final bool  // the response to a snapshot was written: nothing may follow
 
-	mu      sync.Mutex
-	busy    bool // a message has begun and is unanswered
-	retired bool
-	once    sync.Once
+	state atomic.Uint32 // connBusy, connRetired
+	once  sync.Once
 }
 
-// Read returns checked bytes, and io.EOF after the response to a snapshot: the library never uses such a connection
-// again.
+const (
+	connBusy    uint32 = 1 << iota // a message has begun and is unanswered
+	connRetired                    // to be closed after the response
+)
+
+// Read returns checked bytes, and io.EOF after the response to a snapshot: the connection is not used again.
 func (c *inConn) Read(p []byte) (int, error) {
 	if c.final {
 		return 0, io.EOF
@@ -81,7 +82,7 @@ func (c *inConn) Read(p []byte) (int, error) {
 	if n == 0 {
 		return n, err
 	}
-	c.setBusy()
+	c.state.Or(connBusy)
 	if !c.scan.data {
 		c.held += int64(n)
 		if c.budget.Add(int64(n)) > MaxMessage {
@@ -122,7 +123,7 @@ func (c *inConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.final = c.final || c.scan.data
 	c.releaseBudget()
-	if c.setIdle() {
+	if c.state.And(^connBusy)&connRetired != 0 {
 		_ = closeNow(c.Conn)
 	}
 	return n, err
@@ -133,32 +134,12 @@ func (c *inConn) releaseBudget() {
 	c.held = 0
 }
 
-func (c *inConn) setBusy() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.busy = true
-}
-
-func (c *inConn) setIdle() (retired bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.busy = false
-	return c.retired
-}
-
 // retire closes the connection after the response in progress, if any.
 func (c *inConn) retire() {
-	c.mu.Lock()
-	c.retired = true
-	busy := c.busy
-	c.mu.Unlock()
-	if !busy {
+	if c.state.Or(connRetired)&connBusy == 0 {
 		_ = closeNow(c.Conn)
 	}
 }
-
-// abort closes the connection immediately. The library notices and calls Close.
-func (c *inConn) abort() { _ = closeNow(c.Conn) }
 
 // Close is called by the library when it no longer uses the connection.
 func (c *inConn) Close() error {
@@ -175,7 +156,7 @@ const writeChunk = 128 << 10
 
 // outConn is a dialled connection after its hello, as the library's client side uses it: one RPC at a time, each
 // starting with SetDeadline. It replaces the library's deadline by one that follows the bytes: a large message may
-// take long, but no part of it may. One goroutine uses it; abort is safe for concurrent use.
+// take long, but no part of it may. One goroutine uses it.
 type outConn struct {
 	net.Conn
 	rpc          time.Duration
@@ -247,8 +228,6 @@ func (c *outConn) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-func (c *outConn) abort() { _ = closeNow(c.Conn) }
 
 // Close is called by the library when it no longer uses the connection.
 func (c *outConn) Close() error {

@@ -55,8 +55,7 @@ func fromWire(err error) error {
 	return err
 }
 
-// unwrapCodecError makes errors.Is find why a response could not be read: the codec's errors have Cause instead of
-// Unwrap.
+// unwrapCodecError lets errors.Is see why a response could not be read: codec errors have Cause instead of Unwrap.
 func unwrapCodecError(err error) error {
 	var hidden interface{ Cause() error }
 	if errors.As(err, &hidden) && hidden.Cause() != nil {
@@ -65,8 +64,7 @@ func unwrapCodecError(err error) error {
 	return err
 }
 
-// connectionDied reports whether an established connection was found dead, like a pooled one after a restart of the
-// peer.
+// connectionDied reports whether an established connection was dead, like a pooled one after the peer's restart.
 func connectionDied(err error) bool {
 	var dial *dialError
 	if err == nil || errors.As(err, &dial) {

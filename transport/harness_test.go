@@ -41,9 +41,10 @@ type end struct {
 	losses    []cluster.ConnectionLoss
 
 	term, applied, progress           atomic.Uint64
-	leader                            atomic.Value // cluster.NodeID
-	readOnly, replicationPaused, idle atomic.Bool  // idle: MayStartElection returns false
-	electionBlocked                   atomic.Bool  // ElectionBlocked returns true
+	snapshotEnd                       atomic.Uint64 // its newest snapshot ends there, in term 4
+	leader                            atomic.Value  // cluster.NodeID
+	readOnly, replicationPaused, idle atomic.Bool   // idle: MayStartElection returns false
+	electionBlocked                   atomic.Bool   // ElectionBlocked returns true
 
 	// What a test decides; nil: nothing.
 	onHello         func()
@@ -103,6 +104,9 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 			e.losses = append(e.losses, l)
 		},
 		ClusterName: "test", TimeoutMin: testMin, TimeoutMax: testMax,
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		},
 		ReadOnly: e.readOnly.Load, ReplicationPaused: e.replicationPaused.Load, Logger: hclog.NewNullLogger(),
 	}
 	for _, o := range opts {
@@ -196,16 +200,16 @@ func (e *end) CurrentTerm() uint64                  { return e.term.Load() }
 func (e *end) Leader() cluster.NodeID               { return e.leader.Load().(cluster.NodeID) }
 func (e *end) Progress() (applied, restored uint64) { return e.applied.Load(), e.progress.Load() }
 func (e *end) LastEntry() (index, term uint64)      { return 0, 0 }
-func (e *end) CheckEntry(uint64, uint64) error      { return nil }
-func (e *end) TrackVote(bool)                       {}
-func (e *end) FlushBeforeReply() error              { return nil }
-func (e *end) ElectionBlocked() bool                { return e.electionBlocked.Load() }
+func (e *end) EndsSnapshot(index, term uint64) bool {
+	return index == e.snapshotEnd.Load() && term == 4
+}
+func (e *end) CheckEntry(uint64, uint64) error { return nil }
+func (e *end) TrackVote(bool)                  {}
+func (e *end) FlushBeforeReply() error         { return nil }
+func (e *end) ElectionBlocked() bool           { return e.electionBlocked.Load() }
 
 // testElections calls the functions of its end.
-type testElections struct {
-	RaftDecides
-	e *end
-}
+type testElections struct{ e *end }
 
 func (x testElections) VetoPreVote(candidate cluster.NodeID, _ time.Time) string {
 	if x.e.vetoPreVote == nil {

@@ -73,10 +73,13 @@ func (v helloReply) admission() cluster.Admission {
 // errNotPeer means that the other end does not use this protocol.
 var errNotPeer = errors.New("not a NorthStar peer")
 
-func newNonce() nonce {
-	var n nonce
-	_, _ = rand.Read(n[:]) // never fails (crypto/rand)
-	return n
+// newHello returns this node's hello and its encoding.
+func (t *Transport) newHello(p purpose) (hello, []byte, error) {
+	h := hello{version: protocolVersion, purpose: p, peer: t.cfg.Membership.LocalPeer()}
+	h.peer.RaftAddress = t.cfg.Advertise // as in its Raft messages
+	_, _ = rand.Read(h.nonce[:])         // never fails (crypto/rand)
+	b, err := h.encode()
+	return h, b, err
 }
 
 func (h hello) encode() ([]byte, error) {
@@ -87,12 +90,32 @@ func (h hello) encode() ([]byte, error) {
 	if len(body) > maxHello {
 		return nil, fmt.Errorf("hello of %d bytes is over %d", len(body), maxHello)
 	}
-	b := make([]byte, 0, helloHeader+len(body))
-	b = append(b, magic[:]...)
-	b = append(b, h.version, byte(h.purpose))
-	b = append(b, h.nonce[:]...)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
-	return append(b, body...), nil
+	b := append(magic[:], h.version, byte(h.purpose))
+	return appendSized(append(b, h.nonce[:]...), body), nil
+}
+
+// appendSized appends a text with its length before it.
+func appendSized(b, body []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(body))), body...)
+}
+
+// readSized reads what appendSized has written. The error wraps tooLong if it has more than limit bytes.
+func readSized(r io.Reader, limit uint32, tooLong error) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	return readBody(r, head[:], limit, tooLong)
+}
+
+func readBody(r io.Reader, head []byte, limit uint32, tooLong error) ([]byte, error) {
+	size := binary.BigEndian.Uint32(head)
+	if size > limit {
+		return nil, fmt.Errorf("%w: message of %d bytes is over %d", tooLong, size, limit)
+	}
+	body := make([]byte, size)
+	_, err := io.ReadFull(r, body)
+	return body, err
 }
 
 // readHello reads one hello. The error wraps errNotPeer if the bytes are not a hello. A hello of another protocol
@@ -110,7 +133,7 @@ func readHello(r io.Reader) (hello, error) {
 	}
 	h := hello{version: head[4], purpose: purpose(head[5])}
 	copy(h.nonce[:], head[6:])
-	body, err := readFrame(r, binary.BigEndian.Uint32(head[6+nonceSize:]))
+	body, err := readBody(r, head[6+nonceSize:], maxHello, errNotPeer)
 	if err != nil {
 		return hello{}, fmt.Errorf("read hello: %w", err)
 	}
@@ -140,16 +163,11 @@ func (v helloReply) encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode hello reply: %w", err)
 	}
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
+	return appendSized(nil, body), nil
 }
 
-// readHelloReply reads the reply to the hello with nonce n.
 func readHelloReply(r io.Reader, n nonce) (helloReply, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return helloReply{}, fmt.Errorf("read hello reply: %w", err)
-	}
-	body, err := readFrame(r, binary.BigEndian.Uint32(head[:]))
+	body, err := readSized(r, maxHello, errNotPeer)
 	if err != nil {
 		return helloReply{}, fmt.Errorf("read hello reply: %w", err)
 	}
@@ -161,15 +179,6 @@ func readHelloReply(r io.Reader, n nonce) (helloReply, error) {
 		return helloReply{}, fmt.Errorf("read hello reply: %w: it belongs to another hello", errNotPeer)
 	}
 	return v, nil
-}
-
-func readFrame(r io.Reader, size uint32) ([]byte, error) {
-	if size > maxHello {
-		return nil, fmt.Errorf("%w: %d bytes, more than %d", errNotPeer, size, maxHello)
-	}
-	body := make([]byte, size)
-	_, err := io.ReadFull(r, body)
-	return body, err
 }
 
 type completedHello struct {
@@ -206,15 +215,8 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("refusing node %s (%s): %s", e.Node, e.Refusal, e.Reason)
 }
 
-// self returns this node as its hellos describe it.
-func (t *Transport) self() cluster.Peer {
-	p := t.cfg.Membership.LocalPeer()
-	p.RaftAddress = t.cfg.Advertise // as in its Raft messages
-	return p
-}
-
-// evaluateHello decides about a hello and creates the reply.
-func (t *Transport) evaluateHello(h hello) (cluster.Admission, helloReply) {
+// evaluateHello decides about a hello and encodes the reply.
+func (t *Transport) evaluateHello(h hello) (cluster.Admission, []byte, error) {
 	self := t.cfg.Membership.LocalPeer()
 	if h.version == protocolVersion {
 		if err := t.cfg.Membership.RecordIncarnation(h.peer); err != nil {
@@ -237,14 +239,14 @@ func (t *Transport) evaluateHello(h hello) (cluster.Admission, helloReply) {
 	if a.OK() && h.peer.ClusterID == "" {
 		v.Roster = self.Roster
 	}
-	return a, v
+	b, err := v.encode()
+	return a, b, err
 }
 
 // dialHello completes the hello on a connection that this node dialled. want is the expected node, "" for any.
 // identity is the node ID in the peer's certificate, "" without TLS.
 func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.NodeID) (completedHello, error) {
-	mine := hello{version: protocolVersion, purpose: p, nonce: newNonce(), peer: t.self()}
-	b, err := mine.encode()
+	mine, b, err := t.newHello(p)
 	if err != nil {
 		return completedHello{}, err
 	}
@@ -259,42 +261,34 @@ func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.N
 	if err != nil {
 		return completedHello{}, err
 	}
-	if theirs.version == protocolVersion {
-		if err := checkIdentity(theirs.peer.NodeID, want, identity); err != nil {
-			return completedHello{}, err
-		}
+	if err := checkIdentity(theirs, want, identity); err != nil {
+		return completedHello{}, err
 	}
-	a, answer := t.evaluateHello(theirs)
-	if b, err = answer.encode(); err != nil {
+	a, b, err := t.evaluateHello(theirs)
+	if err != nil {
 		return completedHello{}, err
 	}
 	if _, err := conn.Write(b); err != nil {
 		return completedHello{}, fmt.Errorf("send hello reply: %w", err)
 	}
 	return t.complete(completedHello{
-		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, mine: a,
-		theirs: v,
+		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, mine: a, theirs: v,
 	})
 }
 
-// acceptHello completes the hello on an accepted connection.
 func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (completedHello, error) {
 	theirs, err := readHello(conn)
 	if err != nil {
 		return completedHello{}, err
 	}
-	if theirs.version == protocolVersion {
-		if err := checkIdentity(theirs.peer.NodeID, "", identity); err != nil {
-			return completedHello{}, err
-		}
+	if err := checkIdentity(theirs, "", identity); err != nil {
+		return completedHello{}, err
 	}
-	mine := hello{version: protocolVersion, purpose: theirs.purpose, nonce: newNonce(), peer: t.self()}
-	b, err := mine.encode()
+	mine, b, err := t.newHello(theirs.purpose)
 	if err != nil {
 		return completedHello{}, err
 	}
-	a, answer := t.evaluateHello(theirs)
-	vb, err := answer.encode()
+	a, vb, err := t.evaluateHello(theirs)
 	if err != nil {
 		return completedHello{}, err
 	}
@@ -306,15 +300,19 @@ func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (complet
 		return completedHello{}, err
 	}
 	return t.complete(completedHello{
-		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: theirs.purpose,
-		mine: a, theirs: v,
+		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: theirs.purpose, mine: a, theirs: v,
 	})
 }
 
 // errIdentity means that a node on a connection is not the one that it claims to be, or that was dialled.
 var errIdentity = errors.New("wrong node identity")
 
-func checkIdentity(claimed, want, certificate cluster.NodeID) error {
+// checkIdentity compares a hello with the dialled node and the certificate; other protocol versions are refused later.
+func checkIdentity(theirs hello, want, certificate cluster.NodeID) error {
+	claimed := theirs.peer.NodeID
+	if theirs.version != protocolVersion {
+		return nil
+	}
 	if want != "" && claimed != want {
 		return fmt.Errorf("%w: node %s answers where node %s was dialled", errIdentity, claimed, want)
 	}
@@ -346,12 +344,8 @@ func (t *Transport) complete(x completedHello) (completedHello, error) {
 	if x.peer.ClusterID == x.theirs.ClusterID {
 		x.peer.Roster = x.theirs.Roster
 	}
-	adoptable := x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" &&
-		x.peer.ClusterID == x.theirs.ClusterID
-	if adoptable {
-		if err := t.adopt(x.peer); err != nil {
-			return x, err
-		}
+	if x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID {
+		return x, t.adopt(x.peer)
 	}
 	return x, nil
 }

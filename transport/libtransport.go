@@ -17,9 +17,8 @@ type libTransport struct {
 
 // streamLayer provides connections of one peer to the library.
 type streamLayer struct {
-	addr     addr
+	p        *peer
 	accepted chan net.Conn
-	dial     func(target string, timeout time.Duration) (net.Conn, error)
 	closed   chan struct{}
 	once     sync.Once
 }
@@ -46,21 +45,16 @@ func (s *streamLayer) Close() error {
 }
 
 // Addr is this node's advertised address.
-func (s *streamLayer) Addr() net.Addr { return s.addr }
+func (s *streamLayer) Addr() net.Addr { return addr(s.p.r.t.cfg.Advertise) }
 
 // Dial opens a connection to this peer.
 func (s *streamLayer) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return s.dial(string(target), timeout)
+	return s.p.dial(string(target), timeout)
 }
 
 // newLibTransport creates a library transport. It starts a goroutine, which ends when the transport is closed.
 func (p *peer) newLibTransport() *libTransport {
-	s := &streamLayer{
-		addr:     addr(p.r.t.cfg.Advertise),
-		accepted: make(chan net.Conn, maxPeerConns),
-		dial:     p.dial,
-		closed:   make(chan struct{}),
-	}
+	s := &streamLayer{p: p, accepted: make(chan net.Conn, maxPeerConns), closed: make(chan struct{})}
 	n := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Logger:          hclog.NewNullLogger(), // the connections and the receive loop log instead
 		Stream:          s,
@@ -69,16 +63,6 @@ func (p *peer) newLibTransport() *libTransport {
 		Timeout:         p.r.t.params.rpc,
 	})
 	return &libTransport{NetworkTransport: n, stream: s}
-}
-
-// offer hands a connection to the library. It returns false if the queue of accepted connections is full.
-func (l *libTransport) offer(c net.Conn) bool {
-	select {
-	case l.stream.accepted <- c:
-		return true
-	default:
-		return false
-	}
 }
 
 // drain closes the connections that the library has not accepted.

@@ -25,7 +25,9 @@ func (t *Transport) Run(ctx context.Context) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = t.cfg.Listener.Close() })
 	defer stop()
-	t.openJobs(ctx)
+	t.mu.Lock()
+	t.running = ctx
+	t.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() { t.monitors.Run(ctx) })
 	err := t.acceptLoop(ctx, &wg)
@@ -37,7 +39,10 @@ func (t *Transport) Run(ctx context.Context) error {
 	current := t.raft
 	t.mu.Unlock()
 	wg.Wait()
-	t.awaitJobs()
+	t.mu.Lock()
+	t.running = nil // from now on spawn adds no job
+	t.mu.Unlock()
+	t.jobs.Wait()
 	if current != nil {
 		_ = current.Close()
 	}
@@ -78,43 +83,39 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 	defer leave()
 	_ = raw.SetDeadline(time.Now().Add(t.params.hello))
 	setTCPOptions(raw)
+	reject := func(reason string, err error) {
+		_ = raw.Close()
+		t.rejectConn(raw, reason, err)
+	}
 	conn, identity, err := t.secureServer(ctx, raw)
 	if err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, "tls", err)
+		reject("tls", err)
 		return
 	}
 	x, err := t.acceptHello(conn, identity)
 	if err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, helloReason(err), err)
+		reject(helloReason(err), err)
 		return
 	}
 	if err := x.refused(); err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, refusalReason(err), err)
+		reject(refusalReason(err), err)
 		return
 	}
-	if x.purpose == purposeProbe {
+	switch x.purpose {
+	case purposeProbe:
 		t.probed(ctx, x, conn, leave)
-		return
-	}
-	if x.purpose == purposeRelay {
+	case purposeRelay:
 		t.relayed(ctx, x, conn, leave)
-		return
-	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		_ = raw.Close()
-		return
-	}
-	if err := t.Raft().accept(x, conn); err != nil {
-		_ = raw.Close()
-		t.rejectConn(raw, "too_many", err)
+	case purposeRaft:
+		if err := conn.SetDeadline(time.Time{}); err != nil {
+			_ = raw.Close()
+		} else if err := t.Raft().accept(x, conn); err != nil {
+			reject("too_many", err)
+		}
 	}
 }
 
-// probed continues a probe after its hello. Most dialling nodes hang up here. A monitor connection stays, and is no
-// longer half open after its first frame.
+// probed continues a probe after its hello, if it is a monitor connection: half open until its first frame.
 func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	err := t.monitors.Accept(ctx, x.peer, abruptConn{conn}, leave)
 	switch {
@@ -126,7 +127,6 @@ func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn,
 	}
 }
 
-// rejectConn counts and logs a rejected connection.
 func (t *Transport) rejectConn(conn net.Conn, reason string, err error) {
 	t.reject("connection", reason)
 	if reason == refusedByPeer {

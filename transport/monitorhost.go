@@ -15,15 +15,6 @@ type monitorHost struct{ *Transport }
 
 var _ monitor.Host = monitorHost{}
 
-func (t *Transport) newMonitors() *monitor.Monitors {
-	return monitor.New(monitor.Config{
-		Host: monitorHost{t}, Local: t.cfg.Membership.LocalPeer, Servers: t.cfg.Membership.Servers,
-		Claim: t.cfg.Claim, Lost: t.cfg.ConnectionLost,
-		CrashSocketPort: t.cfg.CrashSocketPort, TimeoutMin: t.cfg.TimeoutMin, TimeoutMax: t.cfg.TimeoutMax,
-		RPCTimeout: t.params.rpc, HelloTimeout: t.params.hello, Logger: t.log,
-	})
-}
-
 // abruptConn closes without TLS shutdown, which can block.
 type abruptConn struct{ net.Conn }
 
@@ -90,8 +81,7 @@ func (h monitorHost) ApplyFaults(to cluster.NodeID, c *cluster.Claim, gone <-cha
 	return !fault.lost()
 }
 
-// Claim returns this node's current claim: the one of Config.Claim, with its identity and what its connections know of
-// the leader.
+// Claim returns this node's current claim; see monitor.Monitors.Claim.
 func (t *Transport) Claim() cluster.Claim { return t.monitors.Claim() }
 
 // Claims returns the newest claim received from each peer.

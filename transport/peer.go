@@ -44,15 +44,6 @@ type peer struct {
 	closed    bool
 }
 
-func newPeer(r *Raft, id cluster.NodeID) *peer {
-	return &peer{
-		id:    id,
-		r:     r,
-		votes: rate.NewLimiter(voteRate, voteBurst),
-	}
-}
-
-// outbound returns the library transport for RPCs to this peer.
 func (p *peer) outbound() (*libTransport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,10 +83,15 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		p.conns = p.conns[1:]
 	}
 	p.conns = append(p.conns, c)
-	accepted := p.in.offer(c) // under the lock, so that shut finds it
+	accepted := true
+	select { // under the lock, so that shut finds it
+	case p.in.stream.accepted <- c:
+	default:
+		accepted = false
+	}
 	p.mu.Unlock()
 	if oldest != nil {
-		oldest.abort()
+		_ = closeNow(oldest.Conn) // the library notices and calls Close
 		t.reject("connection", "too_many_of_peer")
 	}
 	switch {
@@ -109,21 +105,15 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 
 func (p *peer) dropIn(c *inConn) {
 	p.mu.Lock()
-	for i, other := range p.conns {
-		if other == c {
-			p.conns = append(p.conns[:i:i], p.conns[i+1:]...)
-			break
-		}
-	}
+	p.conns = slices.DeleteFunc(p.conns, func(o *inConn) bool { return o == c })
 	p.mu.Unlock()
 	p.r.untrack()
 }
 
 // dialError marks failures before a connection existed: they are not retried.
-type dialError struct{ err error }
+type dialError struct{ error }
 
-func (e *dialError) Error() string { return e.err.Error() }
-func (e *dialError) Unwrap() error { return e.err }
+func (e *dialError) Unwrap() error { return e.error }
 
 // dial returns a connection to this peer for the library: the spare one, or a new one.
 func (p *peer) dial(target string, timeout time.Duration) (net.Conn, error) {
@@ -271,7 +261,7 @@ func (p *peer) lastContact() time.Time {
 func (p *peer) reset() {
 	p.forget()
 	p.mu.Lock()
-	conns := append([]*inConn(nil), p.conns...)
+	conns := slices.Clone(p.conns)
 	p.mu.Unlock()
 	for _, c := range conns {
 		c.retire()
@@ -314,10 +304,10 @@ func (p *peer) shut() {
 		}
 	}
 	for _, c := range conns {
-		c.abort()
+		_ = closeNow(c.Conn)
 	}
 	for _, c := range outs {
-		c.abort()
+		_ = closeNow(c.Conn)
 	}
 	if spare != nil {
 		_ = spare.Close()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/transport/crashdetect"
 )
 
 // Probe completes a hello with the node at addr and closes the connection. It returns that node's identity and its
@@ -51,4 +52,51 @@ func (t *Transport) open(
 	}
 	t.monitors.RecordHandshake(want, time.Since(start))
 	return conn, x, nil
+}
+
+// deadDialBackoff is how long Raft does not dial a dead process: dials would delay the election that follows.
+const deadDialBackoff = 30 * time.Millisecond
+
+// dialBackoff is a dead process of a peer, and the time until which it is not dialled.
+type dialBackoff struct {
+	bootID string
+	until  time.Time
+}
+
+// Confirm dials again to find out whether the process bootID of a peer still runs, within ctx and about 60 ms.
+func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
+	target := t.monitors.Address(peer)
+	if target == "" {
+		return cluster.LivenessUnclear
+	}
+	found := crashdetect.DeathCheck{
+		BootID: bootID, CrashSocket: t.monitors.CrashSocketOf(peer, bootID), Dial: t.cfg.Dial,
+		Handshake: t.monitors.Handshake(peer),
+		Hello: func(ctx context.Context) (string, error) {
+			conn, x, err := t.open(ctx, target, purposeProbe, peer)
+			if err != nil {
+				return "", err
+			}
+			_ = closeNow(conn)
+			return x.peer.BootID, nil
+		},
+	}.Run(ctx)
+	if found == cluster.LivenessDead {
+		if p, err := t.Raft().peer(peer); err == nil { // Raft does not dial it for deadDialBackoff
+			p.backoff.Store(&dialBackoff{bootID, time.Now().Add(deadDialBackoff)})
+		}
+	}
+	return found
+}
+
+// checkBackoff returns a dial error if the peer's last known process was recently found dead.
+func (p *peer) checkBackoff(now time.Time) error {
+	b := p.backoff.Load()
+	if b == nil || !now.Before(b.until) {
+		return nil
+	}
+	if facts, known := p.known(); !known || facts.BootID != b.bootID {
+		return nil // another process has completed a hello since
+	}
+	return &dialError{errProcessDead}
 }

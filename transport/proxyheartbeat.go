@@ -29,8 +29,6 @@ type operation struct {
 	lastProgress time.Time // last change of progress
 }
 
-func newBusy() *inFlightOps { return &inFlightOps{ops: make(map[*operation]struct{})} }
-
 // enter records that raft has accepted a message.
 func (b *inFlightOps) enter(op *operation, now time.Time) {
 	b.mu.Lock()
@@ -50,8 +48,7 @@ func (b *inFlightOps) leave(op *operation) {
 	delete(b.ops, op)
 }
 
-// status reports whether raft is inside an operation, and whether the transport may answer heartbeats meanwhile. began
-// is closed when the next operation begins.
+// status reports whether raft is inside an operation, and may be proxied. began is closed when the next one begins.
 func (b *inFlightOps) status(now time.Time, restored uint64, t timing) (inside, mayProxy bool, began <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,13 +69,11 @@ func (op *operation) observe(now time.Time, progress uint64) {
 	}
 }
 
-// syncRate is the assumed minimum speed at which a disk syncs and checks a received snapshot. During that time a
-// snapshot shows no progress.
+// syncRate is the assumed minimum speed at which a snapshot is synced and checked, which shows no progress.
 const syncRate = 32 << 20 // bytes a second
 
-// mayProxyHeartbeat reports whether the transport may answer heartbeats during the operation. A store operation may
-// take until the disk counts as stalled. A snapshot may take as long as bytes arrive or the restore progresses, plus
-// the time to sync it.
+// mayProxyHeartbeat reports whether the transport may answer heartbeats during the operation: a store operation until
+// the disk counts as stalled, a snapshot while bytes arrive or the restore progresses, plus the time to sync it.
 func (op *operation) mayProxyHeartbeat(now time.Time, t timing) bool {
 	if !op.snapshot {
 		return now.Sub(op.since) <= t.storeTimeout
@@ -87,8 +82,7 @@ func (op *operation) mayProxyHeartbeat(now time.Time, t timing) bool {
 	return now.Sub(op.lastProgress) <= quiet
 }
 
-// isHeartbeat reports whether the message only claims leadership. The transport may answer only such a message on
-// raft's behalf.
+// isHeartbeat reports whether a message only claims leadership: no other may be answered on raft's behalf.
 func isHeartbeat(a *raft.AppendEntriesRequest) bool {
 	return a.Term != 0 && len(a.Entries) == 0 && a.PrevLogEntry == 0 && a.PrevLogTerm == 0 && a.LeaderCommitIndex == 0
 }
@@ -103,9 +97,8 @@ type proxyAck struct {
 	at     time.Time
 }
 
-// boundByProxyAck reports whether a proxied acknowledgement to another node than candidate binds this node. An
-// acknowledgement to a dead process does not. That also holds after raft has dropped the leader for a candidate that
-// failed.
+// boundByProxyAck reports whether a proxied acknowledgement to another node than candidate binds this node. One to a
+// dead process does not, also after raft has dropped the leader for a candidate that failed.
 func (r *Raft) boundByProxyAck(now time.Time, candidate cluster.NodeID, term uint64) bool {
 	p := r.proxyAck.Load()
 	if p == nil || p.leader == candidate || now.Sub(p.at) >= r.t.cfg.TimeoutMin {
@@ -120,10 +113,10 @@ func (r *Raft) recordProxyAck(now time.Time, leader cluster.NodeID, boot string)
 }
 
 // mark records a time.
-func (r *Raft) mark(at *atomic.Int64, now time.Time) { at.Store(max(1, int64(now.Sub(r.epoch)))) }
+func (r *Raft) mark(at *atomic.Pointer[time.Time], now time.Time) { at.Store(&now) }
 
 // within reports whether the time recorded by mark is less than d ago.
-func (r *Raft) within(at *atomic.Int64, now time.Time, d time.Duration) bool {
-	v := at.Load()
-	return v != 0 && now.Sub(r.epoch)-time.Duration(v) < d
+func (r *Raft) within(at *atomic.Pointer[time.Time], now time.Time, d time.Duration) bool {
+	marked := at.Load()
+	return marked != nil && now.Sub(*marked) < d
 }

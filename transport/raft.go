@@ -4,39 +4,39 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/time/rate"
 
 	"northstar/cluster"
 	"northstar/transport/monitor"
 )
 
-// Raft is the transport of one raft.Raft. It adds the guards that the library needs; DESIGN.md lists them. Close ends
-// every goroutine that it started.
+// Raft is the transport of one raft.Raft with the guards that this needs (DESIGN.md). Close ends all its goroutines.
 type Raft struct {
 	t        *Transport
 	consumer chan raft.RPC
 	busy     *inFlightOps
-	ctx      context.Context // for dials; ends at Close
+	ctx      context.Context // ends at Close
 	cancel   context.CancelFunc
-	closed   chan struct{}
+	closed   <-chan struct{} // of ctx
 	local    atomic.Pointer[RaftNode]
 	proxyAck atomic.Pointer[proxyAck] // nil: none yet
 	// when its leader or an operator last made this node start an election
-	transferFlagAllowedAt atomic.Int64
+	transferFlagAllowedAt atomic.Pointer[time.Time]
 	ballots               recentVotes
-
-	epoch time.Time // zero of transferFlagAllowedAt
+	installs              snapshotInstalls
 
 	mu    sync.Mutex
 	peers map[cluster.NodeID]*peer
 
-	life sync.Mutex // guards adding to wg after Close
-	done bool
+	life sync.Mutex // guards adding to wg after Close; taken after mu
 	wg   sync.WaitGroup
 }
 
@@ -62,17 +62,15 @@ func newRaft(t *Transport) *Raft {
 	return &Raft{
 		t:        t,
 		consumer: make(chan raft.RPC),
-		busy:     newBusy(),
-		epoch:    time.Now(),
+		busy:     &inFlightOps{ops: make(map[*operation]struct{})},
 		ctx:      ctx,
 		cancel:   cancel,
-		closed:   make(chan struct{}),
+		closed:   ctx.Done(),
 		peers:    make(map[cluster.NodeID]*peer),
 	}
 }
 
-// Bind connects the guards with the raft.Raft that they guard. It must be called right after raft.NewRaft; until then
-// every incoming message fails.
+// Bind connects the guards with their raft.Raft, right after raft.NewRaft. Until then every incoming message fails.
 func (r *Raft) Bind(n RaftNode) {
 	r.local.Store(&n)
 	r.t.monitors.Look() // from now on there may be a configuration
@@ -102,8 +100,7 @@ func (r *Raft) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return
 // DecodePeer is the inverse of EncodePeer.
 func (r *Raft) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// AppendEntriesPipeline returns an error: one refused append in a pipeline permanently stops the replication to that
-// follower.
+// AppendEntriesPipeline returns an error: one refused append in a pipeline permanently stops the replication.
 func (r *Raft) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
@@ -159,7 +156,6 @@ func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sent
 	return s
 }
 
-// record records the response to s.
 func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
 	if success && respTerm == s.term {
 		r.t.acks.ack(s.to, s.incarnation, s.term, s.match, s.at, time.Now())
@@ -169,8 +165,7 @@ func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
 }
 
 // mayReplicateTo returns why this node must not lead a peer: it has no cluster ID, and has not recorded that peer's
-// incarnation. If the peer's data directory were lost, the other nodes would not know that its acknowledgements have
-// counted.
+// incarnation. If that were lost, the others would not know that the peer's acknowledgements have counted.
 func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) error {
 	if r.t.cfg.Membership.LocalPeer().ClusterID != "" {
 		return nil
@@ -200,16 +195,21 @@ func (r *Raft) InstallSnapshot(
 		return r.fail(start, err)
 	}
 	s := r.sending(m.To, args.Term, args.LastLogIndex, start)
-	err := r.call(m, start, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
+	install := installOf(s, args)
+	r.delayRepeatedInstall(m.To, install)
+	s.at = time.Now()
+	err := r.call(m, s.at, func(out *libTransport) error { return out.InstallSnapshot(id, target, args, resp, data) })
 	if err != nil {
 		r.awaitRetryable(err, m.To, target, s.term)
 		return err
+	}
+	if resp.Success {
+		r.installs.done(m.To, install)
 	}
 	r.record(s, resp.Term, resp.Success)
 	return nil
 }
 
-// call makes one RPC, with its injected faults.
 func (r *Raft) call(m Message, start time.Time, do func(*libTransport) error) error {
 	p, err := r.peer(m.To)
 	if err != nil {
@@ -255,8 +255,7 @@ func (r *Raft) fail(start time.Time, err error) error {
 
 func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Message {
 	return Message{
-		From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term,
-		Size: size,
+		From: r.t.cfg.Membership.LocalPeer().NodeID, To: cluster.NodeID(to), Kind: kind, Term: term, Size: size,
 	}
 }
 
@@ -264,7 +263,7 @@ func (r *Raft) message(to raft.ServerID, kind string, term uint64, size int) Mes
 func (r *Raft) peer(id cluster.NodeID) (*peer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.isClosed() {
+	if r.ctx.Err() != nil {
 		return nil, errClosed
 	}
 	p := r.peers[id]
@@ -272,7 +271,7 @@ func (r *Raft) peer(id cluster.NodeID) (*peer, error) {
 		if len(r.peers) >= maxPeers && !r.evict() {
 			return nil, fmt.Errorf("over %d peers", maxPeers)
 		}
-		p = newPeer(r, id)
+		p = &peer{id: id, r: r, votes: rate.NewLimiter(voteRate, voteBurst)}
 		r.peers[id] = p
 	}
 	return p, nil
@@ -304,11 +303,7 @@ func (r *Raft) contactFrom(id cluster.NodeID) time.Time {
 func (r *Raft) allPeers() []*peer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]*peer, 0, len(r.peers))
-	for _, p := range r.peers {
-		all = append(all, p)
-	}
-	return all
+	return slices.Collect(maps.Values(r.peers))
 }
 
 // accept takes over a connection after its hello.
@@ -324,7 +319,7 @@ func (r *Raft) accept(x completedHello, conn net.Conn) error {
 func (r *Raft) track() bool {
 	r.life.Lock()
 	defer r.life.Unlock()
-	if r.done {
+	if r.ctx.Err() != nil {
 		return false
 	}
 	r.wg.Add(1)
@@ -333,17 +328,7 @@ func (r *Raft) track() bool {
 
 func (r *Raft) untrack() { r.wg.Done() }
 
-func (r *Raft) isClosed() bool {
-	select {
-	case <-r.closed:
-		return true
-	default:
-		return false
-	}
-}
-
-// Close closes all connections, answers pending messages with an error, and waits for the goroutines. It may be called
-// again.
+// Close closes all connections, fails pending messages, and waits for the goroutines. It may be called again.
 func (r *Raft) Close() error {
 	r.shut()
 	r.wg.Wait()
@@ -351,16 +336,11 @@ func (r *Raft) Close() error {
 }
 
 func (r *Raft) shut() {
+	r.mu.Lock()
 	r.life.Lock()
-	first := !r.done
-	r.done = true
+	r.cancel()
 	r.life.Unlock()
-	if first {
-		r.mu.Lock()
-		close(r.closed)
-		r.mu.Unlock()
-		r.cancel()
-	}
+	r.mu.Unlock()
 	for _, p := range r.allPeers() {
 		p.shut()
 	}

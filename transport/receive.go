@@ -114,8 +114,10 @@ func (m incoming) checkHeader(h raft.RPCHeader) error {
 func (m incoming) dispatch() {
 	switch c := m.rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
+		m.recordLeaderContact(c.Term)
 		m.appendEntries(c)
 	case *raft.InstallSnapshotRequest:
+		m.recordLeaderContact(c.Term)
 		m.installSnapshot(c)
 	case *raft.TimeoutNowRequest:
 		m.timeoutNow()
@@ -196,6 +198,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 	// Raft commits at most up to the last entry of this message. The library commits up to the end of its own log,
 	// which may hold entries of a previous leader that no other node has.
 	c.LeaderCommitIndex = min(c.LeaderCommitIndex, c.PrevLogEntry+uint64(len(c.Entries)))
+	m.rpc.Command = m.matchSnapshot(c)
 	m.forward(&operation{})
 }
 
@@ -272,38 +275,6 @@ func (m incoming) heartbeat(term uint64) {
 			return
 		}
 	}
-}
-
-func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
-	if err := checkConfiguration(c.Configuration); c.SnapshotVersion > 0 && err != nil {
-		m.refuse("malformed", err)
-		return
-	}
-	if !m.adopted(c.Term) {
-		return
-	}
-	if m.r.t.cfg.ReadOnly() {
-		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
-		return
-	}
-	if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
-		m.staleSnapshot(c)
-		return
-	}
-	op := &operation{snapshot: true, size: c.Size}
-	m.rpc.Reader = newSnapshotReader(m.rpc.Reader, &op.received)
-	m.forward(op)
-}
-
-// staleSnapshot rejects a snapshot that is not newer than the applied state: raft would install it and roll the state
-// machine back. To the leader of the current term it reports success, which is true: the whole snapshot is applied
-// here. After a refusal that leader would send the snapshot again without end.
-func (m incoming) staleSnapshot(c *raft.InstallSnapshotRequest) {
-	m.r.t.reject(m.kind, "stale")
-	_, _ = io.Copy(io.Discard, m.rpc.Reader)
-	term := m.local.CurrentTerm()
-	done := term == c.Term && m.local.Leader() == m.p.id
-	m.rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: m.r.header(), Term: term, Success: done}, nil)
 }
 
 // refuse answers with an error, after a delay.

@@ -2,9 +2,7 @@ package transport
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -19,8 +17,7 @@ import (
 // maxRelay bounds a message.
 const maxRelay = 2 << 20
 
-// Relay sends a message to another node, whose Config.Relayed handles it. A nil error means that it was handled; after
-// an error it may have been.
+// Relay sends a message to another node's Config.Relayed. After an error it may have been handled.
 func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte) error {
 	server, ok := cluster.FindServer(t.cfg.Membership.Servers(), to)
 	if !ok {
@@ -39,10 +36,10 @@ func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte
 	}
 	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
 	defer stop()
-	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...)); err != nil {
+	if _, err := conn.Write(appendSized(nil, message)); err != nil {
 		return fmt.Errorf("relay to node %s: %w", to, err)
 	}
-	why, err := readMessage(conn, maxHello)
+	why, err := readSized(conn, maxHello, errMalformed)
 	if err != nil {
 		return fmt.Errorf("relay to node %s: %w", to, err)
 	}
@@ -55,7 +52,7 @@ func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte
 // relayed handles the message on an accepted connection, which is no longer half open once the message has arrived.
 func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	defer func() { _ = closeNow(conn) }()
-	message, err := readMessage(conn, maxRelay)
+	message, err := readSized(conn, maxRelay, errMalformed)
 	if err != nil {
 		t.rejectConn(conn, helloReason(err), err)
 		return
@@ -78,22 +75,8 @@ func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn
 	}
 	_ = conn.SetDeadline(time.Now().Add(t.params.rpc))
 	// without a response the sender repeats it
-	_, _ = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(why))), why...))
+	_, _ = conn.Write(appendSized(nil, []byte(why)))
 }
 
 // maxRelaying bounds the relayed messages in progress.
 const maxRelaying = 32
-
-func readMessage(conn net.Conn, limit uint32) ([]byte, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return nil, err
-	}
-	size := binary.BigEndian.Uint32(head[:])
-	if size > limit {
-		return nil, fmt.Errorf("%w: message of %d bytes is over %d", errMalformed, size, limit)
-	}
-	body := make([]byte, size)
-	_, err := io.ReadFull(conn, body)
-	return body, err
-}

@@ -41,7 +41,7 @@ func (s *slowStorage) FlushBeforeReply() error {
 	return nil
 }
 
-// No answer of raft leaves a node before its delayed writes are durable, nor if they fail.
+// No answer that shows raft's term leaves a node before its delayed writes are durable, nor if they fail.
 func TestFlushBeforeReply(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Millisecond
@@ -50,6 +50,20 @@ func TestFlushBeforeReply(t *testing.T) {
 		"pre-vote":  func(a, b *end) (bool, error) { r, err := a.preVote(b, 6); return r.Granted, err },
 		"append":    func(a, b *end) (bool, error) { r, err := a.append(b, nil); return r.Success, err },
 		"heartbeat": func(a, b *end) (bool, error) { r, err := a.heartbeat(b); return r.Success, err },
+		"stale snapshot": func(a, b *end) (bool, error) {
+			r, err := a.install(b, 50, nil)
+			return r.Success, err
+		},
+		"refused vote": func(a, b *end) (bool, error) {
+			b.mayVote = func() bool { return false }
+			r, err := a.vote(b, 6)
+			return !r.Granted && r.Term == 5, err
+		},
+		"refused pre-vote": func(a, b *end) (bool, error) {
+			b.mayVote = func() bool { return false }
+			r, err := a.preVote(b, 6)
+			return !r.Granted && r.Term == 5, err
+		},
 	}
 	for name, ask := range asks {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,71 @@
 package transport
 
 import (
+	"fmt"
 	"io"
 	"sync/atomic"
+
+	"github.com/hashicorp/raft"
 )
+
+// matchSnapshot does raft's check of the previous entry for an append that continues this node's newest snapshot, and
+// returns the append without a previous entry. raft looks for that entry in its log, where it may be missing, or of a
+// deposed leader. It would refuse the append. The leader, whose log lacks the entry too, would send the same snapshot
+// without end.
+//
+// This is the only case in which the previous entry of an append may be changed. The snapshot holds the leader's log
+// up to the end of it, so that an append without a previous entry says the same: every entry follows the snapshot.
+func (m incoming) matchSnapshot(c *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	applied, _ := m.local.Progress()
+	if applied < c.PrevLogEntry || !m.local.EndsSnapshot(c.PrevLogEntry, c.PrevLogTerm) {
+		return c
+	}
+	matched := *c
+	matched.PrevLogEntry, matched.PrevLogTerm = 0, 0
+	return &matched
+}
+
+func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
+	if err := checkConfiguration(c.Configuration); c.SnapshotVersion > 0 && err != nil {
+		m.refuse("malformed", err)
+		return
+	}
+	if !m.adopted(c.Term) {
+		return
+	}
+	if m.r.t.cfg.ReadOnly() {
+		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
+		return
+	}
+	if c.Term >= m.local.CurrentTerm() {
+		if err := m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); err != nil {
+			m.refuse("contradiction", err)
+			return
+		}
+	}
+	if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
+		m.staleSnapshot(c)
+		return
+	}
+	op := &operation{snapshot: true, size: c.Size}
+	m.rpc.Reader = newSnapshotReader(m.rpc.Reader, &op.received)
+	m.forward(op)
+}
+
+// staleSnapshot rejects a snapshot that is not newer than the applied state: raft would install it and roll the state
+// machine back. To the leader of the current term it reports success, which is true: the whole snapshot is applied
+// here. After a refusal that leader would send the snapshot again without end.
+func (m incoming) staleSnapshot(c *raft.InstallSnapshotRequest) {
+	m.r.t.reject(m.kind, "stale")
+	_, _ = io.Copy(io.Discard, m.rpc.Reader)
+	term := m.local.CurrentTerm()
+	done := term == c.Term && m.local.Leader() == m.p.id
+	if err := m.local.FlushBeforeReply(); err != nil {
+		m.rpc.Respond(nil, err)
+		return
+	}
+	m.rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: m.r.header(), Term: term, Success: done}, nil)
+}
 
 // snapshotReader is the data of an incoming snapshot on its way to raft. It counts the received bytes, and can be cut
 // off from raft. Read is called by one goroutine, cut by another.

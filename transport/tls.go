@@ -19,8 +19,7 @@ import (
 	"northstar/cluster"
 )
 
-// TLSFiles names the PEM files of a node: its certificate with its chain, its key, and the certificates of the trusted
-// authorities.
+// TLSFiles names a node's PEM files: certificate with its chain, key, and certificates of the trusted authorities.
 type TLSFiles struct{ Cert, Key, CA string }
 
 // TLS is a node's certificate and the trusted authorities. It follows changes of the files: each new connection uses
@@ -50,9 +49,6 @@ const peerProtocol = "northstar-peer"
 
 // LoadTLS reads the files and checks that they fit together.
 func LoadTLS(files TLSFiles, logger hclog.Logger) (*TLS, error) {
-	if logger == nil {
-		logger = hclog.NewNullLogger()
-	}
 	m, err := readMaterial(files)
 	if err != nil {
 		return nil, err
@@ -137,31 +133,23 @@ func (t *TLS) ServerConfig(requireClient bool) *tls.Config {
 }
 
 func (t *TLS) serverConfig(auth tls.ClientAuthType, protocols ...string) *tls.Config {
-	return &tls.Config{
-		MinVersion:             tls.VersionTLS13,
-		NextProtos:             protocols,
-		ClientAuth:             auth,
+	cfg := &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: protocols,
+		ClientAuth: auth,
+		// A resumed session would not be checked against changed files.
 		SessionTicketsDisabled: true,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			m := t.current()
-			return &tls.Config{
-				MinVersion:   tls.VersionTLS13,
-				NextProtos:   protocols,
-				ClientAuth:   auth,
-				ClientCAs:    m.roots,
-				Certificates: []tls.Certificate{*m.cert},
-				// A resumed session would not be checked against changed files.
-				SessionTicketsDisabled: true,
-			}, nil
-		},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return t.current().cert, nil
-		},
 	}
+	base := cfg.Clone()
+	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m, current := t.current(), base.Clone()
+		current.ClientCAs, current.Certificates = m.roots, []tls.Certificate{*m.cert}
+		return current, nil
+	}
+	return cfg
 }
 
-// ClientConfig returns the configuration for one connection to an HTTPS server, made soon: it does not follow the
-// files. A long-lived client must use Dial.
+// ClientConfig returns the configuration for one HTTPS connection, made soon. A long-lived client must use Dial.
 func (t *TLS) ClientConfig() *tls.Config {
 	m := t.current()
 	return &tls.Config{
@@ -195,8 +183,7 @@ func (t *TLS) Dial(
 	return conn, nil
 }
 
-// ParseIdentity parses the name in a certificate, northstar://CLUSTER/ROLE/NAME. The role of the nodes of a cluster is
-// node.
+// ParseIdentity parses the name in a certificate, northstar://CLUSTER/ROLE/NAME. A node's role is node.
 func ParseIdentity(uri *url.URL) (clusterName, role, name string, err error) {
 	if uri.Scheme != "northstar" || uri.Host == "" || uri.RawQuery != "" || uri.Fragment != "" ||
 		uri.User != nil || uri.Opaque != "" {
@@ -229,8 +216,7 @@ func nodeIdentity(cert *x509.Certificate, clusterName string) (cluster.NodeID, e
 	return found, nil
 }
 
-// secureServer starts TLS on an accepted connection, if it is configured, and returns the node in the peer's
-// certificate.
+// secureServer starts TLS, if configured, on an accepted connection, and returns the node in its certificate.
 func (t *Transport) secureServer(ctx context.Context, raw net.Conn) (net.Conn, cluster.NodeID, error) {
 	if t.cfg.TLS == nil {
 		return raw, "", nil

@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // authority makes certificates for tests.
@@ -105,7 +107,7 @@ func (a *authority) issue(t *testing.T, dir string, serial int64, uris ...string
 
 func (a *authority) load(t *testing.T, uris ...string) *TLS {
 	t.Helper()
-	m, err := LoadTLS(a.issue(t, t.TempDir(), 2, uris...), nil)
+	m, err := LoadTLS(a.issue(t, t.TempDir(), 2, uris...), hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +145,7 @@ func TestTLSIdentity(t *testing.T) {
 	got := n1.bind()
 	mixed := otherCA.issue(t, t.TempDir(), 2, "northstar://test/node/n2")
 	mixed.CA = ca.issue(t, t.TempDir(), 3).CA
-	half, err := LoadTLS(mixed, nil)
+	half, err := LoadTLS(mixed, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +209,7 @@ func TestTLSFilesAreReread(t *testing.T) {
 	}
 	link("v1")
 	in := func(f string) string { return filepath.Join(root, "now", f) }
-	m, err := LoadTLS(TLSFiles{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt")}, nil)
+	m, err := LoadTLS(TLSFiles{Cert: in("tls.crt"), Key: in("tls.key"), CA: in("ca.crt")}, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +303,7 @@ func TestLoadTLSErrors(t *testing.T) {
 		"another key": {Cert: a.Cert, Key: b.Key, CA: a.CA},
 		"no CA":       {Cert: a.Cert, Key: a.Key, CA: a.Key},
 	} {
-		if _, err := LoadTLS(f, nil); err == nil {
+		if _, err := LoadTLS(f, hclog.NewNullLogger()); err == nil {
 			t.Errorf("%s: loaded", name)
 		}
 	}

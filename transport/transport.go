@@ -37,12 +37,12 @@ type Transport struct {
 	monitors *monitor.Monitors
 	relaying atomic.Int64 // relayed messages in progress
 
-	mu      sync.Mutex
-	raft    *Raft // the current one; replaced when it was closed
-	stopped bool
+	leaderContact atomic.Pointer[leaderContact] // nil: none since the process started
 
-	life    sync.Mutex      // guards adding to jobs once Run ends
-	running context.Context // Run's context; nil before and after Run
+	mu      sync.Mutex
+	raft    *Raft           // the current one; replaced when it was closed
+	stopped bool            // Run has ended
+	running context.Context // Run's context; nil before Run, and once no job may be added
 	jobs    sync.WaitGroup  // short goroutines that Run waits for
 }
 
@@ -57,8 +57,7 @@ type timing struct {
 // maxStall is how long a connection may make no progress in the middle of a message if its peer is known to be alive.
 const maxStall = 10 * time.Second
 
-// minFailureDelay is the minimum duration of a failing RPC: the library retries some failures immediately and without
-// end.
+// minFailureDelay is how long a failing RPC takes at least: the library retries some immediately and without end.
 const minFailureDelay = time.Millisecond
 
 func timingOf(timeoutMin, timeoutMax time.Duration) timing {
@@ -82,11 +81,12 @@ func New(cfg Config) (*Transport, error) {
 	need(cfg.Advertise != "", "advertised address")
 	need(cfg.Membership != nil, "membership")
 	need(cfg.TimeoutMin > 0 && cfg.TimeoutMax >= cfg.TimeoutMin, "valid election timeouts")
+	need(cfg.Dial != nil && cfg.Elections != nil && cfg.Claim != nil && cfg.ConnectionLost != nil &&
+		cfg.Rejected != nil && cfg.ReadOnly != nil && cfg.ReplicationPaused != nil && cfg.Logger != nil, "callback")
 	need(cfg.TLS == nil || cfg.ClusterName != "", "cluster name, which certificates need")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	cfg.fillDefaults()
 	log := cfg.Logger.Named("transport")
 	t := &Transport{
 		cfg:    cfg,
@@ -96,16 +96,20 @@ func New(cfg Config) (*Transport, error) {
 		half:   newHalfOpen(maxHalfOpen),
 		params: timingOf(cfg.TimeoutMin, cfg.TimeoutMax),
 	}
-	t.monitors = t.newMonitors()
+	t.monitors = monitor.New(monitor.Config{
+		Host: monitorHost{t}, Local: cfg.Membership.LocalPeer, Servers: cfg.Membership.Servers,
+		Claim: cfg.Claim, Lost: cfg.ConnectionLost,
+		CrashSocketPort: cfg.CrashSocketPort, TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
+		RPCTimeout: t.params.rpc, HelloTimeout: t.params.hello, Logger: log,
+	})
 	return t, nil
 }
 
-// Raft returns the transport for a raft.Raft, which closes it when it shuts down. The next call then returns a new
-// one, for the next raft.Raft.
+// Raft returns the transport for a raft.Raft, and a new one for the next when that has closed it.
 func (t *Transport) Raft() *Raft {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.raft == nil || (t.raft.isClosed() && !t.stopped) {
+	if t.raft == nil || (t.raft.ctx.Err() != nil && !t.stopped) {
 		t.raft = newRaft(t)
 		if t.stopped {
 			t.raft.shut()
@@ -146,29 +150,14 @@ func (t *Transport) adopt(from cluster.Peer) error {
 
 // spawn runs f in a goroutine that Run waits for; f must end with its ctx. It returns false if Run does not run.
 func (t *Transport) spawn(f func(context.Context)) bool {
-	t.life.Lock()
-	defer t.life.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.running == nil || t.running.Err() != nil {
 		return false
 	}
 	ctx := t.running
 	t.jobs.Go(func() { f(ctx) })
 	return true
-}
-
-// openJobs lets spawn start goroutines until ctx ends.
-func (t *Transport) openJobs(ctx context.Context) {
-	t.life.Lock()
-	defer t.life.Unlock()
-	t.running = ctx
-}
-
-// awaitJobs waits for the spawned goroutines. The context given to openJobs must have ended.
-func (t *Transport) awaitJobs() {
-	t.life.Lock()
-	t.running = nil // from now on spawn adds no job
-	t.life.Unlock()
-	t.jobs.Wait()
 }
 
 // identityChanged reports whether this node's identity has changed since the hello x.
@@ -186,4 +175,52 @@ func sleep(d time.Duration, done <-chan struct{}) {
 	case <-timer.C:
 	case <-done:
 	}
+}
+
+// rateLimitedLog logs what unauthenticated peers can cause: each kind at most once per logInterval, with the number of
+// dropped messages. Kinds come from a small fixed set. Safe for concurrent use.
+type rateLimitedLog struct {
+	log hclog.Logger
+
+	mu    sync.Mutex
+	kinds map[string]*logKind
+}
+
+type logKind struct {
+	last    time.Time
+	dropped int
+}
+
+const logInterval = 10 * time.Second
+
+func newLimitedLog(log hclog.Logger) *rateLimitedLog {
+	return &rateLimitedLog{log: log, kinds: make(map[string]*logKind)}
+}
+
+func (l *rateLimitedLog) warn(kind, msg string, args ...any) {
+	dropped, ok := l.due(kind, time.Now())
+	if !ok {
+		return
+	}
+	if dropped > 0 {
+		args = append(args, "not_logged", dropped)
+	}
+	l.log.Warn(msg, args...)
+}
+
+func (l *rateLimitedLog) due(kind string, now time.Time) (dropped int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.kinds[kind]
+	if k == nil {
+		k = &logKind{}
+		l.kinds[kind] = k
+	}
+	if !k.last.IsZero() && now.Sub(k.last) < logInterval {
+		k.dropped++
+		return 0, false
+	}
+	dropped = k.dropped
+	*k = logKind{last: now}
+	return dropped, true
 }

@@ -21,6 +21,7 @@ const (
 type voteRequest struct {
 	candidate           cluster.NodeID
 	pre, transfer       bool
+	ordered             bool // transfer, as the candidate has set it
 	term                uint64
 	lastIndex, lastTerm uint64
 }
@@ -30,7 +31,7 @@ func (m incoming) voteRequest() (voteRequest, bool) {
 	switch c := m.rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
 		return voteRequest{
-			candidate: m.p.id, transfer: c.LeadershipTransfer, term: c.Term,
+			candidate: m.p.id, transfer: c.LeadershipTransfer, ordered: c.LeadershipTransfer, term: c.Term,
 			lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm,
 		}, true
 	case *raft.RequestPreVoteRequest:
@@ -55,6 +56,10 @@ func (m incoming) vote(b voteRequest, a cluster.Admission) {
 		c.LeadershipTransfer, b.transfer = true, true
 		m.rpc.Command = &c
 	}
+	if why := m.r.boundByLease(m.p.id, b.term, time.Now()); why != "" && !b.ordered {
+		m.rejectVote(b, "lease", why)
+		return
+	}
 	if !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term) {
 		m.rejectVote(b, "busy", "has acknowledged its leader recently")
 		return
@@ -62,11 +67,16 @@ func (m incoming) vote(b voteRequest, a cluster.Admission) {
 	m.deliverVote(b)
 }
 
-// rejectVote rejects a vote request before raft.
+// rejectVote rejects a vote request before raft. The answer shows the current term, which may not be durable yet.
 func (m incoming) rejectVote(b voteRequest, kind, why string) {
 	m.r.t.reject(m.kind, kind)
 	m.count(b, false, kind)
-	m.answerVote(b, false, m.local.CurrentTerm(), why)
+	term := m.local.CurrentTerm()
+	if err := m.local.FlushBeforeReply(); err != nil {
+		m.rpc.Respond(nil, err)
+		return
+	}
+	m.answerVote(b, false, term, why)
 }
 
 // count counts this node's response to a candidate.
@@ -173,9 +183,12 @@ func (m incoming) deliverVote(b voteRequest) {
 		m.r.ballots.cast(b.term, b.candidate, time.Now())
 	}
 	reason, why := "granted", ""
+	lease := m.r.boundByLease(m.p.id, b.term, time.Now())
 	switch {
 	case !granted:
 		reason, why = "raft", explain(b, before)
+	case !b.ordered && lease != "":
+		granted, reason, why = false, "lease", lease // as below
 	case !b.pre && !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term):
 		// The request waited while raft was busy, and was delivered before the proxied acknowledgement. To the
 		// candidate the vote is lost.

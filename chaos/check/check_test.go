@@ -23,6 +23,23 @@ func commits(s *Safety, terms ...uint64) {
 	}
 }
 
+// TestTransferArrives: a transfer has arrived when its target leads, also if a candidate is in a later term.
+func TestTransferArrives(t *testing.T) {
+	s := NewSafety(func(v Violation) { t.Error(v) })
+	s.OnLeader("n1", 3, log{}.at)
+	s.OnLeader("n3", 2, log{}.at)
+	toN2, toN3 := s.Transfer("n2"), s.Transfer("n3")
+	s.Term("n3", 5) // a candidate
+	late := s.Transfer("n2")
+	if toN2() || toN3() || late() {
+		t.Error("arrived before the target leads; n3 has led before n1")
+	}
+	s.OnLeader("n2", 4, log{}.at)
+	if !toN2() || toN3() || !late() {
+		t.Errorf("n2 leads term 4: %v, %v, %v", toN2(), toN3(), late())
+	}
+}
+
 func TestSafety(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func(s *Safety)

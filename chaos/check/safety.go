@@ -277,16 +277,25 @@ func (s *Safety) MaxTerm() uint64 {
 	return s.maxTerm
 }
 
-// LedSince reports whether a node has led the given term or a later one.
-func (s *Safety) LedSince(node cluster.NodeID, term uint64) bool {
+// Transfer begins to watch a transfer. arrived reports whether the target has led since: in the newest term that had a
+// leader by now, or in a later one. A candidate may be in a newer term already, whose election it does not win.
+func (s *Safety) Transfer(target cluster.NodeID) (arrived func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for t, leader := range s.leaders {
-		if t >= term && leader == node {
-			return true
-		}
+	var since uint64
+	for term := range s.leaders {
+		since = max(since, term)
 	}
-	return false
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for term, leader := range s.leaders {
+			if term >= since && leader == target {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // MaxCommit returns the highest index observed as committed.

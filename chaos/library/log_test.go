@@ -89,6 +89,41 @@ func TestHoleOfARestoreRefusesAppends(t *testing.T) {
 	})
 }
 
+// A follower has the snapshot of a restore and one entry of the leader that is
+// deposed. The next leader's entry follows the same snapshot. The follower looks
+// for the snapshot's last entry in its log, and refuses. The next leader does not
+// have that entry either, and sends the same snapshot again. Without the previous
+// entry in the request, the follower takes the entry.
+func TestSnapshotBeforeAConflictRefusesAppends(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := start(t, "a", newDisk(3, "abc", entry(2, 3, "two")), patient)
+		restored := func(leader string, term uint64) {
+			if got, err := n.say(snapshotOf(leader, term, 4, 4, "abc", shot{"restored"})); err != nil ||
+				!got.(*raft.InstallSnapshotResponse).Success {
+				t.Fatal(got, err)
+			}
+		}
+		restored("c", 4)
+		if got := hear[raft.AppendEntriesResponse](t, n,
+			appendOf("c", 4, 4, 4, 4, entry(5, 4, "never committed"))); !got.Success {
+			t.Fatal("it refuses the first leader's entry")
+		}
+		for range 3 {
+			got := hear[raft.AppendEntriesResponse](t, n, appendOf("b", 5, 4, 4, 4, entry(5, 5, "committed")))
+			if got.Success {
+				t.Fatal("it takes the next leader's entry")
+			}
+			restored("b", 5)
+		}
+		t.Log("refuses entry 5 of the next leader, and installs its snapshot, three times")
+		got := hear[raft.AppendEntriesResponse](t, n, appendOf("b", 5, 0, 0, 5, entry(5, 5, "committed")))
+		synctest.Wait()
+		if !got.Success || n.fsm.text() != "restored committed" {
+			t.Errorf("without the previous entry: success %v, applied %q", got.Success, n.fsm.text())
+		}
+	})
+}
+
 // The snapshot of a restore that was never committed stays. The entries that were
 // committed in its place are skipped: the state machines differ permanently.
 func TestUncommittedRestoreStays(t *testing.T) {

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
@@ -58,7 +61,13 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 	tr, err := transport.New(transport.Config{
 		Listener: peers, Advertise: n.Raft, ClusterName: "northstar", TimeoutMin: patientMax / 2,
 		TimeoutMax: patientMax,
-		Membership: forgedMembership{self: f.self, servers: servers}, Claim: f.said,
+		Membership: forgedMembership{self: f.self, servers: servers}, Claim: f.said, Elections: raftDecides{},
+		ConnectionLost: func(cluster.ConnectionLoss) {}, Rejected: func(string, string) {},
+		ReadOnly: func() bool { return false }, ReplicationPaused: func() bool { return false },
+		Logger: hclog.NewNullLogger(),
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +85,18 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 	t.Cleanup(f.end)
 	return f
 }
+
+// raftDecides leaves every decision to Raft.
+type raftDecides struct{}
+
+func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
+func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
+func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
+func (raftDecides) MayStartElection() bool                                           { return true }
+
+func (raftDecides) MayVote() bool                     { return true }
+func (raftDecides) VoteReceived(cluster.VoteResponse) {}
+func (raftDecides) VoteAnswered(bool, string)         {}
 
 // forgedMembership knows the servers of its configuration and no other facts about them.
 type forgedMembership struct {

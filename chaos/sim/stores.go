@@ -9,13 +9,15 @@ import (
 	"slices"
 
 	"github.com/hashicorp/raft"
+
+	"northstar/consensus/storage"
 )
 
 // Log returns the disk's log.
 func (s *Store) Log() raft.LogStore { return logStore{s} }
 
 // Stable returns the disk's store of term and vote.
-func (s *Store) Stable() raft.StableStore { return stableStore{s} }
+func (s *Store) Stable() storage.VoteStore { return stableStore{s} }
 
 // Snapshots returns the disk's snapshots.
 func (s *Store) Snapshots() raft.SnapshotStore { return snapshotStore{s} }

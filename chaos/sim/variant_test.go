@@ -33,7 +33,8 @@ func (v variant) build(env Env) (Node, error) {
 		Membership: n, Elections: timersDecide{n: n},
 		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
 		ReadOnly: func() bool { return n.ReadOnly() }, ReplicationPaused: func() bool { return n.Stalled() },
-		Faults: env.Faults, Logger: env.Logger,
+		Claim: func() cluster.Claim { return cluster.Claim{} }, ConnectionLost: func(cluster.ConnectionLoss) {},
+		Rejected: func(string, string) {}, Faults: env.Faults, Logger: env.Logger,
 	})
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -70,15 +71,9 @@ func (v variant) deps(env Env, t *transport.Transport) consensus.Deps {
 			}
 			return trans
 		},
-		Acks: t.Acks(),
-		Bind: func(c consensus.RaftCallbacks) { t.Raft().Bind(c) },
-		PeerAck: func(id cluster.NodeID) consensus.PeerAck {
-			i := t.Acks().Peer(id)
-			return consensus.PeerAck{
-				Incarnation: i.Incarnation, Term: i.Term, MatchIndex: i.MatchIndex,
-				LastContact: i.LastContact,
-			}
-		},
+		Acks:       t.Acks(),
+		Bind:       func(c consensus.RaftCallbacks) { t.Raft().Bind(c) },
+		PeerAck:    t.Acks().Peer,
 		ResetPeers: t.ResetPeers, Poll: t.Poll, Probe: t.Probe,
 		Logger: env.Logger, Entropy: env.Entropy,
 	}
@@ -94,9 +89,21 @@ type composed struct {
 	transport *transport.Transport
 }
 
+// raftDecides leaves every decision to Raft.
+type raftDecides struct{}
+
+func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
+func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
+func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
+func (raftDecides) MayStartElection() bool                                           { return true }
+
+func (raftDecides) MayVote() bool                     { return true }
+func (raftDecides) VoteReceived(cluster.VoteResponse) {}
+func (raftDecides) VoteAnswered(bool, string)         {}
+
 // timersDecide is a node without failover: Raft's timers elect.
 type timersDecide struct {
-	transport.RaftDecides
+	raftDecides
 	n *composed
 }
 

@@ -49,7 +49,11 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 		fmt.Fprintf(a.stdout, "state     %s\n", stateLine(cl.State))
 	}
 	if !cl.AutoFailover {
-		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, "automatic failover is paused"))
+		line := "automatic failover is paused"
+		if cl.LeaderID == "" {
+			line += ": start an election with northstarctl failover"
+		}
+		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, line))
 	}
 	fmt.Fprintln(a.stdout)
 	return tableOf(a, []string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, cl.Members,

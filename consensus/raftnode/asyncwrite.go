@@ -17,14 +17,12 @@ import (
 // In the same way a candidate may ask for votes while its own vote is written. The transport withholds the others'
 // votes until it is durable (waitSelfVote). A crash before that is as if the node had not been a candidate.
 
-// asyncAppend is a set of entries that are being written.
 type asyncAppend struct {
 	entries []*raft.Log // consecutive, at least one
 }
 
 func (w *asyncAppend) last() uint64 { return w.entries[len(w.entries)-1].Index }
 
-// entry returns the entry of an index, nil for any other index.
 func (w *asyncAppend) entry(index uint64) *raft.Log {
 	if w == nil || index < w.entries[0].Index || index > w.last() {
 		return nil
@@ -44,9 +42,8 @@ func (s *raftStore) mayAppendAsync(entries []*raft.Log) bool {
 	return len(entries) > 0 && s.state() == raft.Leader && s.voters() > 1 && !slices.ContainsFunc(entries, special)
 }
 
-// startAsyncAppend starts to write entries. The caller holds the write semaphore and leaves it to the write. After a
-// failure the storage ends this node. The entries stay readable: for a missing one raft.Raft would send a snapshot, and
-// then entries from before it.
+// startAsyncAppend starts to write entries. The caller leaves the write semaphore to it. A failure ends this node, and
+// the entries stay readable: for a missing one raft.Raft would send a snapshot, and then entries from before it.
 func (s *raftStore) startAsyncAppend(entries []*raft.Log) {
 	s.mu.Lock()
 	s.inFlightAppend, s.pendingNoop = &asyncAppend{entries}, nil
@@ -99,8 +96,7 @@ func (s *raftStore) waitAppendedLocked(index uint64) error {
 	return s.waitWhile(func() bool { return s.inFlightAppend == w })
 }
 
-// waitSelfVote waits until a vote for itself that is being written is durable. The caller holds mu. It fails when the
-// store is closed.
+// waitSelfVote waits until a self-vote that is being written is durable. The caller holds mu. It fails after close.
 func (s *raftStore) waitSelfVote() error {
 	v := s.inFlightSelfVote
 	if v == nil {

@@ -194,8 +194,8 @@ func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 		}
 		wantReadable(t, s, 5)
 		for index := uint64(4); index < 6; index++ {
-			if term, ok := s.termAt(index); term != 6 || !ok {
-				t.Errorf("entry %d is of term %d, %v", index, term, ok)
+			if e, _ := s.inMemory(index); e == nil || e.Term != 6 {
+				t.Errorf("entry %d is %+v", index, e)
 			}
 		}
 		done := apart(func() { mustBeWritten(t, s, 4) })

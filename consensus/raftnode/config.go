@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -17,8 +18,7 @@ const (
 	commitTimeout = 50 * time.Millisecond
 	// MaxAppendEntries bounds one AppendEntries to so many batches.
 	MaxAppendEntries = 32
-	// MinTrailingLogs is where the library's rollback by an old snapshot was never seen in 50,000 faults, with a wide
-	// margin.
+	// MinTrailingLogs is far above where the library's rollback by an old snapshot was never seen in 50,000 faults.
 	MinTrailingLogs = 1000
 	// MinSnapshotInterval is the library's.
 	MinSnapshotInterval = 5 * time.Millisecond
@@ -43,19 +43,16 @@ type Config struct {
 	Transport Transport // closed by Shutdown
 	FSM       *FSM
 	Logger    hclog.Logger
-	Now       func() time.Time
 
 	// KeepState leaves the FSM as it is, if the newest snapshot is not ahead of it.
 	KeepState bool
-	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate. It is called until
-	// it reports false.
+	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate, until it is false.
 	ElectionBlocked func(lastIndex uint64) bool
 	// OnStuckTransfer is called when a transfer never ends inside raft.Raft: this instance has to be replaced.
 	OnStuckTransfer func()
 }
 
-// raftConfig returns the library's configuration. Each value that is not its default has its reason in the table of
-// hazards.
+// raftConfig returns the library's configuration. Values that are not its defaults are in docs/raft-hazards.md.
 func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Self)
@@ -77,4 +74,53 @@ func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
 	rc.RestoreCommittedLogs = false // skips configuration entries, and can hang
 	rc.NotifyCh = nil               // it blocks the main loop; an observer's filter reports without blocking
 	return rc
+}
+
+// logRepeatInterval is how long an error message of the library is not repeated.
+const logRepeatInterval = 10 * time.Second
+
+// libraryLogger is the Raft library's logger. The library logs each of its steps at info and repeats an error at every
+// retry. Here the steps are for debugging, and a repeated error is logged every logRepeatInterval.
+type libraryLogger struct {
+	hclog.Logger
+
+	mu   sync.Mutex
+	last map[string]time.Time // by message, of which the library has a fixed set
+}
+
+func newLibraryLogger(l hclog.Logger) *libraryLogger {
+	return &libraryLogger{Logger: l, last: map[string]time.Time{}}
+}
+
+// Info logs at debug level.
+func (l *libraryLogger) Info(msg string, args ...any) { l.Logger.Debug(msg, args...) }
+
+// Warn logs at debug level: the library warns about the steps of elections, and package consensus logs their results.
+func (l *libraryLogger) Warn(msg string, args ...any) { l.Logger.Debug(msg, args...) }
+
+// Error logs a warning, and repetitions at debug level.
+func (l *libraryLogger) Error(msg string, args ...any) {
+	for _, a := range args {
+		if a == ErrNoopPending {
+			return // this is intended, and no error
+		}
+	}
+	now := time.Now()
+	l.mu.Lock()
+	last, known := l.last[msg]
+	repeated := known && now.Sub(last) < logRepeatInterval
+	if !repeated {
+		l.last[msg] = now
+	}
+	l.mu.Unlock()
+	if repeated {
+		l.Logger.Debug(msg, args...)
+	} else {
+		l.Logger.Warn(msg, args...)
+	}
+}
+
+// With keeps the levels for a logger with more fields.
+func (l *libraryLogger) With(args ...any) hclog.Logger {
+	return newLibraryLogger(l.Logger.With(args...))
 }

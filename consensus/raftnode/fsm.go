@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,9 @@ type FSM struct {
 	config    atomic.Uint64 // index of the newest applied configuration entry
 	delivered atomic.Uint64 // newest index handed over by the current raft.Raft
 	progress  atomic.Uint64 // grows while a snapshot is restored
-	halted    atomic.Bool
+	// index of the newest snapshot in storage
+	snapshotEnd atomic.Uint64
+	halted      atomic.Bool
 
 	mu      sync.Mutex
 	waiting chan struct{} // closed at the next apply; nil when no goroutine waits
@@ -76,7 +79,6 @@ func (f *FSM) Progress() uint64 { return f.progress.Load() }
 // restarted begins another run of raft.Raft, which replays the log.
 func (f *FSM) restarted() { f.delivered.Store(0) }
 
-// sawConfiguration notes the index of a configuration.
 func (f *FSM) sawConfiguration(index uint64) { f.config.Store(max(f.config.Load(), index)) }
 
 // Apply is part of raft.FSM; raft.Raft calls ApplyBatch instead.
@@ -131,8 +133,7 @@ func (f *FSM) applyOne(l *raft.Log) any {
 	return ApplyResult{Results: results}
 }
 
-// announceCleared reports a command that clears a member's incarnation. The node's earlier hellos must not be recorded
-// again after it.
+// announceCleared reports a command that clears a member's incarnation: its earlier hellos must not be recorded again.
 func (f *FSM) announceCleared(c *state.Command) {
 	switch {
 	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil &&
@@ -158,6 +159,11 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	if f.delivered.Load() < f.applied.Load() {
 		return nil, errReplaying
 	}
+	// raft.Raft takes one after a restore, whose index is beyond the log: one more of the same entry would push the
+	// snapshot before the restore out of the storage.
+	if f.delivered.Load() <= f.snapshotEnd.Load() {
+		return nil, raft.ErrNothingNewToSnapshot
+	}
 	return &snapshot{captured: f.cfg.State.Snapshot(), done: f.cfg.SnapshotDone}, nil
 }
 
@@ -167,6 +173,16 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 	if f.halted.Load() {
 		return errHalted
 	}
+	if err := f.replace(r); err != nil {
+		return err
+	}
+	if f.cfg.SnapshotDone != nil {
+		f.cfg.SnapshotDone(true)
+	}
+	return nil
+}
+
+func (f *FSM) replace(r io.Reader) error {
 	before := f.cfg.State.View()
 	if _, err := f.cfg.State.ReadFrom(&progressReader{r, &f.progress}); err != nil {
 		var newer *state.UnknownCommandError
@@ -185,10 +201,16 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 	f.delivered.Store(index)
 	f.wake()
 	f.cfg.MembersChanged()
-	if f.cfg.SnapshotDone != nil {
-		f.cfg.SnapshotDone(true)
-	}
 	return nil
+}
+
+// Reset empties the state, for an instance that begins with an older snapshot, or with none. No instance may run.
+func (f *FSM) Reset(empty *state.Snapshot) error {
+	var content bytes.Buffer
+	if _, err := empty.WriteTo(&content); err != nil {
+		return err
+	}
+	return f.replace(&content)
 }
 
 func (f *FSM) wake() {

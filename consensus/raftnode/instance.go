@@ -19,15 +19,15 @@ const (
 	// blockedElectionTimeout is how long a node that must not become candidate waits as one, once it has lost its
 	// leader: it raises its term once, and not repeatedly.
 	blockedElectionTimeout = 365 * 24 * time.Hour
-	// blockedTimeoutExtra makes the timeout of a blocked follower longer. raft.Raft restarts a running timer only
-	// when the timeout gets shorter.
+	// blockedTimeoutExtra is added: raft.Raft restarts a running timer only when the timeout gets shorter.
 	blockedTimeoutExtra = time.Millisecond
 )
 
 // Instance is one run of raft.Raft. Its methods may be called from any goroutine.
 type Instance struct {
+	// Raft is the library's node. Leadership, its transfer, snapshots and shutdown go through the methods of Instance.
+	*raft.Raft
 	cfg             Config
-	raft            *raft.Raft
 	trans           *raftTransport
 	store           *raftStore
 	changed         chan struct{} // capacity 1: role, term or leader may have changed
@@ -42,8 +42,7 @@ type Instance struct {
 	transfers  map[cluster.NodeID]*TransferAttempt // the last one to each peer
 }
 
-// Start starts raft.Raft. A panic of the library on this goroutine, which is how it answers a disk error while it
-// starts, is returned as an error.
+// Start starts raft.Raft. It returns a panic on this goroutine, the library's answer to a disk error, as an error.
 func Start(cfg Config) (i *Instance, err error) {
 	defer recoverTo(&err)
 	i = &Instance{
@@ -52,7 +51,7 @@ func Start(cfg Config) (i *Instance, err error) {
 		watchdog:  transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
 		transfers: map[cluster.NodeID]*TransferAttempt{},
 	}
-	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft"), cfg.Now))
+	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft")))
 	cfg.FSM.restarted()
 	// The state already holds what the newest snapshot does, and more. A restore would show readers the past.
 	conf.NoSnapshotRestoreOnStart = cfg.KeepState && cfg.Snapshots.newestIndex() <= cfg.FSM.Applied()
@@ -65,10 +64,11 @@ func Start(cfg Config) (i *Instance, err error) {
 		conf.HeartbeatTimeout, conf.ElectionTimeout = conf.HeartbeatTimeout+blockedTimeoutExtra, blockedElectionTimeout
 	}
 	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshotDivisor, MinSnapshotInterval)
-	i.shortSnapshotIntervalUntil = cfg.Now().Add(conf.SnapshotInterval)
+	i.shortSnapshotIntervalUntil = time.Now().Add(conf.SnapshotInterval)
 	var running atomic.Pointer[raft.Raft]
 	self := cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr())
-	i.store = newRaftStore(cfg.Log, cfg.Stable, self)
+	i.store = newRaftStore(&snapshotLog{cfg.Log, cfg.Snapshots}, cfg.Stable, self)
+	cfg.Snapshots.deleteRange = i.store.DeleteRange
 	i.store.electionBlocked = i.electionBlocked.Load
 	i.store.state = func() raft.RaftState {
 		if r := running.Load(); r != nil {
@@ -80,15 +80,14 @@ func Start(cfg Config) (i *Instance, err error) {
 		return cluster.CountVoters(Servers(running.Load().GetConfiguration().Configuration()))
 	}
 	i.trans = &raftTransport{Transport: cfg.Transport, store: i.store}
-	i.raft, err = raft.NewRaft(conf, cfg.FSM, i.store, i.store, cfg.Snapshots, i.trans)
+	i.Raft, err = raft.NewRaft(conf, cfg.FSM, i.store, i.store, cfg.Snapshots, i.trans)
 	if err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
-	running.Store(i.raft)
-	// The filter runs at every transition, on the library's own goroutine. It queues nothing, so it cannot stall or
-	// drop events as a channel would.
-	i.raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
-		notify(i.changed)
+	running.Store(i.Raft)
+	// The filter runs at every transition. It queues nothing, so it cannot stall or drop events as a channel would.
+	i.Raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
+		Notify(i.changed)
 		return false
 	}))
 	return i, nil
@@ -108,7 +107,7 @@ func (i *Instance) Run(ctx context.Context) {
 	for {
 		select {
 		case <-i.heartbeat:
-			i.raft.VerifyLeader()
+			i.Raft.VerifyLeader()
 		case <-ctx.Done():
 			return
 		}
@@ -116,14 +115,13 @@ func (i *Instance) Run(ctx context.Context) {
 }
 
 // SendHeartbeats makes the leader send heartbeats now. It does not wait.
-func (i *Instance) SendHeartbeats() { notify(i.heartbeat) }
+func (i *Instance) SendHeartbeats() { Notify(i.heartbeat) }
 
-// Shutdown begins to end this run. It unblocks the callers that wait to pass something to raft.Raft. It closes the
-// transport, because the library waits for its messages in flight. The returned function waits until raft.Raft has
-// ended and its last write with it.
+// Shutdown begins to end this run. It unblocks callers that wait to pass something to raft.Raft, and closes the
+// transport, because the library waits for its messages in flight. wait returns when the last write has ended, too.
 func (i *Instance) Shutdown() (wait func()) {
 	i.store.close()
-	down := i.raft.Shutdown()
+	down := i.Raft.Shutdown()
 	if err := i.trans.Close(); err != nil {
 		i.cfg.Logger.Debug("closing the transport", "error", err)
 	}
@@ -133,24 +131,23 @@ func (i *Instance) Shutdown() (wait func()) {
 	}
 }
 
-// Maintain makes the periodic changes of the library's configuration. It is called from one goroutine, about every
-// TimeoutMin.
+// Maintain makes the periodic changes of the library's configuration. One goroutine calls it, about every TimeoutMin.
 func (i *Instance) Maintain() {
-	conf := i.raft.ReloadableConfig()
+	conf := i.Raft.ReloadableConfig()
 	before := conf
-	if i.electionBlocked.Load() && !i.cfg.ElectionBlocked(i.raft.LastIndex()) {
+	if i.electionBlocked.Load() && !i.cfg.ElectionBlocked(i.Raft.LastIndex()) {
 		i.electionBlocked.Store(false)
 		conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
 		i.cfg.Logger.Info("elections unblocked: log reached this node's admission entry")
 	}
-	if until := i.shortSnapshotIntervalUntil; !until.IsZero() && !i.cfg.Now().Before(until) {
+	if until := i.shortSnapshotIntervalUntil; !until.IsZero() && !time.Now().Before(until) {
 		i.shortSnapshotIntervalUntil = time.Time{}
 		conf.SnapshotInterval = i.cfg.SnapshotInterval
 	}
 	if conf == before {
 		return
 	}
-	if err := i.raft.ReloadConfig(conf); err != nil {
+	if err := i.Raft.ReloadConfig(conf); err != nil {
 		i.cfg.Logger.Error("cannot change the configuration of raft", "error", err)
 	}
 }
@@ -166,20 +163,20 @@ func (i *Instance) TrackVote(enters bool) { i.store.trackVote(enters) }
 func (i *Instance) FlushBeforeReply() error { return i.store.flushBeforeReply() }
 
 // NoteResult records the result of a proposal for the watchdog over stuck transfers.
-func (i *Instance) NoteResult(err error) { i.watchdog.note(i.cfg.Now(), err) }
+func (i *Instance) NoteResult(err error) { i.watchdog.note(time.Now(), err) }
 
 // LastEntry returns the position of the last entry that this node holds, in its log or its snapshot.
 func (i *Instance) LastEntry() (index, term uint64) {
-	index = i.raft.LastIndex()
-	if term, ok := i.store.termAt(index); ok {
-		return index, term
+	index = i.Raft.LastIndex()
+	if e, _ := i.store.inMemory(index); e != nil {
+		return index, e.Term
 	}
 	var l raft.Log
 	if index != 0 && i.cfg.Log.GetLog(index, &l) == nil {
 		return index, l.Term
 	}
 	// A snapshot has replaced the log. The library reports its position nowhere else.
-	stats := i.raft.Stats()
+	stats := i.Raft.Stats()
 	for _, of := range []string{"last_log", "last_snapshot"} {
 		at, _ := strconv.ParseUint(stats[of+"_index"], 10, 64)
 		t, _ := strconv.ParseUint(stats[of+"_term"], 10, 64)
@@ -193,8 +190,12 @@ func (i *Instance) LastEntry() (index, term uint64) {
 // GetLog reads an entry of the log; ErrNoopPending for a pending no-op.
 func (i *Instance) GetLog(index uint64, out *raft.Log) error { return i.store.GetLog(index, out) }
 
-// ConflictingSnapshot reports whether an entry of the current term's leader conflicts with the newest snapshot, and
-// where that ends.
+// EndsSnapshot reports whether the newest snapshot ends with the entry.
+func (i *Instance) EndsSnapshot(index, term uint64) bool {
+	return i.cfg.Snapshots.endsAt(LogPosition{index, term})
+}
+
+// ConflictingSnapshot reports whether an entry of the current term's leader conflicts with the newest snapshot.
 func (i *Instance) ConflictingSnapshot(index, term uint64) (LogPosition, bool) {
 	return i.cfg.Snapshots.conflictsWithNewest(index, term)
 }

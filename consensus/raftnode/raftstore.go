@@ -16,8 +16,7 @@ const (
 	keyLastVoteCand = "LastVoteCand"
 )
 
-// noopMaxDelay bounds how long a new leader's no-op entry waits for the leader-start entry. raft.Raft sends the no-op
-// with its next message.
+// noopMaxDelay bounds how long a new leader's no-op waits for the leader-start. It is sent with the next message.
 const noopMaxDelay = 10 * time.Millisecond
 
 // ErrNoopPending reports that a new leader's no-op entry is not readable before it is durable. raft.Raft drops the
@@ -88,7 +87,6 @@ func newRaftStore(logs raft.LogStore, stable VoteStore, self []byte) *raftStore 
 	return s
 }
 
-// trackVote counts a RequestVote that enters or leaves raft.Raft.
 func (s *raftStore) trackVote(enters bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +113,7 @@ func (s *raftStore) SetUint64(key []byte, val uint64) error {
 	if string(key) != keyCurrentTerm {
 		return s.stable.SetUint64(key, val)
 	}
-	// raft.Raft becomes a follower before it takes a term from another node. A candidate's term is therefore of its own
-	// candidacy: its own vote comes next.
+	// raft.Raft becomes a follower before it takes a foreign term. In a candidate's own term its own vote comes next.
 	candidate := s.state() == raft.Candidate && !s.electionBlocked()
 	needsOthers := candidate && s.voters() > 1
 	s.mu.Lock()
@@ -220,16 +217,7 @@ func (s *raftStore) GetLog(index uint64, out *raft.Log) error {
 	return s.logs.GetLog(index, out)
 }
 
-// termAt returns the term of an entry that is stored and not durable.
-func (s *raftStore) termAt(index uint64) (term uint64, ok bool) {
-	if e, _ := s.inMemory(index); e != nil {
-		return e.Term, true
-	}
-	return 0, false
-}
-
-// inMemory returns an entry that is stored and not durable, nil for any other index, and reports whether it is the
-// pending no-op.
+// inMemory returns an entry that is stored and not durable, nil if it is not, and reports whether it is the no-op.
 func (s *raftStore) inMemory(index uint64) (e *raft.Log, noopPending bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,22 +16,16 @@ type Transport interface {
 	raft.WithClose
 }
 
-// raftTransport withholds responses until this node's own write is durable (asyncwrite.go), and sends TimeoutNow only
-// for a transfer that is still wanted.
+// raftTransport withholds responses (asyncwrite.go), and sends TimeoutNow only for a transfer that is still wanted.
 type raftTransport struct {
 	Transport
 	store    *raftStore
 	transfer atomic.Pointer[TransferAttempt]
 }
 
-var (
-	_ raft.Transport   = (*raftTransport)(nil)
-	_ raft.WithPreVote = (*raftTransport)(nil) // without it pre-vote is silently off
-	_ raft.WithClose   = (*raftTransport)(nil)
-)
+var _ Transport = (*raftTransport)(nil)
 
-// AppendEntries sends entries. It returns a success only when they are durable here, too: then the majority that
-// raft.Raft counts is a real one.
+// AppendEntries sends entries. A success means that they are durable here, too: raft.Raft counts a real majority.
 func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -59,7 +53,7 @@ func (t *raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress,
 	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
 ) error {
 	attempt := t.transfer.Load()
-	if attempt == nil || attempt.target != cluster.NodeID(id) || !attempt.allowTimeoutNow() {
+	if attempt == nil || attempt.Target != cluster.NodeID(id) || !attempt.allowTimeoutNow() {
 		return errors.New("transfer cancelled")
 	}
 	err := t.Transport.TimeoutNow(id, target, args, resp)

@@ -22,19 +22,25 @@ type Snapshots struct {
 	log    raft.LogStore
 	fsm    *FSM
 	newest atomic.Pointer[LogPosition] // nil: none
+
+	continuedAt atomic.Pointer[LogPosition] // the end of a snapshot that the log is known to continue; nil: none
+	deleteRange func(from, to uint64) error // deletes entries; Start sets it to that of raft.Raft's log
 }
 
 // OpenSnapshots removes what is left of the restore that ended at undone, and without which the cluster has gone on. It
 // is called before Start.
 func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone LogPosition) (*Snapshots, error) {
-	s := &Snapshots{SnapshotStore: store, log: log, fsm: fsm}
+	s := &Snapshots{SnapshotStore: store, log: log, fsm: fsm, deleteRange: log.DeleteRange}
+	fsm.snapshotEnd.Store(0)
 	list, err := s.List()
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, m := range list {
 		if p := (LogPosition{m.Index, m.Term}); p != undone {
-			s.newest.CompareAndSwap(nil, &p)
+			if s.newest.Load() == nil {
+				s.record(p)
+			}
 			continue
 		}
 		store, ok := s.SnapshotStore.(interface{ Remove(id string) error })
@@ -71,11 +77,14 @@ func (s *Snapshots) truncate(undone LogPosition) error {
 func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	c raft.Configuration, cIndex uint64, t raft.Transport,
 ) (raft.SnapshotSink, error) {
+	if err := s.discardReplaced(); err != nil {
+		return nil, fmt.Errorf("delete the log before snapshot %d: %w", s.newestIndex(), err)
+	}
 	sink, err := s.SnapshotStore.Create(version, index, term, c, cIndex, t)
 	if err != nil {
 		return nil, err
 	}
-	return &recordingSink{sink, func() { s.newest.Store(&LogPosition{index, term}) }}, nil
+	return &recordingSink{sink, func() { s.record(LogPosition{index, term}) }}, nil
 }
 
 type recordingSink struct {
@@ -115,6 +124,18 @@ func (s *Snapshots) newestIndex() uint64 {
 		return p.Index
 	}
 	return 0
+}
+
+// record makes p the end of the newest snapshot.
+func (s *Snapshots) record(p LogPosition) {
+	s.newest.Store(&p)
+	s.fsm.snapshotEnd.Store(p.Index)
+}
+
+// endsAt reports whether the newest snapshot ends at p.
+func (s *Snapshots) endsAt(p LogPosition) bool {
+	newest := s.newest.Load()
+	return newest != nil && *newest == p
 }
 
 // conflictsWithNewest reports whether an entry is not of the log that the newest snapshot, which ends at p, is of.

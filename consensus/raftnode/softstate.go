@@ -1,6 +1,8 @@
 package raftnode
 
 import (
+	"io"
+
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
@@ -17,9 +19,9 @@ type SoftState struct {
 // SoftState samples raft.Raft until role, term and leader belong together, as far as the library allows that.
 func (i *Instance) SoftState() SoftState {
 	for {
-		term, state := i.raft.CurrentTerm(), i.raft.State()
-		addr, id := i.raft.LeaderWithID()
-		if i.raft.CurrentTerm() != term || i.raft.State() != state {
+		term, state := i.Raft.CurrentTerm(), i.Raft.State()
+		addr, id := i.Raft.LeaderWithID()
+		if i.Raft.CurrentTerm() != term || i.Raft.State() != state {
 			continue
 		}
 		s := SoftState{Role: cluster.Follower, Term: term, Leader: cluster.NodeID(id), Addr: string(addr)}
@@ -43,7 +45,7 @@ func (i *Instance) Changed() <-chan struct{} { return i.changed }
 // Leads reports whether this node leads term now.
 func (i *Instance) Leads(term uint64) bool {
 	// raft.Raft leaves the leader state before it raises the term.
-	return i.raft.CurrentTerm() == term && i.raft.State() == raft.Leader && i.steppedDownTerm.Load() != term
+	return i.Raft.CurrentTerm() == term && i.Raft.State() == raft.Leader && i.steppedDownTerm.Load() != term
 }
 
 // StepDown ends this node's leadership of term. raft.Raft does not know of it and has to be replaced. It reports false
@@ -52,20 +54,50 @@ func (i *Instance) StepDown(term uint64) bool {
 	if !i.Leads(term) || !i.steppedDownTerm.CompareAndSwap(0, term) {
 		return false
 	}
-	notify(i.changed)
+	Notify(i.changed)
 	return true
 }
 
 // StepDownNow ends this node's leadership of the current term, if it leads it.
-func (i *Instance) StepDownNow() { i.steppedDownTerm.Store(i.raft.CurrentTerm()) }
+func (i *Instance) StepDownNow() { i.steppedDownTerm.Store(i.Raft.CurrentTerm()) }
 
 // SteppedDown reports whether StepDown or StepDownNow was called.
 func (i *Instance) SteppedDown() bool { return i.steppedDownTerm.Load() != 0 }
 
-// notify sends to a channel of capacity 1 unless it is full.
-func notify(ch chan struct{}) {
+// Notify sends to a channel of capacity 1 unless it is full.
+func Notify(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
 	}
+}
+
+// Leader returns the leader that raft.Raft knows, "" for none.
+func (i *Instance) Leader() cluster.NodeID {
+	_, id := i.Raft.LeaderWithID()
+	return cluster.NodeID(id)
+}
+
+// Servers returns the latest configuration. It does not ask the main loop.
+func (i *Instance) Servers() []cluster.Server {
+	return Servers(i.Raft.GetConfiguration().Configuration())
+}
+
+// Servers converts a configuration of the library.
+func Servers(conf raft.Configuration) []cluster.Server {
+	servers := make([]cluster.Server, len(conf.Servers))
+	for i, s := range conf.Servers {
+		servers[i] = cluster.Server{ID: cluster.NodeID(s.ID), Address: string(s.Address), Suffrage: cluster.NonVoter}
+		if s.Suffrage == raft.Voter {
+			servers[i].Suffrage = cluster.Voter
+		}
+	}
+	return servers
+}
+
+// Restore replaces the cluster's state by a snapshot of size bytes, in term. It is not bound by time: with the
+// library's timeout a long restore would return an error as if nothing had been done.
+func (i *Instance) Restore(term uint64, size int64, snapshot io.Reader) error {
+	meta := &raft.SnapshotMeta{Version: 1, Index: i.Raft.LastIndex(), Term: term, Size: size}
+	return i.Raft.Restore(meta, snapshot, 0)
 }

@@ -10,8 +10,7 @@ import (
 	"northstar/cluster"
 )
 
-// UndeliveredError is an error of the transport's TimeoutNow. Undelivered reports whether the message certainly did not
-// reach the target's raft.Raft.
+// UndeliveredError is an error of TimeoutNow. Undelivered: the message certainly did not reach the target's raft.Raft.
 type UndeliveredError interface {
 	error
 	Undelivered() bool
@@ -20,9 +19,9 @@ type UndeliveredError interface {
 // TransferAttempt is one leadership transfer of raft.Raft. The library's future is not awaited, because it reports
 // only that leadership was lost. The result depends on whether TimeoutNow was sent, and on the next leader.
 type TransferAttempt struct {
-	target  cluster.NodeID
+	Target  cluster.NodeID // the node that is to lead
 	term    uint64
-	updated chan struct{} // capacity 1: a field below changed
+	Updated chan struct{} // capacity 1: it receives a value when the stage may have changed
 
 	mu                  sync.Mutex
 	revoked             bool // TimeoutNow must not be sent from now on
@@ -45,14 +44,8 @@ const (
 )
 
 func newTransferAttempt(target cluster.NodeID, term uint64) *TransferAttempt {
-	return &TransferAttempt{target: target, term: term, updated: make(chan struct{}, 1)}
+	return &TransferAttempt{Target: target, term: term, Updated: make(chan struct{}, 1)}
 }
-
-// Target returns the node that is to lead.
-func (a *TransferAttempt) Target() cluster.NodeID { return a.target }
-
-// Updated receives a value when the stage may have changed.
-func (a *TransferAttempt) Updated() <-chan struct{} { return a.updated }
 
 // Stage returns how far the attempt has come, and why it has failed.
 func (a *TransferAttempt) Stage(leads bool) (TransferStage, error) {
@@ -88,11 +81,10 @@ func (a *TransferAttempt) allowTimeoutNow() bool {
 		return false
 	}
 	a.timeoutNowSent = true
-	notify(a.updated)
+	Notify(a.Updated)
 	return true
 }
 
-// finishTimeoutNow records the result of the TimeoutNow message.
 func (a *TransferAttempt) finishTimeoutNow(err error) {
 	var not UndeliveredError
 	a.mu.Lock()
@@ -101,7 +93,7 @@ func (a *TransferAttempt) finishTimeoutNow(err error) {
 	if errors.As(err, &not) && not.Undelivered() {
 		a.timeoutNowSent = false
 	}
-	notify(a.updated)
+	Notify(a.Updated)
 }
 
 // stuckIn reports whether this attempt was revoked in term, and may still be inside raft.Raft. A second one for the
@@ -123,7 +115,7 @@ func (i *Instance) StartTransfer(target cluster.Server, term uint64) *TransferAt
 	i.transfers[target.ID] = a
 	i.transferMu.Unlock()
 	i.trans.transfer.Store(a)
-	_ = i.raft.LeadershipTransferToServer(raft.ServerID(target.ID), raft.ServerAddress(target.Address))
+	_ = i.Raft.LeadershipTransferToServer(raft.ServerID(target.ID), raft.ServerAddress(target.Address))
 	return a
 }
 
@@ -134,14 +126,13 @@ func (i *Instance) TransferStuck(target cluster.NodeID, term uint64) bool {
 	return i.transfers[target].stuckIn(term)
 }
 
-// ProbeTransferFlag finds out, after a failed transfer, whether raft.Raft accepts entries again. It repeats the
-// question until raft.Raft does, or until this node no longer leads in term. If raft.Raft never does, the watchdog
-// replaces the instance, even when there are no writes.
+// ProbeTransferFlag asks, after a failed transfer, until raft.Raft accepts entries again or this node no longer leads
+// in term. If raft.Raft never does, the watchdog replaces the instance, even when there are no writes.
 func (i *Instance) ProbeTransferFlag(term uint64) {
 	tick := time.NewTicker(i.cfg.TimeoutMin)
 	defer tick.Stop()
 	for i.Leads(term) {
-		err := i.raft.Barrier(2 * i.cfg.TimeoutMax).Error()
+		err := i.Raft.Barrier(2 * i.cfg.TimeoutMax).Error()
 		i.NoteResult(err)
 		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 			return
@@ -150,8 +141,7 @@ func (i *Instance) ProbeTransferFlag(term uint64) {
 	}
 }
 
-// transferWatchdog finds a leadership transfer that raft.Raft never ends: its flag then rejects every write, also when
-// this node leads again later.
+// transferWatchdog finds a transfer that raft.Raft never ends: its flag rejects every write, in later terms, too.
 type transferWatchdog struct {
 	after time.Duration // how long rejections may go on
 	trip  func()
@@ -160,7 +150,6 @@ type transferWatchdog struct {
 	since time.Time // of the first rejection in a row; zero: none
 }
 
-// note records the result of a proposal.
 func (w *transferWatchdog) note(now time.Time, err error) {
 	w.mu.Lock()
 	tripped := false

@@ -24,7 +24,6 @@ var phaseNames = [...]string{"idle", "writing", "appending", "selfVoting", "fail
 
 func (p phase) String() string { return phaseNames[p] }
 
-// busy reports whether a write is in progress.
 func (p phase) busy() bool { return p == writing || p == appending || p == selfVoting }
 
 // event is what moves a raftStore from one phase to another.
@@ -76,8 +75,7 @@ func (s *raftStore) acquire() error {
 	return nil
 }
 
-// acquireUnlessClosed is acquire for writes that raft.Raft itself does not make. The caller holds mu; no other write is
-// in progress when it returns nil.
+// acquireUnlessClosed is acquire for writes that raft.Raft itself does not make. The caller holds mu.
 func (s *raftStore) acquireUnlessClosed() error {
 	for s.phase.busy() && !s.closed {
 		s.changed.Wait()
@@ -92,8 +90,7 @@ func (s *raftStore) acquireUnlessClosed() error {
 	return nil
 }
 
-// acquireOrBlock is acquire for a call whose error would make raft.Raft panic: it ends the calling goroutine when the
-// store is closed.
+// acquireOrBlock is acquire for a call whose error would make raft.Raft panic: it ends its goroutine after close.
 func (s *raftStore) acquireOrBlock() {
 	if s.acquire() != nil {
 		s.blockUntilClosed()
@@ -129,8 +126,7 @@ func (s *raftStore) close() {
 	s.changed.Broadcast()
 }
 
-// stopWrites waits for the write in progress, and allows none after it. Every goroutine of the store has ended when it
-// returns.
+// stopWrites waits for the write in progress, and allows none after it. The store has no goroutine then.
 func (s *raftStore) stopWrites() {
 	s.mu.Lock()
 	for s.phase.busy() {
@@ -162,8 +158,7 @@ func (s *raftStore) flushTerm() error {
 	return s.termWritten(s.stable.SetUint64([]byte(keyCurrentTerm), term))
 }
 
-// store writes entries, with them the pending no-op if it is one of them. The caller holds the write semaphore. A
-// failed write is the last one.
+// store writes entries and a pending no-op among them. The caller holds the semaphore. A failed write is the last one.
 func (s *raftStore) store(entries []*raft.Log) error {
 	err := errWriteIncomplete // if the storage ends this goroutine
 	defer func() {

@@ -39,7 +39,6 @@ const (
 	maxPageSize  = 1 << 16
 )
 
-// boltSummary is the content of a sound file.
 type boltSummary struct {
 	txid  uint64
 	spans indexRanges // the entries' indexes
@@ -89,7 +88,6 @@ type page struct {
 	used     int64 // size in bytes
 }
 
-// element is a key with either a value or a child.
 type element struct {
 	bucket bool
 	child  uint64
@@ -200,7 +198,6 @@ func (c *boltChecker) tree(id uint64, depth int, low, high uint64) error {
 	return nil
 }
 
-// leaf adds the keys of a leaf of the log.
 func (c *boltChecker) leaf(p page, low, high uint64) error {
 	for _, e := range p.elements {
 		key, err := entryKey(p, e)
@@ -257,8 +254,7 @@ func (c *boltChecker) page(id uint64) (page, error) {
 	return p, nil
 }
 
-// elements reads the elements of a page at base. They follow the page's header, and their keys and values
-// follow them without a gap.
+// elements reads the elements of a page at base. Their keys and values follow them without a gap.
 func (c *boltChecker) elements(id uint64, base, limit int64) (page, error) {
 	buf := make([]byte, min(limit, c.meta.pageSize))
 	if limit < pageHeadSize {

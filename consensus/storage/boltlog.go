@@ -14,9 +14,8 @@ import (
 
 const logName = "log.db"
 
-// boltLog is a raft.LogStore over raft-boltdb. It knows which entries exist without a call of bbolt, and
-// keeps the tail record. On a damaged file bbolt may panic or fault in its memory map. boltLog turns that
-// into an error and then never calls bbolt again.
+// boltLog is a raft.LogStore over raft-boltdb. It knows which entries exist without a call of bbolt, and keeps the tail
+// record. It turns a panic or fault of bbolt on a damaged file into an error, and then never calls bbolt again.
 type boltLog struct {
 	path  string
 	store *raftboltdb.BoltStore
@@ -190,8 +189,7 @@ func (l *boltLog) recoverBolt(f func() error) (err error) {
 	return f()
 }
 
-// close closes the file. After a panic in bbolt it leaves the file open: bbolt's locks may be held for ever,
-// and the process is about to end.
+// close closes the file, but not after a panic in bbolt: its locks may be held for ever, and the process ends.
 func (l *boltLog) close() error {
 	if l.damage.Load() != nil || l.store == nil {
 		return nil

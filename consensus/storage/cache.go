@@ -12,8 +12,7 @@ type cache struct {
 	maxBytes, maxEntries int
 
 	mu sync.RWMutex
-	// entries[head:] are the entries first, first+1, and so on. The part before head was evicted; add drops
-	// it when the slice must grow.
+	// entries[head:] are the entries first, first+1, and so on; add drops the evicted ones before when it must grow.
 	entries []raft.Log
 	head    int
 	first   uint64
@@ -35,8 +34,7 @@ func (c *cache) get(index uint64, out *raft.Log) bool {
 	return true
 }
 
-// add adds entries that have just become durable. They replace the cached entries of the same indexes and all
-// that follow.
+// add adds entries that have just become durable. They replace those of the same indexes and all that follow.
 func (c *cache) add(entries []*raft.Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +84,6 @@ func (c *cache) push(e *raft.Log) {
 	c.entries = append(c.entries, *e)
 }
 
-// drop evicts the oldest entry.
 func (c *cache) drop() {
 	c.bytes -= entrySize(&c.entries[c.head])
 	c.entries[c.head] = raft.Log{}

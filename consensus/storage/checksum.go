@@ -26,8 +26,7 @@ const entryOverhead = 96
 
 func entrySize(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverhead }
 
-// addChecksums returns copies of the entries with their checksums. The copies share the entries' data. The
-// entries themselves are not changed.
+// addChecksums returns copies of the entries with their checksums. The copies share the entries' data.
 func addChecksums(entries []*raft.Log) []*raft.Log {
 	size := 0
 	for _, e := range entries {

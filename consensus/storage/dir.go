@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultReserve is the default size of the disk reserve in bytes.
@@ -39,9 +40,8 @@ type Dir struct {
 	closeErr  error
 }
 
-// Open opens a data directory, and creates what a new one lacks. It returns a *LockedError if another process
-// uses the directory, and a *DamagedError if its content is not what was written. A damaged snapshot is no
-// error if an older snapshot and the log can replace it.
+// Open opens a data directory, and creates what a new one lacks. Errors: *LockedError if another process uses it,
+// *DamagedError for damage, unless an older snapshot and the log stand in for a damaged snapshot.
 func Open(o Options) (*Dir, error) {
 	logger := o.Logger.Named("storage")
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -94,16 +94,9 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	if d.vote, err = openVote(d.file(voteName)); err != nil {
 		return err
 	}
-	log, err := checkLog(d.file(logName), found.best().Index, found.best().Term, nil)
+	log, err := checkData(d.path, found, d.vote.durable.currentTerm, nil)
 	if err != nil {
 		return err
-	}
-	if err := checkContinuity(d.file(logName), log.spans, found); err != nil {
-		return err
-	}
-	if term := d.vote.durable.currentTerm; term < log.term {
-		return &DamagedError{Path: d.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", term,
-			log.term)}
 	}
 	if d.log, err = openLog(d.file(logName), log); err != nil {
 		return err
@@ -117,15 +110,11 @@ func (d *Dir) openStores(logger hclog.Logger) error {
 	return errors.Join(syncDir(d.file(snapshotsName)), syncDir(d.path))
 }
 
-// create makes the files of a new data directory. It makes the vote file last: if that exists, all other
-// files have existed.
+// create makes the files of a new data directory, the vote file last: if that exists, all others have existed.
 func (d *Dir) create(found snapshotScan) error {
-	haveVote, err := exists(d.file(voteName))
-	if err != nil {
-		return err
-	}
-	haveLog, err := exists(d.file(logName))
-	if err != nil {
+	haveVote, voteErr := exists(d.file(voteName))
+	haveLog, logErr := exists(d.file(logName))
+	if err := errors.Join(voteErr, logErr); err != nil {
 		return err
 	}
 	switch {
@@ -157,15 +146,14 @@ func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 func (d *Dir) Log() raft.LogStore { return d.log }
 
 // Stable returns the vote file.
-func (d *Dir) Stable() raft.StableStore { return d.vote }
+func (d *Dir) Stable() VoteStore { return d.vote }
 
 // Snapshots returns the snapshot directory.
 func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
 
 // ownNames are the files of the directory that are not small files.
 var ownNames = []string{
-	lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName,
-	asideName,
+	lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName, asideName,
 }
 
 func checkName(name string) error {
@@ -224,4 +212,34 @@ func (d *Dir) closeStores() (err error) {
 		d.vote = nil
 	}
 	return err
+}
+
+const lockName = "lock"
+
+// lockDir locks the directory. The lock ends with the process, even after a crash. The file stays: if it were
+// removed, two processes could lock one directory through two files.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s is not writable: %w", dir, err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = &LockedError{Dir: dir}
+	} else {
+		err = fmt.Errorf("lock data directory %s: %w", dir, err)
+	}
+	return nil, errors.Join(err, f.Close())
+}
+
+func checkWritable(dir string) error {
+	path := filepath.Join(dir, "probe"+tempSuffix)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(path))
 }

@@ -59,8 +59,7 @@ func loadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// saveFile replaces path with content. It writes and syncs a temporary file, renames it, and syncs the
-// directory.
+// saveFile replaces path with content. It syncs a temporary file, renames it, and syncs the directory.
 func saveFile(path string, content []byte) (err error) {
 	temp := path + tempSuffix
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -107,15 +106,6 @@ func removeTemps(dir string) error {
 		}
 	}
 	return nil
-}
-
-// readFull reads the start of the file into the buffer, as much as fits.
-func readFull(f *os.File, b []byte) (int, error) {
-	n, err := f.ReadAt(b, 0)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return n, err
 }
 
 func exists(path string) (bool, error) {

@@ -22,34 +22,27 @@ const (
 	OpRead     = "read"     // log entry read that was not in the cache
 )
 
-// Defaults of GuardConfig.
 const (
-	DefaultExitAfter    = 20 * time.Second
-	DefaultCacheBytes   = 8 << 20
-	DefaultCacheEntries = 8192
-)
+	// exitAfter is how long one operation may be outstanding before the disk counts as hung, which is fatal.
+	exitAfter = 20 * time.Second
 
-const (
+	// The bounds of the cache of the newest log entries.
+	cacheBytes   = 8 << 20
+	cacheEntries = 8192
+
 	spaceEvery           = 200 * time.Millisecond
-	hangChecksPerTimeout = 20 // a hung operation is noticed within ExitAfter/hangChecksPerTimeout
+	hangChecksPerTimeout = 20 // a hung operation is noticed within exitAfter/hangChecksPerTimeout
 	maxBlock             = 10 * time.Second
 	joinTimeout          = time.Second
 )
 
 // GuardConfig is what a Guarded needs in addition to the storage.
 type GuardConfig struct {
-	// StallAfter is how long one operation may be outstanding before the disk counts as stalled. It is the
-	// election's timeout-max. Required.
+	// StallAfter is how long an operation may be outstanding before the disk is stalled: timeout-max. Required.
 	StallAfter time.Duration
-	// ExitAfter is how long one operation may be outstanding before the disk counts as hung, which is fatal.
-	// 0 means DefaultExitAfter.
-	ExitAfter time.Duration
-	// CacheBytes and CacheEntries bound the cache of the newest log entries. 0 means the defaults.
-	CacheBytes, CacheEntries int
-	// OnFatal is called at most once, when this node can no longer trust or use its data: a write failed, an
-	// entry reads back wrong, or an operation hangs. The goroutine that met the error calls it before it
-	// continues. OnFatal must not wait for the storage. The process must then end: no later write succeeds.
-	// Required.
+	// OnFatal is called at most once, when this node can no longer trust or use its data: a write failed, an entry
+	// reads back wrong, or an operation hangs. The goroutine that met the error calls it before it continues; it must
+	// not wait for the storage. The process must then end: no later write succeeds. Required.
 	OnFatal func(error)
 	// Observe receives the duration of each operation when it ends. It must not block. Optional.
 	Observe func(op string, d time.Duration)
@@ -57,9 +50,8 @@ type GuardConfig struct {
 	Logger hclog.Logger
 }
 
-// Guarded is a Storage with a guard. It times every operation, adds a checksum to every log entry, and caches
-// the newest entries. It keeps the disk reserve, and ends the use of a storage that fails. Its methods may be
-// called from any goroutine.
+// Guarded is a Storage that times every operation, adds a checksum to every log entry, caches the newest entries, keeps
+// the disk reserve, and ends the use of a storage that fails. Its methods may be called from any goroutine.
 type Guarded struct {
 	storage Storage
 	cfg     GuardConfig
@@ -77,31 +69,20 @@ type Guarded struct {
 
 	progress atomic.Uint64 // bytes of snapshots written and read
 
-	fatal     atomic.Pointer[fatalError]
+	fatal     atomic.Pointer[error]
 	failed    chan struct{} // closed when fatal is set
 	closed    chan struct{}
 	closeOnce sync.Once
 }
 
-type fatalError struct{ err error }
-
 // Guard returns s with a guard. It starts nothing: Run does.
 func Guard(s Storage, cfg GuardConfig) *Guarded {
-	if cfg.ExitAfter == 0 {
-		cfg.ExitAfter = DefaultExitAfter
-	}
-	if cfg.CacheBytes == 0 {
-		cfg.CacheBytes = DefaultCacheBytes
-	}
-	if cfg.CacheEntries == 0 {
-		cfg.CacheEntries = DefaultCacheEntries
-	}
 	g := &Guarded{
 		storage:    s,
 		cfg:        cfg,
 		logger:     cfg.Logger.Named("storage"),
 		watch:      newWatch(),
-		cache:      newCache(cfg.CacheBytes, cfg.CacheEntries),
+		cache:      newCache(cacheBytes, cacheEntries),
 		reserveSem: make(chan struct{}, 1),
 		closed:     make(chan struct{}),
 		failed:     make(chan struct{}),
@@ -112,8 +93,7 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 	return g
 }
 
-// Run watches for hung operations and keeps the disk reserve until ctx ends. It returns the error that ended
-// the use of the storage, if any.
+// Run watches for hung operations and keeps the disk reserve until ctx ends. It returns Err.
 func (g *Guarded) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -122,7 +102,7 @@ func (g *Guarded) Run(ctx context.Context) error {
 		defer close(spaceDone)
 		g.runPeriodically(ctx, spaceEvery, g.CheckSpace)
 	}()
-	g.runPeriodically(ctx, g.cfg.ExitAfter/hangChecksPerTimeout, g.checkHung)
+	g.runPeriodically(ctx, exitAfter/hangChecksPerTimeout, g.checkHung)
 
 	// On a hung disk a check of the space may never return; the process ends.
 	t := time.NewTimer(joinTimeout)
@@ -148,7 +128,7 @@ func (g *Guarded) runPeriodically(ctx context.Context, d time.Duration, check fu
 }
 
 func (g *Guarded) checkHung() {
-	if op, d := g.watch.oldest(time.Now()); d > g.cfg.ExitAfter {
+	if op, d := g.watch.oldest(time.Now()); d > exitAfter {
 		g.fail(fmt.Errorf("the disk hangs: %s outstanding for %s", op, d.Round(time.Millisecond)))
 	}
 }
@@ -176,22 +156,17 @@ func (g *Guarded) SetAside(aside, file string, data []byte) error {
 	return g.write(OpSave, func() error { return g.storage.SetAside(aside, file, data) })
 }
 
-// Outstanding returns how long the oldest operation in flight has been running, or 0 if there is none.
-// Snapshots do not count.
-func (g *Guarded) Outstanding() time.Duration {
+// Stalled reports whether one operation has been outstanding for longer than StallAfter. Snapshots do not count.
+func (g *Guarded) Stalled() bool {
 	_, d := g.watch.oldest(time.Now())
-	return d
+	return d > g.cfg.StallAfter
 }
-
-// Stalled reports whether one operation has been outstanding for longer than StallAfter.
-func (g *Guarded) Stalled() bool { return g.Outstanding() > g.cfg.StallAfter }
 
 // SyncP99 returns the 99th percentile of the durations of synced operations over the last minute, within 10
 // %, and their number. Both are 0 if there were none.
 func (g *Guarded) SyncP99() (p99 time.Duration, syncs uint64) { return g.watch.p99(time.Now()) }
 
-// ReadOnly reports whether the newest check of the free space made the node read-only. The node must then accept
-// no new entries.
+// ReadOnly reports whether too little space is free by the newest check: the node must accept no new entries.
 func (g *Guarded) ReadOnly() bool { return g.readOnly.Load() }
 
 // Progress returns a counter that grows with every byte of a snapshot written or read.
@@ -199,8 +174,8 @@ func (g *Guarded) Progress() uint64 { return g.progress.Load() }
 
 // Err returns the error that ended the use of the storage, or nil while it is in use.
 func (g *Guarded) Err() error {
-	if f := g.fatal.Load(); f != nil {
-		return f.err
+	if err := g.fatal.Load(); err != nil {
+		return *err
 	}
 	return nil
 }
@@ -243,15 +218,14 @@ func (g *Guarded) isClosed() bool {
 
 // fail ends the use of the storage, once. Errors after Close are not failures.
 func (g *Guarded) fail(err error) {
-	if !g.isClosed() && g.fatal.CompareAndSwap(nil, &fatalError{err}) {
+	if !g.isClosed() && g.fatal.CompareAndSwap(nil, &err) {
 		g.cfg.OnFatal(err)
 		close(g.failed)
 	}
 }
 
-// blockUntilClosed blocks a goroutine of the Raft library, which panics if it cannot store a term or read an
-// entry. It blocks until Close, which ends the goroutine and runs its deferred calls. Without Close, it
-// returns after the process has had ample time to end.
+// blockUntilClosed blocks a goroutine of the Raft library, which panics if it cannot store a term or read an entry.
+// Close ends the goroutine with its deferred calls. Without Close it returns when the process has had time to end.
 func (g *Guarded) blockUntilClosed() {
 	t := time.NewTimer(maxBlock)
 	defer t.Stop()
@@ -262,8 +236,7 @@ func (g *Guarded) blockUntilClosed() {
 	}
 }
 
-// write runs one timed operation that changes the storage. If the disk is full, it releases the reserve and
-// runs the operation once more.
+// write runs one timed operation that changes the storage, and once more without the reserve if the disk is full.
 func (g *Guarded) write(op string, f func() error) error {
 	if g.isClosed() {
 		return ErrClosed

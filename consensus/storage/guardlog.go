@@ -55,23 +55,14 @@ func (l *guardedLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Lo
 func (l *guardedLog) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
 		n := batchLen(entries)
-		if err := l.storeCall(entries[:n]); err != nil {
-			return err
+		sealed := addChecksums(entries[:n])
+		if err := l.guard.write(OpAppend, func() error { return l.store.StoreLogs(sealed) }); err != nil {
+			l.guard.cache.clear()
+			return l.failed(fmt.Errorf("store log entries %d to %d: %w", entries[0].Index, entries[n-1].Index, err))
 		}
+		l.guard.cache.add(entries[:n])
 		entries = entries[n:]
 	}
-	return nil
-}
-
-func (l *guardedLog) storeCall(entries []*raft.Log) error {
-	sealed := addChecksums(entries)
-	err := l.guard.write(OpAppend, func() error { return l.store.StoreLogs(sealed) })
-	if err != nil {
-		l.guard.cache.clear()
-		return l.failed(fmt.Errorf("store log entries %d to %d: %w", entries[0].Index, entries[len(entries)-1].Index,
-			err))
-	}
-	l.guard.cache.add(entries)
 	return nil
 }
 
@@ -99,4 +90,41 @@ func batchLen(entries []*raft.Log) int {
 		}
 	}
 	return len(entries)
+}
+
+// guardedStable is a raft.StableStore.
+type guardedStable struct {
+	guard *Guarded
+	store VoteStore
+}
+
+// Get reads a key. The error is "not found" if it was never set.
+func (s *guardedStable) Get(key []byte) ([]byte, error) { return s.store.Get(key) }
+
+// GetUint64 reads a key. The error is "not found" if it was never set.
+func (s *guardedStable) GetUint64(key []byte) (uint64, error) { return s.store.GetUint64(key) }
+
+// Set stores a key durably. An error is fatal.
+func (s *guardedStable) Set(key, val []byte) error {
+	return s.write(key, func() error { return s.store.Set(key, val) })
+}
+
+// SetUint64 stores a key durably. An error is fatal.
+func (s *guardedStable) SetUint64(key []byte, val uint64) error {
+	return s.write(key, func() error { return s.store.SetUint64(key, val) })
+}
+
+// RecordVote stores term and vote durably, in one record. An error is fatal.
+func (s *guardedStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
+	return s.write([]byte(keyLastVoteCand), func() error { return s.store.RecordVote(term, voteTerm, candidate) })
+}
+
+func (s *guardedStable) write(key []byte, f func() error) error {
+	err := s.guard.write(OpVote, f)
+	if err != nil {
+		err = fmt.Errorf("store %s: %w", key, err)
+		s.guard.fail(err)
+		s.guard.blockUntilClosed()
+	}
+	return err
 }

@@ -164,7 +164,7 @@ func TestCacheServesNewest(t *testing.T) {
 	g, _ := guardOver(m)
 	mustStore(t, g.Log(), entries(1, 9000, 1, 100))
 	m.setHook(func(op string) error { return fmt.Errorf("%s of the store", op) })
-	for index := uint64(9000 - DefaultCacheEntries + 1); index <= 9000; index++ {
+	for index := uint64(9000 - cacheEntries + 1); index <= 9000; index++ {
 		if err := g.Log().GetLog(index, new(raft.Log)); err != nil {
 			t.Fatal(err)
 		}

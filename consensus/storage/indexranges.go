@@ -1,6 +1,9 @@
 package storage
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // indexRange is the indexes first to last, both included.
 type indexRange struct{ first, last uint64 }
@@ -42,7 +45,6 @@ func (s indexRanges) covers(first, last uint64) bool {
 	return first > last
 }
 
-// add adds one index.
 func (s *indexRanges) add(index uint64) {
 	n := len(*s)
 	if n > 0 && index == (*s)[n-1].last+1 {
@@ -52,24 +54,18 @@ func (s *indexRanges) add(index uint64) {
 	if s.has(index) {
 		return
 	}
-	i, _ := slices.BinarySearchFunc(*s, index, func(sp indexRange, index uint64) int {
-		if sp.first < index {
-			return -1
+	all := append(*s, indexRange{index, index})
+	slices.SortFunc(all, func(a, b indexRange) int { return cmp.Compare(a.first, b.first) })
+	*s = all[:1]
+	for _, next := range all[1:] {
+		if last := &(*s)[len(*s)-1]; last.last+1 == next.first {
+			last.last = next.last
+		} else {
+			*s = append(*s, next)
 		}
-		return 1
-	})
-	*s = slices.Insert(*s, i, indexRange{index, index})
-	if i+1 < len(*s) && (*s)[i].last+1 == (*s)[i+1].first {
-		(*s)[i].last = (*s)[i+1].last
-		*s = slices.Delete(*s, i+1, i+2)
-	}
-	if i > 0 && (*s)[i-1].last+1 == (*s)[i].first {
-		(*s)[i-1].last = (*s)[i].last
-		*s = slices.Delete(*s, i, i+1)
 	}
 }
 
-// without returns the spans without the indexes min to max.
 func (s indexRanges) without(min, max uint64) indexRanges {
 	var out indexRanges
 	for _, sp := range s {

@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Inspection is the content of a stopped node's data directory, read without a change. It keeps the
-// directory's lock until Close.
+// Inspection is the content of a stopped node's data directory, read without a change, and locked until Close.
 type Inspection struct {
 	CurrentTerm uint64
 	VotedTerm   uint64 // 0: it never voted
@@ -66,16 +65,9 @@ func (l *Inspection) read() error {
 	}
 	best := found.best()
 	l.SnapshotIndex, l.SnapshotTerm, l.Configuration = best.Index, best.Term, best.Configuration
-	log, err := checkLog(l.file(logName), best.Index, best.Term, l.onEntry)
+	log, err := checkData(l.dir, found, l.CurrentTerm, l.onEntry)
 	if err != nil {
 		return err
-	}
-	if err := checkContinuity(l.file(logName), log.spans, found); err != nil {
-		return err
-	}
-	if l.CurrentTerm < log.term {
-		return &DamagedError{Path: l.file(voteName), What: fmt.Sprintf("its term is %d, the log's is %d", l.CurrentTerm,
-			log.term)}
 	}
 	l.LastIndex, l.LastTerm = max(best.Index, log.spans.last()), log.term
 	return nil

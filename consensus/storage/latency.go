@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// latencyTracker tracks the operations in flight, and the durations of synced operations over the last
-// minute.
+// latencyTracker tracks operations in flight, and the durations of synced ones over the last minute.
 type latencyTracker struct {
 	epoch time.Time
 
@@ -15,14 +14,11 @@ type latencyTracker struct {
 	nextID   uint64
 	inFlight []operation // a handful: Raft's loops and its replication
 	windows  [windowCount]window
-	known    percentile
-}
-
-// percentile is the newest result of p99.
-type percentile struct {
-	p99   time.Duration
-	total uint64
-	until time.Time // valid until then
+	known    struct {
+		p99   time.Duration
+		total uint64
+		until time.Time // valid until then
+	}
 }
 
 type operation struct {
@@ -49,8 +45,7 @@ type window struct {
 	counts [bucketCount]uint32
 }
 
-// newWatch counts its windows from now on the monotonic clock. A step of the wall clock neither loses nor
-// repeats a window.
+// newWatch counts its windows from now on the monotonic clock: a step of the wall clock loses and repeats none.
 func newWatch() *latencyTracker { return &latencyTracker{epoch: time.Now()} }
 
 func (w *latencyTracker) begin(op string, now time.Time) uint64 {

@@ -29,12 +29,12 @@ func TestStalledAndHung(t *testing.T) {
 			time.Sleep(d)
 			synctest.Wait()
 			if g.Stalled() != stalled {
-				t.Errorf("stalled: %v after %s", !stalled, g.Outstanding())
+				t.Errorf("stalled: %v", !stalled)
 			}
 		}
 		step(300*time.Millisecond, false)
 		step(time.Millisecond, true)
-		step(DefaultExitAfter-time.Second, true)
+		step(exitAfter-time.Second, true)
 		if errs := f.all(); len(errs) != 0 {
 			t.Errorf("fatal too early: %v", errs)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 
 	"github.com/hashicorp/raft"
 )
@@ -15,9 +16,8 @@ type checkedLog struct {
 	term  uint64      // of the last entry, or of the snapshot before it
 }
 
-// checkLog checks a log file. It reads all entries after a snapshot's index, because Raft reads those at its
-// start and panics on an unreadable one. Older entries are checked when they are read. If see is not nil,
-// checkLog calls it with each entry that it reads, in order.
+// checkLog checks a log file and all entries after a snapshot's index, because Raft reads those at its start and panics
+// on an unreadable one. Older ones are checked when they are read. It calls see, if not nil, with each entry, in order.
 func checkLog(path string, index, term uint64, see func(raft.Log) error) (checkedLog, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -45,7 +45,6 @@ func checkLog(path string, index, term uint64, see func(raft.Log) error) (checke
 	return c.log, nil
 }
 
-// entryVerifier checks the entries after an index.
 type entryVerifier struct {
 	after, term uint64
 	see         func(raft.Log) error
@@ -77,8 +76,21 @@ func (c *entryVerifier) visit(index uint64, value func() ([]byte, error)) error 
 	return nil
 }
 
-// checkContinuity compares log and snapshots: the log must have every entry after the newest good snapshot,
-// without a gap.
+// checkData checks the log against the snapshots and the current term, and calls see as checkLog does.
+func checkData(dir string, found snapshotScan, currentTerm uint64, see func(raft.Log) error) (checkedLog, error) {
+	path, best := filepath.Join(dir, logName), found.best()
+	log, err := checkLog(path, best.Index, best.Term, see)
+	if err == nil {
+		err = checkContinuity(path, log.spans, found)
+	}
+	if err == nil && currentTerm < log.term {
+		what := fmt.Sprintf("its term is %d, the log's is %d", currentTerm, log.term)
+		err = &DamagedError{Path: filepath.Join(dir, voteName), What: what}
+	}
+	return log, err
+}
+
+// checkContinuity checks that the log has every entry after the newest good snapshot, without a gap.
 func checkContinuity(logPath string, s indexRanges, found snapshotScan) error {
 	base, last := found.best().Index, s.last()
 	var what string

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"io/fs"
 	"maps"
 	"sync"
@@ -54,7 +55,7 @@ func (m *memStorage) setFree(free uint64) {
 }
 
 func (m *memStorage) Log() raft.LogStore            { return m.log }
-func (m *memStorage) Stable() raft.StableStore      { return m.stable }
+func (m *memStorage) Stable() VoteStore             { return m.stable }
 func (m *memStorage) Snapshots() raft.SnapshotStore { return m.snapshots }
 
 func (m *memStorage) Load(name string) ([]byte, error) {
@@ -157,4 +158,9 @@ func (s *hookedStable) SetUint64(key []byte, val uint64) error {
 		return err
 	}
 	return s.InmemStore.SetUint64(key, val)
+}
+
+func (s *hookedStable) RecordVote(term, voteTerm uint64, candidate []byte) error {
+	return errors.Join(s.SetUint64([]byte(keyCurrentTerm), term), s.SetUint64([]byte(keyLastVoteTerm), voteTerm),
+		s.Set([]byte(keyLastVoteCand), candidate))
 }

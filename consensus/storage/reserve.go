@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,13 +16,10 @@ const reserveName = "reserve"
 type reserveFile struct {
 	path string
 	size uint64
-
-	mu   sync.Mutex // guards held; no disk operation runs under it
-	held bool
+	held atomic.Bool
 }
 
-// openReserve finds that the space is already occupied, or occupies it. Too little disk space is not an
-// error: the node starts read-only.
+// openReserve occupies the space unless that was done. With too little disk space the node starts read-only.
 func openReserve(path string, size uint64) (*reserveFile, error) {
 	r := &reserveFile{path: path, size: size}
 	if size == 0 {
@@ -33,7 +30,7 @@ func openReserve(path string, size uint64) (*reserveFile, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err == nil && uint64(st.Size) == size && uint64(st.Blocks)*512 >= size {
-		r.held = true
+		r.held.Store(true)
 		return r, nil
 	}
 	if err := r.HoldReserve(); err != nil && !isNoSpace(err) {
@@ -53,15 +50,7 @@ func (r *reserveFile) Free() (uint64, error) {
 
 // Reserve returns the size and reports whether the space is occupied.
 func (r *reserveFile) Reserve() (size uint64, held bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.size, r.held
-}
-
-func (r *reserveFile) setHeld(held bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.held = held
+	return r.size, r.held.Load()
 }
 
 // HoldReserve occupies the space, all of it or none.
@@ -77,18 +66,17 @@ func (r *reserveFile) HoldReserve() error {
 	if err != nil {
 		return fmt.Errorf("take the disk reserve: %w", errors.Join(err, f.Truncate(0), f.Close()))
 	}
-	r.setHeld(true)
+	r.held.Store(true)
 	return f.Close()
 }
 
-// ReleaseReserve returns the space to the file system. It syncs, because some file systems free the blocks
-// only then.
+// ReleaseReserve returns the space to the file system. Some free the blocks only at a sync.
 func (r *reserveFile) ReleaseReserve() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("release the disk reserve: %w", err)
 	}
-	r.setHeld(false)
+	r.held.Store(false)
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("release the disk reserve: %w", err)
 	}

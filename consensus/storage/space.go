@@ -28,7 +28,6 @@ const (
 	writableDivisor = 2
 )
 
-// decideSpace decides whether the node is read-only.
 func decideSpace(v diskSpace) spaceDecision {
 	if v.reserve == 0 {
 		return spaceDecision{}
@@ -64,9 +63,8 @@ func (g *Guarded) CheckSpace() {
 	g.setReadOnly(v.readOnly, free)
 }
 
-// releaseReserveFor releases the reserve for an operation that found the disk full, and reports whether the
-// operation may be tried again. before is the number of releases when the operation began. If another
-// operation has released the reserve since then, nothing more is released.
+// releaseReserveFor releases the reserve for an operation that found the disk full, and reports whether that may be
+// tried again. before is the number of releases when it began: after another one nothing more is released.
 func (g *Guarded) releaseReserveFor(op string, before uint64) bool {
 	g.reserveSem <- struct{}{}
 	defer func() { <-g.reserveSem }()

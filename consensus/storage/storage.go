@@ -10,26 +10,22 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Storage is where consensus keeps its data. Dir is the real one; a simulation has its own. Methods may be
-// called from any goroutine.
+// Storage is where consensus keeps its data. Methods may be called from any goroutine.
 type Storage interface {
-	// Log returns the Raft log. Its content survives a crash after StoreLogs or DeleteRange has returned
-	// without an error.
+	// Log returns the Raft log. What StoreLogs and DeleteRange have done without an error survives a crash.
 	Log() raft.LogStore
 	// Stable returns the store of term and vote. An unknown key is an error with exactly the text "not
 	// found", which the Raft library compares.
-	Stable() raft.StableStore
-	// Snapshots returns the store of the state machine's snapshots. A snapshot exists when the Close of its
-	// sink has returned nil.
+	Stable() VoteStore
+	// Snapshots returns the store of snapshots. One exists when the Close of its sink has returned nil.
 	Snapshots() raft.SnapshotStore
 	// Load reads a small file written by Save. The error is fs.ErrNotExist if there is none, and a
 	// *DamagedError if its content is not what Save wrote.
 	Load(name string) ([]byte, error)
 	// Save replaces a small file, atomically and durably. The name is a plain file name.
 	Save(name string, data []byte) error
-	// SetAside makes the next opening of this storage move all its data out of the way, under the name aside,
-	// and start with only one small file. When it returns without an error, that is durable, and nothing else
-	// has changed. Data written afterwards is set aside with the rest.
+	// SetAside makes the next opening move all data, also what is written until then, out of the way under the name
+	// aside, and start with only one small file. That is durable when it returns without an error.
 	SetAside(aside, file string, data []byte) error
 	// Space returns the disk space under the storage.
 	Space() Space
@@ -58,8 +54,7 @@ type VoteStore interface {
 	RecordVote(term, voteTerm uint64, candidate []byte) error
 }
 
-// SnapshotRemover is a raft.SnapshotStore from which a snapshot can be removed durably. Dir and Guarded
-// return such stores.
+// SnapshotRemover is a raft.SnapshotStore that can remove a snapshot durably, like those of Dir and Guarded.
 type SnapshotRemover interface {
 	Remove(id string) error
 }
@@ -73,8 +68,7 @@ var ErrReadOnly = errors.New("the disk has less space left than disk.reserve kee
 // errNotFound has the text that the Raft library compares (api.go, raft.go).
 var errNotFound = errors.New("not found")
 
-// DamagedError reports that a file of the data directory is not what was written: it is truncated,
-// overwritten or has flipped bits.
+// DamagedError reports that a file is not what was written: truncated, overwritten or with flipped bits.
 type DamagedError struct {
 	Path string // the file, or the directory of a snapshot
 	What string // the defect

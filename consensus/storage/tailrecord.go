@@ -42,22 +42,16 @@ func (t tail) encode() []byte {
 
 func (t tail) entry() *raft.Log { return &raft.Log{Index: tailKey, Data: t.encode()} }
 
-func decodeTail(b []byte) (tail, error) {
-	if len(b) != tailSize || binary.BigEndian.Uint32(b) != tailMagic ||
+// decodeTail decodes the tail record from bbolt's value: a raft.Log in raft-boltdb's encoding.
+func decodeTail(value []byte) (tail, error) {
+	e, err := decodeEntry(value)
+	b := e.Data
+	if err != nil || e.Index != tailKey || len(b) != tailSize || binary.BigEndian.Uint32(b) != tailMagic ||
 		binary.BigEndian.Uint32(b[tailSize-4:]) != crc32.Checksum(b[:tailSize-4], castagnoli) {
 		return tail{}, errors.New("its last record does not verify")
 	}
 	u := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
 	return tail{txid: u(0), last: u(1), untaggedTx: u(2), from: u(3), to: u(4)}, nil
-}
-
-// decodeStoredTail decodes the tail record from bbolt's value: a raft.Log in raft-boltdb's encoding.
-func decodeStoredTail(value []byte) (tail, error) {
-	e, err := decodeEntry(value)
-	if err != nil || e.Index != tailKey {
-		return tail{}, errors.New("its last record does not decode")
-	}
-	return decodeTail(e.Data)
 }
 
 // The handle is safe for concurrent use; a new one for each call would be slow.
@@ -70,10 +64,9 @@ func decodeEntry(value []byte) (raft.Log, error) {
 	return e, err
 }
 
-// checkTail compares the tail with the file that contains it. It returns the log's indexes as they are after
-// an unfinished deletion is done.
+// checkTail compares the tail with its file. It returns the log's indexes without those of an unfinished deletion.
 func checkTail(c boltSummary) (tail, indexRanges, error) {
-	t, err := decodeStoredTail(c.tail)
+	t, err := decodeTail(c.tail)
 	if err != nil {
 		return tail{}, nil, err
 	}
@@ -96,9 +89,8 @@ func boltOptions() *bbolt.Options {
 	return &bbolt.Options{Timeout: 5 * time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
 }
 
-// writeOpeningTail writes a tail record, directly in bbolt, that lets raft-boltdb's opening transaction
-// follow the one that wrote t. It also finishes the deletion that t names, and creates the buckets of a new
-// file.
+// writeOpeningTail writes a tail record, directly in bbolt, that lets raft-boltdb's opening transaction follow the one
+// that wrote t. It also finishes the deletion that t names, and creates the buckets of a new file.
 func writeOpeningTail(path string, t tail) (err error) {
 	db, err := bbolt.Open(path, 0o600, boltOptions())
 	if err != nil {

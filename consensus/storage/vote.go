@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"os"
 	"sync"
 )
@@ -34,7 +35,6 @@ const (
 	keyLastVoteCand = "LastVoteCand"
 )
 
-// voteRecord is the content of the vote file.
 type voteRecord struct {
 	seq         uint64
 	hasTerm     bool
@@ -50,7 +50,7 @@ func (r voteRecord) same(o voteRecord) bool {
 		r.hasVote == o.hasVote && r.voteTerm == o.voteTerm && bytes.Equal(r.candidate, o.candidate)
 }
 
-// slot returns the number of the block that holds the record.
+// slot returns the block with both copies of the record.
 func (r voteRecord) slot() []byte {
 	block := make([]byte, slotSize)
 	b := block[:voteHead]
@@ -72,7 +72,6 @@ func (r voteRecord) slot() []byte {
 	return block
 }
 
-// readCopy decodes one copy of a record.
 func readCopy(b []byte) (voteRecord, bool) {
 	n := voteHead + int(binary.BigEndian.Uint16(b[6:]))
 	if binary.BigEndian.Uint32(b) != voteMagic || n > voteHead+maxCandidate {
@@ -104,7 +103,6 @@ func readSlot(block []byte) (voteRecord, bool) {
 	return a, okA
 }
 
-// readVote decodes a whole vote file.
 func readVote(file []byte) (voteRecord, error) {
 	if len(file) != 2*slotSize {
 		return voteRecord{}, fmt.Errorf("it has %d bytes, not %d", len(file), 2*slotSize)
@@ -132,11 +130,9 @@ func newVoteFile() []byte {
 	return append(voteRecord{seq: 0}.slot(), voteRecord{seq: 1}.slot()...)
 }
 
-// voteFile is a raft.StableStore for the three keys of the Raft library.
-//
-// The library records a vote as LastVoteTerm and then LastVoteCand. After a crash between the two, it would
-// combine the new term with the old candidate. So voteFile keeps the term in memory, and both become durable
-// in one record.
+// voteFile is a raft.StableStore for the three keys of the Raft library. That records a vote as LastVoteTerm and then
+// LastVoteCand. A crash between the two would combine the new term with the old candidate: so voteFile keeps the term
+// in memory, and both become durable in one record.
 type voteFile struct {
 	mu              sync.Mutex
 	file            *os.File
@@ -146,7 +142,6 @@ type voteFile struct {
 	writeErr        error
 }
 
-// openVote opens an existing vote file.
 func openVote(path string) (*voteFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -165,12 +160,11 @@ func loadVote(f *os.File, path string) (voteRecord, error) {
 	if err := f.Sync(); err != nil {
 		return voteRecord{}, fmt.Errorf("sync %s: %w", path, err)
 	}
-	content := make([]byte, 2*slotSize+1)
-	n, err := readFull(f, content)
+	content, err := io.ReadAll(io.LimitReader(f, 2*slotSize+1))
 	if err != nil {
 		return voteRecord{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	r, err := readVote(content[:n])
+	r, err := readVote(content)
 	if err != nil {
 		return voteRecord{}, &DamagedError{Path: path, What: err.Error()}
 	}
@@ -261,8 +255,7 @@ func (v *voteFile) recordVote(next voteRecord, voteTerm uint64, candidate []byte
 	return nil
 }
 
-// record makes next durable. It does not write a record whose content is already durable: record or loadVote
-// has synced v.durable.
+// record makes next durable, unless its content is v.durable, which record or loadVote has synced.
 func (v *voteFile) record(next voteRecord) error {
 	if v.writeErr != nil {
 		return v.writeErr
@@ -295,6 +288,4 @@ func (v *voteFile) close() error {
 	return v.file.Close()
 }
 
-func unknownKey(key []byte) error {
-	return fmt.Errorf("the vote file holds no key %q", key)
-}
+func unknownKey(key []byte) error { return fmt.Errorf("the vote file holds no key %q", key) }

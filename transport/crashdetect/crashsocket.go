@@ -16,6 +16,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"northstar/cluster"
 )
 
 // maxHeld bounds the connections that a CrashSocket holds; a new one replaces the oldest.
@@ -23,16 +25,6 @@ const maxHeld = 128
 
 // Dial opens a connection.
 type Dial func(ctx context.Context, addr string) (net.Conn, error)
-
-// listenBeside opens another port at a listener's address. ok is false if it is not a TCP listener.
-func listenBeside(beside net.Listener) (l *net.TCPListener, ok bool, err error) {
-	addr, ok := beside.Addr().(*net.TCPAddr)
-	if _, isTCP := beside.(*net.TCPListener); !ok || !isTCP {
-		return nil, false, nil
-	}
-	l, err = net.ListenTCP("tcp", &net.TCPAddr{IP: addr.IP, Zone: addr.Zone})
-	return l, true, err
-}
 
 // Hold connects to a crash socket within timeout, and returns when the connection or ctx has ended. connected reports
 // whether there was a connection; cause is why it ended, or why there was none.
@@ -58,4 +50,65 @@ func ProcessEnded(cause error) bool {
 		}
 	}
 	return false
+}
+
+// Limits of a check. It makes many short tries: a long one could wait in the backlog of a dying listener.
+const (
+	minTry   = 3 * time.Millisecond
+	tryPause = 50 * time.Microsecond
+	maxCheck = 60 * time.Millisecond
+	maxTries = 256
+)
+
+// DeathCheck finds out whether a process of a peer still runs.
+type DeathCheck struct {
+	BootID      string // of the process
+	CrashSocket string // address of its crash socket; "" if unknown
+	Dial        Dial
+	// Hello dials the peer's node, completes a hello and returns the peer's boot ID.
+	Hello func(ctx context.Context) (bootID string, err error)
+	// Handshake is how long a dial with its hello usually takes; 0 if unknown.
+	Handshake time.Duration
+}
+
+// Run takes as long as ctx allows, and at most about 60 ms. The result is dead if a dial of the crash socket or of the
+// node is refused, alive or restarted after a hello with the same or another boot ID, and otherwise unclear.
+func (c DeathCheck) Run(ctx context.Context) cluster.Liveness {
+	ctx, cancel := context.WithTimeout(ctx, maxCheck)
+	defer cancel()
+	limit := max(minTry, 3*c.Handshake)
+	if c.CrashSocket != "" && c.refused(ctx, limit) {
+		return cluster.LivenessDead // although the rest of the process may still exist
+	}
+	for range maxTries {
+		if l := c.try(ctx, limit); l != cluster.LivenessUnclear || ctx.Err() != nil {
+			return l
+		}
+		PreciseSleep(tryPause)
+	}
+	return cluster.LivenessUnclear
+}
+
+func (c DeathCheck) refused(ctx context.Context, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := c.Dial(ctx, c.CrashSocket)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func (c DeathCheck) try(ctx context.Context, limit time.Duration) cluster.Liveness {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	switch bootID, err := c.Hello(ctx); {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return cluster.LivenessDead
+	case err != nil:
+		return cluster.LivenessUnclear
+	case bootID == c.BootID:
+		return cluster.LivenessAlive
+	}
+	return cluster.LivenessRestarted
 }

@@ -5,14 +5,17 @@ package crashdetect
 import (
 	"fmt"
 	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// CrashSocket is a listening socket that the kernel closes before all others when this process dies. A nil
-// *CrashSocket is valid and does nothing.
+// CrashSocket is a listening socket that the kernel closes first when this process dies. nil is valid and does nothing.
 type CrashSocket struct {
 	port int
 	once sync.Once
@@ -23,8 +26,12 @@ type CrashSocket struct {
 // NewCrashSocket opens a crash socket at the address of a listener, on a port that the kernel chooses. It returns nil
 // if the listener is not TCP, and an error where the system allows no private descriptor table.
 func NewCrashSocket(beside net.Listener) (*CrashSocket, error) {
-	l, ok, err := listenBeside(beside)
-	if !ok || err != nil {
+	if _, isTCP := beside.(*net.TCPListener); !isTCP {
+		return nil, nil
+	}
+	addr := beside.Addr().(*net.TCPAddr)
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: addr.IP, Zone: addr.Zone})
+	if err != nil {
 		return nil, err
 	}
 	port := l.Addr().(*net.TCPAddr).Port
@@ -114,4 +121,66 @@ func serve(listener, stop int) {
 		}
 		fds = append(fds, unix.PollFd{Fd: int32(conn), Events: unix.POLLIN | unix.POLLRDHUP})
 	}
+}
+
+// runWithPrivateFDs starts do on a thread with a private descriptor table, which holds only keep, its copies by then.
+// The thread ends with do: no other goroutine could run on it. An error means that do was not started.
+func runWithPrivateFDs(do func(), keep ...int) error {
+	ready := make(chan error)
+	go privateFDThread(do, keep, ready)
+	return <-ready
+}
+
+func privateFDThread(do func(), keep []int, ready chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// The first thread cannot end, and /proc shows its descriptors as the process's. While this goroutine is
+		// locked to it, a new goroutine runs on another thread.
+		defer runtime.UnlockOSThread()
+		ready <- runWithPrivateFDs(do, keep...)
+		return
+	}
+	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+		runtime.UnlockOSThread() // nothing has changed
+		ready <- err
+		return
+	}
+	err := closeOthers(keep...)
+	ready <- err
+	if err == nil {
+		do()
+	}
+}
+
+// closeOthers closes this thread's copies of all other descriptors, which would keep files and connections open. Those
+// of Go's poller stay, because the scheduler may wake the poller from this thread.
+func closeOthers(keep ...int) error {
+	const dir = "/proc/thread-self/fd"
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+next:
+	for _, n := range names {
+		fd, err := strconv.Atoi(n.Name())
+		if err != nil {
+			return err
+		}
+		for _, k := range keep {
+			if fd == k {
+				continue next
+			}
+		}
+		if what, err := os.Readlink(dir + "/" + n.Name()); err != nil || strings.HasPrefix(what, "anon_inode:[event") {
+			continue // the directory's own descriptor, or the poller's
+		}
+		_ = unix.Close(fd)
+	}
+	return nil
+}
+
+// PreciseSleep sleeps for less than a millisecond. time.Sleep would take a millisecond or more in an idle process.
+func PreciseSleep(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&ts, nil) // a signal may cut it short
 }

@@ -8,8 +8,7 @@ import (
 	"northstar/cluster"
 )
 
-// Claim returns this node's current claim: the one of Config.Claim, with its identity and what its connections know of
-// the leader.
+// Claim returns this node's claim: Config.Claim's, with its identity and what its connections know of the leader.
 func (ms *Monitors) Claim() cluster.Claim {
 	c := ms.cfg.Claim()
 	self := ms.cfg.Local()
@@ -80,8 +79,7 @@ func (ms *Monitors) Ask(id cluster.NodeID) {
 	}
 }
 
-// Changed returns a channel that is closed at the next claim of any peer, and when a connection ends. Take the channel
-// before calling Claims, then wait for it.
+// Changed returns a channel that is closed at any peer's next claim or lost connection. Take it before calling Claims.
 func (ms *Monitors) Changed() <-chan struct{} {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -91,9 +89,8 @@ func (ms *Monitors) Changed() <-chan struct{} {
 	return ms.changed
 }
 
-// Poll requests fresh claims from all peers in parallel, and returns those that arrive before ctx ends. A peer
-// responds after its Raft has finished its current message, so that the log position is its newest. Poll returns
-// immediately if no peer is connected.
+// Poll requests fresh claims from all connected peers in parallel, and returns those that arrive before ctx ends. A
+// peer responds after its Raft has finished its current message, so that the log position is its newest.
 func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 	wait := ms.cfg.TimeoutMax
 	if deadline, ok := ctx.Deadline(); ok {
@@ -119,7 +116,6 @@ func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 	return got
 }
 
-// requestFresh requests a fresh claim from one peer, and waits for it.
 func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
 	c := m.current()
 	if c == nil {

@@ -6,7 +6,9 @@ package monitor
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,8 +23,7 @@ const MaxPeers = 64
 // maxSilence is how long a connection may be silent although its peer is known to be alive.
 const maxSilence = 10 * time.Second
 
-// reconcileInterval is the time between two checks of the configuration for new peers. The hello of a peer without a
-// monitor triggers a check immediately.
+// reconcileInterval is between two checks of the configuration; the hello of a peer without a monitor triggers one.
 const reconcileInterval = time.Second
 
 // lookDelay is the minimum delay before a check that a hello triggers.
@@ -39,8 +40,7 @@ var (
 
 // Host is the part of the transport that monitor connections use.
 type Host interface {
-	// Open dials a node and completes the hello within ctx. It returns the connection and the peer's side of the
-	// hello.
+	// Open dials a node and completes the hello within ctx. It returns the peer's side of the hello.
 	Open(ctx context.Context, addr string, want cluster.NodeID) (net.Conn, cluster.Peer, error)
 	// Dial opens a connection without a hello.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
@@ -75,8 +75,7 @@ type Config struct {
 	Logger                 hclog.Logger
 }
 
-// Monitors holds one monitor for each peer. Of each two nodes the one with the lower ID dials. Safe for concurrent
-// use.
+// Monitors holds a monitor for each peer. Of two nodes the one with the lower ID dials. Safe for concurrent use.
 type Monitors struct {
 	cfg Config
 
@@ -123,7 +122,6 @@ func (ms *Monitors) evict() bool {
 	return false
 }
 
-// find returns the peer's monitor, nil if there is none.
 func (ms *Monitors) find(id cluster.NodeID) *monitor {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -133,11 +131,7 @@ func (ms *Monitors) find(id cluster.NodeID) *monitor {
 func (ms *Monitors) all() []*monitor {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	all := make([]*monitor, 0, len(ms.byID))
-	for _, m := range ms.byID {
-		all = append(all, m)
-	}
-	return all
+	return slices.Collect(maps.Values(ms.byID))
 }
 
 // nodeOf returns the node that a process belonged to when it was last connected, "" if unknown.
@@ -199,9 +193,8 @@ const (
 	fastPollDelay = 25 * time.Millisecond
 )
 
-// Run dials the servers with a higher ID than this node and polls their claims, until ctx ends. All goroutines that it
-// started have ended when it returns. It has one timer for all peers, slow while there is a leader, so that an idle
-// cluster sleeps.
+// Run dials the servers with a higher ID than this node and polls their claims, until ctx ends; then it waits for its
+// goroutines. It has one timer for all peers, slow while there is a leader, so that an idle cluster sleeps.
 func (ms *Monitors) Run(ctx context.Context) {
 	var dialling sync.WaitGroup
 	defer dialling.Wait()
@@ -251,15 +244,13 @@ func (ms *Monitors) pollInterval(now, fastSince time.Time) time.Duration {
 // then. It is shorter than maxSilence, after which the other side ends a silent connection.
 func (ms *Monitors) idleInterval() time.Duration { return min(ms.cfg.TimeoutMin*10/3, maxSilence/4) }
 
-// dials reports whether this node dials any peer.
 func (ms *Monitors) dials() bool {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	return len(ms.dialled) > 0
 }
 
-// pollAll requests the claims of the dialled peers, except those with an unanswered poll. A request carries a claim,
-// and so keeps the other side up to date.
+// pollAll polls the dialled peers without an unanswered poll. A request keeps the other side up to date by its claim.
 func (ms *Monitors) pollAll() {
 	for _, m := range ms.all() {
 		if c := m.current(); c != nil && c.dialled {

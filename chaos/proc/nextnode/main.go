@@ -38,7 +38,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	n.Consensus().AddLeaderTask("notes", func(ctx context.Context, _ uint64) { propose(ctx, n) })
+	n.Consensus().AddLeaderTask(func(ctx context.Context, _ uint64) { propose(ctx, n) })
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return n.Run(ctx)

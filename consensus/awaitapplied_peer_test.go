@@ -8,9 +8,9 @@ import (
 	"northstar/cluster"
 )
 
-// TestSpreadWaitsForWhoAnswersAppends: in its first moments a process answers appends, and questions only a moment
-// later.
-func TestSpreadWaitsForWhoAnswersAppends(t *testing.T) {
+// TestAwaitApplied_AsksPeerThatAnswersAppendsAgain: in its first moments a process answers appends, and questions only
+// a moment later.
+func TestAwaitApplied_AsksPeerThatAnswersAppendsAgain(t *testing.T) {
 	t.Parallel()
 	const index = 7
 	for name, tc := range map[string]struct {
@@ -21,8 +21,8 @@ func TestSpreadWaitsForWhoAnswersAppends(t *testing.T) {
 		"answers nothing": {time.Time{}, 1},
 	} {
 		asked := 0
-		n := &Node{now: time.Now, cfg: Config{TimeoutMax: time.Minute}, deps: Deps{
-			PeerAck: func(cluster.NodeID) PeerAck { return PeerAck{LastContact: tc.contact} },
+		n := &Node{cfg: Config{TimeoutMax: time.Minute}, deps: Deps{
+			PeerAck: func(cluster.NodeID) cluster.PeerAck { return cluster.PeerAck{LastContact: tc.contact} },
 			Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 				asked++
 				switch asked {

@@ -1,0 +1,64 @@
+package consensus_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/transport"
+)
+
+// TestAbandonedRestoreOnAFollower: one follower has installed the snapshot of a restore, and the leader that made it is
+// lost. The others continue without the restore. The follower's log must still reach back to the snapshot before. With
+// few trailing logs the library compacts it when it installs a snapshot.
+func TestAbandonedRestoreOnAFollower(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 5)
+	c.tune = func(cfg *consensus.Config) { cfg.TrailingLogs = 1000 }
+	for _, n := range c.nodes {
+		n.start()
+	}
+	c.write("a", "backup")
+	var backup bytes.Buffer
+	c.onLeader("a backup", func(n *testNode) error {
+		backup.Reset()
+		return n.Backup(within(t, testTimeout), &backup)
+	})
+	for _, n := range c.nodes {
+		c.everywhere("a", "backup")
+		if err := n.TakeSnapshot(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1300 {
+		c.write("a", fmt.Sprint(i))
+	}
+	c.everywhere("a", "1299")
+	leader := c.leader()
+	follower := c.others(leader)[0]
+	leader.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" && m.To != follower.id })
+	done := make(chan error, 1)
+	go func() { done <- leader.Restore(within(t, testTimeout), &backup) }()
+	eventually(t, "the follower has the new state", func() bool { return follower.has("a", "backup") })
+	installs := follower.installs.Load()
+	follower.idle.Store(true) // it would win, and the cluster would continue with the restore
+	leader.cut.Store(true)
+	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
+	leader.stop()
+	c.write("b", "1")
+	c.everywhere("b", "1")
+	c.everywhere("a", "1299")
+	if n := follower.installs.Load() - installs; n != 1 {
+		t.Errorf("%d snapshots restored, want 1, its own before the restore", n)
+	}
+	follower.restart()
+	c.write("b", "2")
+	c.everywhere("b", "2")
+	c.everywhere("a", "1299")
+	leader.drop(nil)
+	leader.cut.Store(false)
+	leader.start()
+	c.everywhere("a", "1299")
+}

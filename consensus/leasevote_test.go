@@ -1,0 +1,91 @@
+package consensus_test
+
+import (
+	"testing"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/consensus/raftnode"
+	"northstar/transport"
+)
+
+// leaseCluster starts a cluster with leases. Tests start the elections that they need.
+func leaseCluster(t *testing.T, size int) (c *testCluster, leader *testNode) {
+	t.Helper()
+	c = newCluster(t, size)
+	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
+	for _, n := range c.nodes {
+		n.start()
+	}
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	leader = c.leader()
+	for _, n := range c.others(leader) {
+		eventually(t, string(n.id)+" may vote", n.MayVote)
+	}
+	eventually(t, "a lease", func() bool { return leader.Status().LeaseRemaining > timeoutMin/2 })
+	return c, leader
+}
+
+// elect has a node stand until it leads, and requires that the old leader has no lease then.
+func (n *testNode) elect(t *testing.T, old *testNode) {
+	t.Helper()
+	eventually(t, string(n.id)+" is elected", func() bool {
+		if n.Status().Role == cluster.Leader {
+			return true
+		}
+		ctx := within(t, timeoutMin)
+		if err := n.tr.Raft().StartElection(ctx, n.Status().Term, cluster.CauseLeaderFailed); err != nil {
+			t.Log(err)
+		}
+		return false
+	})
+	if left := old.Status().LeaseRemaining; left > 0 {
+		t.Errorf("%s leads, and the old leader has a lease for %v", n.id, left)
+	}
+}
+
+// TestRebuiltVoterKeepsTheLease: a voter's Raft node is replaced right after it has acknowledged an append. The new one
+// knows no leader.
+func TestRebuiltVoterKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	c, leader := leaseCluster(t, 3)
+	voter, other := c.others(leader)[0], c.others(leader)[1]
+	leader.drop(func(m transport.Message) bool { return m.To == other.id })
+	eventually(t, "the other has lost its leader", func() bool { return other.Status().LeaderID == "" })
+	eventually(t, "a lease", func() bool { return leader.Status().LeaseRemaining > timeoutMin/2 })
+	before, none := voter.Instance(), any((*raftnode.Instance)(nil))
+	leader.cut.Store(true)
+	voter.RebuildNow()
+	eventually(t, "the voter is rebuilt", func() bool { return voter.Instance() != before && voter.Instance() != none })
+	other.elect(t, leader)
+}
+
+// TestRefusedOrderKeepsTheLease: an operator orders an election of a node whose log is behind, when the leader is cut
+// off. The voters refuse, and forget their leader: the request has the LeadershipTransfer flag. A third node, which was
+// not ordered, waits for no lease when it is elected.
+func TestRefusedOrderKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	c, leader := leaseCluster(t, 5)
+	behind, third := c.others(leader)[0], c.others(leader)[1]
+	leader.drop(func(m transport.Message) bool { return m.To == behind.id && m.Kind == "append" })
+	c.write("b", "1")
+	for _, n := range c.others(leader)[1:] {
+		eventually(t, "b", func() bool { return n.has("b", "1") })
+	}
+	leader.drop(func(m transport.Message) bool {
+		return m.To == behind.id && m.Kind == "append" || m.To == third.id
+	})
+	eventually(t, "the third node has lost its leader", func() bool { return third.Status().LeaderID == "" })
+	eventually(t, "a lease", func() bool { return leader.Status().LeaseRemaining > timeoutMin/2 })
+	term := leader.Status().Term
+	leader.cut.Store(true)
+	ctx := within(t, timeoutMin)
+	if err := behind.tr.Raft().StartElection(ctx, behind.Status().Term, cluster.CauseOperator); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range c.others(leader) {
+		eventually(t, string(n.id)+" is in the next term", func() bool { return n.Status().Term > term })
+	}
+	third.elect(t, leader)
+}

@@ -1,0 +1,104 @@
+package raftnode
+
+import (
+	"errors"
+
+	"github.com/hashicorp/raft"
+)
+
+// snapshotLog is the log of one raft.Raft. After a restore, or an installed snapshot, the log does not continue the
+// newest snapshot: in place of the snapshot's last entry it has nothing, or an entry of a deposed leader. Then
+//
+//   - what precedes that entry is not of the cluster's log, and cannot be read;
+//   - nothing is compacted before an entry after the snapshot is applied. Until then the restore may be abandoned, and
+//     the next start needs what the snapshot before does not hold.
+//
+// Snapshots.Create deletes such entries before the log continues a newer snapshot.
+type snapshotLog struct {
+	raft.LogStore
+	snaps *Snapshots
+}
+
+// GetLog reads an entry.
+func (l *snapshotLog) GetLog(index uint64, out *raft.Log) error {
+	if l.snaps.replaced(index) {
+		return raft.ErrLogNotFound
+	}
+	return l.LogStore.GetLog(index, out)
+}
+
+// DeleteRange deletes entries. It deletes none while the newest snapshot may be abandoned, unless they are the end of
+// the log.
+func (l *snapshotLog) DeleteRange(from, to uint64) error {
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	if to < last && l.snaps.mayBeAbandoned() {
+		return nil
+	}
+	return l.LogStore.DeleteRange(from, to)
+}
+
+// continued reports whether the log holds the last entry of the snapshot that ends at p, or begins after it.
+func (s *Snapshots) continued(p LogPosition) (yes bool, conflict bool, err error) {
+	if known := s.continuedAt.Load(); known != nil && *known == p {
+		return true, false, nil
+	}
+	first, err := s.log.FirstIndex()
+	if err != nil {
+		return false, false, err
+	}
+	var e raft.Log
+	switch err := s.log.GetLog(p.Index, &e); {
+	case err == nil:
+		yes, conflict = e.Term == p.Term, e.Term != p.Term
+	case errors.Is(err, raft.ErrLogNotFound):
+		yes = first > p.Index
+	default:
+		return false, false, err
+	}
+	if yes {
+		s.continuedAt.Store(&p)
+	}
+	return yes, conflict, nil
+}
+
+// replaced reports whether an entry precedes the end of the newest snapshot in a log that has another entry there. The
+// log's last entry is always readable: raft.Raft reads it when it starts.
+func (s *Snapshots) replaced(index uint64) bool {
+	p := s.newest.Load()
+	if p == nil || index > p.Index {
+		return false
+	}
+	_, conflict, err := s.continued(*p)
+	last, lastErr := s.log.LastIndex()
+	return conflict && err == nil && lastErr == nil && p.Index < last
+}
+
+// mayBeAbandoned reports whether the newest snapshot may be of a restore that is never committed.
+func (s *Snapshots) mayBeAbandoned() bool {
+	p := s.newest.Load()
+	if p == nil || s.fsm.Applied() > p.Index {
+		return false
+	}
+	yes, _, err := s.continued(*p)
+	return err != nil || !yes
+}
+
+// discardReplaced deletes the log up to the newest snapshot, if the log does not continue it, and that snapshot is
+// committed: an entry after it is applied.
+func (s *Snapshots) discardReplaced() error {
+	p := s.newest.Load()
+	if p == nil || s.fsm.Applied() <= p.Index {
+		return nil
+	}
+	if yes, _, err := s.continued(*p); yes || err != nil {
+		return err
+	}
+	first, err := s.log.FirstIndex()
+	if err != nil || first == 0 || first > p.Index {
+		return err
+	}
+	return s.deleteRange(first, p.Index)
+}

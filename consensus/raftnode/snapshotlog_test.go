@@ -1,0 +1,154 @@
+package raftnode
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+// logWithSnapshot returns a log with entries of the terms, from index 1, and above it a snapshot that ends at p.
+func logWithSnapshot(t *testing.T, p LogPosition, terms ...uint64) (*testFSM, *snapshotLog) {
+	t.Helper()
+	f, log := newTestFSM(), raft.NewInmemStore()
+	for i, term := range terms {
+		if err := log.StoreLog(&raft.Log{Index: uint64(i) + 1, Term: term}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := OpenSnapshots(raft.NewInmemSnapshotStore(), log, f.FSM, LogPosition{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	takeSnapshot(t, s, p)
+	f.applied.Store(p.Index)
+	return f, &snapshotLog{log, s}
+}
+
+func takeSnapshot(t *testing.T, s *Snapshots, p LogPosition) {
+	t.Helper()
+	sink, err := s.Create(1, p.Index, p.Term, raft.Configuration{}, 1, nil)
+	if err == nil {
+		err = sink.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readable(l *snapshotLog) (indexes []uint64) {
+	last, _ := l.LastIndex()
+	for i := range last {
+		if l.GetLog(i+1, &raft.Log{}) == nil {
+			indexes = append(indexes, i+1)
+		}
+	}
+	return indexes
+}
+
+// TestNoCompactionBelowARestore: while a restore may be abandoned, the log keeps what the snapshot before it lacks.
+func TestNoCompactionBelowARestore(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		snapshot LogPosition
+		terms    []uint64
+		keeps    bool
+	}{
+		"a hole in its place":               {LogPosition{4, 3}, []uint64{2, 2, 2}, true},
+		"an entry of another leader":        {LogPosition{3, 3}, []uint64{2, 2, 2, 3}, true},
+		"a snapshot of this log":            {LogPosition{3, 2}, []uint64{2, 2, 2, 2}, false},
+		"an older snapshot of the same log": {LogPosition{2, 2}, []uint64{2, 2, 2, 2}, false},
+	} {
+		f, l := logWithSnapshot(t, c.snapshot, c.terms...)
+		compact := func(want uint64) {
+			t.Helper()
+			if err := l.DeleteRange(1, 1); err != nil {
+				t.Fatal(err)
+			}
+			if first, _ := l.FirstIndex(); first != want {
+				t.Errorf("%s: the log begins at %d, want %d", name, first, want)
+			}
+		}
+		if !c.keeps {
+			compact(2)
+			continue
+		}
+		compact(1)
+		f.applied.Store(c.snapshot.Index + 1)
+		compact(2)
+	}
+}
+
+// TestTruncationBelowARestore: the end of the log can always be deleted.
+func TestTruncationBelowARestore(t *testing.T) {
+	t.Parallel()
+	_, l := logWithSnapshot(t, LogPosition{4, 3}, 2, 2, 2)
+	if err := l.DeleteRange(2, 3); err != nil || !slices.Equal(readable(l), []uint64{1}) {
+		t.Errorf("readable: %v, %v", readable(l), err)
+	}
+}
+
+// TestReplacedEntries: entries below an installed snapshot may be of a deposed leader. A node that becomes leader must
+// not send them, and they must not become readable again above a newer snapshot.
+func TestReplacedEntries(t *testing.T) {
+	t.Parallel()
+	f, l := logWithSnapshot(t, LogPosition{3, 4}, 2, 3, 3)
+	if err := l.GetLog(3, &raft.Log{}); err != nil {
+		t.Errorf("raft reads the last entry when it starts: %v", err)
+	}
+	if err := l.StoreLog(&raft.Log{Index: 4, Term: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if got := readable(l); !slices.Equal(got, []uint64{4}) {
+		t.Errorf("readable: %v, want: 4", got)
+	}
+	if err := l.GetLog(2, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("raft sends a snapshot for a missing entry only: %v", err)
+	}
+	f.applied.Store(4)
+	takeSnapshot(t, l.snaps, LogPosition{4, 4})
+	if got := readable(l); !slices.Equal(got, []uint64{4}) {
+		t.Errorf("with a newer snapshot readable: %v, want: 4", got)
+	}
+}
+
+// TestContinuedLogIsReadable: a snapshot of this node's own log hides nothing, also after compaction beyond it.
+func TestContinuedLogIsReadable(t *testing.T) {
+	t.Parallel()
+	_, l := logWithSnapshot(t, LogPosition{2, 2}, 2, 2, 2, 2)
+	if got := readable(l); !slices.Equal(got, []uint64{1, 2, 3, 4}) {
+		t.Errorf("readable: %v", got)
+	}
+	if err := l.DeleteRange(1, 2); err != nil {
+		t.Fatal(err)
+	}
+	takeSnapshot(t, l.snaps, LogPosition{4, 2})
+	if got := readable(l); !slices.Equal(got, []uint64{3, 4}) {
+		t.Errorf("after compaction readable: %v", got)
+	}
+}
+
+// TestNoSecondSnapshotOfARestore: the storage keeps two snapshots. A second one of the restore would remove the one to
+// which the next start goes back when the restore is abandoned.
+func TestNoSecondSnapshotOfARestore(t *testing.T) {
+	t.Parallel()
+	f, l := logWithSnapshot(t, LogPosition{3, 4}, 2, 2)
+	f.delivered.Store(3)
+	if _, err := f.Snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		t.Errorf("with nothing after the restore: %v", err)
+	}
+	f.applied.Store(4)
+	f.delivered.Store(4)
+	if _, err := f.Snapshot(); err != nil {
+		t.Errorf("with an entry after it: %v", err)
+	}
+	if _, err := OpenSnapshots(raft.NewInmemSnapshotStore(), l.LogStore, f.FSM, LogPosition{}); err != nil {
+		t.Fatal(err)
+	}
+	f.delivered.Store(1)
+	f.applied.Store(1)
+	if _, err := f.Snapshot(); err != nil {
+		t.Errorf("once the restore is removed: %v", err)
+	}
+}

@@ -1,0 +1,114 @@
+package transport
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"northstar/cluster"
+)
+
+// TestAppendAfterTheNewestSnapshot: raft looks for the previous entry in its log. If that is the end of the newest
+// snapshot, the log may lack it, or have another one.
+func TestAppendAfterTheNewestSnapshot(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*raft.AppendEntriesRequest, *end)
+		kept   bool // the previous entry
+		commit uint64
+	}{
+		"continues it":              {nil, false, 11},
+		"without entries":           {func(a *raft.AppendEntriesRequest, _ *end) { a.Entries = nil }, false, 10},
+		"an entry of another term":  {func(a *raft.AppendEntriesRequest, _ *end) { a.PrevLogTerm = 3 }, true, 11},
+		"an older snapshot":         {func(_ *raft.AppendEntriesRequest, e *end) { e.snapshotEnd.Store(9) }, true, 11},
+		"a newer snapshot":          {func(_ *raft.AppendEntriesRequest, e *end) { e.snapshotEnd.Store(11) }, true, 11},
+		"installed and not applied": {func(_ *raft.AppendEntriesRequest, e *end) { e.applied.Store(9) }, true, 11},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+			got := n2.bind()
+			n2.snapshotEnd.Store(10)
+			_, err := n1.append(n2, func(a *raft.AppendEntriesRequest) {
+				a.LeaderCommitIndex = 500
+				if tt.change != nil {
+					tt.change(a, n2)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := (<-got).(*raft.AppendEntriesRequest)
+			if kept := a.PrevLogEntry == 10 && a.PrevLogTerm != 0; kept != tt.kept ||
+				!kept && (a.PrevLogEntry != 0 || a.PrevLogTerm != 0) {
+				t.Errorf("raft gets previous entry %d of term %d", a.PrevLogEntry, a.PrevLogTerm)
+			}
+			if a.LeaderCommitIndex != tt.commit {
+				t.Errorf("raft gets commit index %d, want %d", a.LeaderCommitIndex, tt.commit)
+			}
+		})
+	}
+}
+
+// TestRepeatedInstallIsDelayed: raft sends a snapshot again immediately when the follower refuses what comes after it.
+func TestRepeatedInstallIsDelayed(t *testing.T) {
+	t.Parallel()
+	var told []int
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		n1, n2 := ends[0], ends[1]
+		n1.bindOnly()
+		n2.bind()
+		if _, err := n1.heartbeat(n2); err != nil { // connects
+			t.Fatal(err)
+		}
+		took := func(index, term uint64) time.Duration {
+			t.Helper()
+			start := time.Now()
+			req := raft.InstallSnapshotRequest{
+				RPCHeader: n1.header(), SnapshotVersion: 1, Term: term, LastLogIndex: index, LastLogTerm: 4,
+				Configuration: raft.EncodeConfiguration(raft.Configuration{}),
+			}
+			var resp raft.InstallSnapshotResponse
+			if err := n1.raft.InstallSnapshot("n2", raft.ServerAddress(n2.addr), &req, &resp, &bytes.Buffer{}); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(start)
+		}
+		for _, want := range []time.Duration{0, testMin, 2 * testMin, 4 * testMin} {
+			if got := took(200, 5); got != want {
+				t.Errorf("sent after %v, want %v", got, want)
+			}
+		}
+		if got := took(201, 5); got != 0 {
+			t.Errorf("another snapshot is sent after %v", got)
+		}
+		took(201, 5)
+		n1.term.Store(6)
+		n2.term.Store(6)
+		if got := took(201, 6); got != 0 {
+			t.Errorf("in the leader's next term it is sent after %v", got)
+		}
+		n1.term.Store(7)
+		if got := took(201, 6); got > testMin {
+			t.Errorf("a deposed leader waits %v", got)
+		}
+		n1.stop()
+		n2.stop()
+	}, func(cfg *Config, e *end) {
+		cfg.InstallRepeated = func(peer cluster.NodeID, index uint64, times int) {
+			if peer != "n2" || index < 200 {
+				t.Errorf("told of %s, %d", peer, index)
+			}
+			told = append(told, times)
+		}
+	})
+	if want := []int{1, 2, 3, 1, 1}; !slices.Equal(told, want) {
+		t.Errorf("told of repetitions %v, want %v", told, want)
+	}
+	if d := installDelay(100, testMin); d != maxInstallDelay {
+		t.Errorf("the delay grows to %v", d)
+	}
+}
