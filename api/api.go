@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
@@ -71,7 +72,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// Deps are the dependencies of a Server. Only ClientTLS and Tokens may be nil.
+// Deps are the dependencies of a Server. Only ClientTLS, ClientRoots and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -94,6 +95,9 @@ type Deps struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// ClientTLS returns the configuration of a connection to another node's address; nil: plain HTTP between nodes.
 	ClientTLS func(addr string) *tls.Config
+	// ClientRoots returns the authorities of client certificates, as of the TLS files: another pool after each change
+	// of them. nil: no TLS.
+	ClientRoots func() *x509.CertPool
 	// AddressOf returns the HTTP address of a node without a member record, "" if unknown.
 	AddressOf func(cluster.NodeID) string
 	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader.
@@ -106,10 +110,12 @@ type Deps struct {
 	// Entropy is the source of session IDs.
 	Entropy io.Reader
 
-	Tokens     func() ([]byte, error) // reads the token file; nil: no token file
-	Insecure   bool                   // every client is an operator
-	TimeoutMax time.Duration          // election.timeout-max
-	Limits     Limits
+	Tokens   func() ([]byte, error) // reads the token file; nil: no token file
+	Insecure bool                   // every client is an operator
+	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
+	PrivateViews bool
+	TimeoutMax   time.Duration // election.timeout-max
+	Limits       Limits
 
 	// TransferTimeout is the default timeout of a transfer.
 	TransferTimeout time.Duration
@@ -123,6 +129,7 @@ type Server struct {
 	reads    Reads
 	routes   *openapi.Router[handler]
 	auth     *authenticator
+	refusals *keyLimiter[string] // recorded 403s by caller
 	leader   *forward.LeaderTracker
 	forward  *forward.Forwarder
 	attached *attach.Server
@@ -151,6 +158,8 @@ func New(d Deps) (*Server, error) {
 		reads:  d.Reads,
 		routes: openapi.NewRouter(table),
 		leader: forward.NewLeaderTracker(d.Leader),
+
+		refusals: newKeyLimiter[string](refusalBurst, refusalRefill),
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	var err error
@@ -164,6 +173,7 @@ func New(d Deps) (*Server, error) {
 		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
 		Stopping: s.stopping,
 	})
+	s.auth.rootsChanged = s.forward.Reconnect
 	s.attached = attach.New(attach.Config{
 		BootID: d.Node.BootID, Renewals: d.Renewals, Sessions: d.Sessions, Forward: s.forward,
 		Stopping: s.stopping, Leave: s.leaveThisNode, Problem: s.problem,

@@ -37,6 +37,9 @@ func putNode(c *request, in apiv1.NodePut) error {
 	err := c.onLeader(c.ctx, forward.Request{
 		Write: true, Idempotent: true,
 		Local: func(ctx context.Context) (err error) {
+			if err := c.checkCommand(ctx, &cmd); err != nil {
+				return err
+			}
 			if n, ok := c.s.reads.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
 				c.audited = true                  // frequent reports of an unchanged node are not audited
 				return c.s.reads.ReadBarrier(ctx) // the session is live, or the node would be dead

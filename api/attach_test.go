@@ -37,10 +37,14 @@ func (n *node) lives(id string) bool {
 }
 
 // attachedPair is a leader that keeps time, and a follower.
-func attachedPair(t *testing.T) (leader, follower *node) {
-	leader, follower = pair(t)
+func attachedPair(t *testing.T, change ...func(*Deps)) (leader, follower *node) {
+	leader = startServer(t, newFakeCluster("n1", true), change...)
+	f := newFakeCluster("n2", false)
+	f.state, f.applies = leader.fake.state, leader.fake.applies // as if it was always up to date
+	f.addRecord(cluster.Member{ID: "n1", HTTPAddress: leader.addr, RaftAddress: "h1:7700", Lifecycle: cluster.Active})
+	f.lead("n1", 2)
 	leader.lead()
-	return leader, follower
+	return leader, startServer(t, f, change...)
 }
 
 // A connection that renews its session ends with the word that a role was taken.
@@ -357,9 +361,12 @@ func TestAttachIsChecked(t *testing.T) {
 		n.do("GET", path+"?grace_ms=-1", "").is(t, 400, cluster.CodeBadRequest)
 		n.do("GET", path+"?hold=maybe", "").is(t, 400, cluster.CodeBadRequest)
 		n.do("GET", "/v1/sessions/none/attach", "").is(t, 404, cluster.CodeSessionEnded)
-		n.post("/v1/sessions/attached", "{'keep':[{'session_id':'"+id+"'}]}").is(t, 400, cluster.CodeBadRequest)
-		n.post("/v1/sessions/attached", "{'drop':[{'session_id':'','stream_id':'x'}]}").is(t, 400,
-			cluster.CodeBadRequest)
+		for _, report := range []string{
+			`{"keep":[{"session_id":"` + id + `"}]}`, `{"drop":[{"session_id":"","stream_id":"x"}]}`,
+		} {
+			n.do("POST", apiv1.PathAttached, report, append(forwardedBy("n2"), asJSON, apiv1.TypeJSON)...).is(t, 400,
+				cluster.CodeBadRequest)
+		}
 		n.stream(path).alive()
 		n.do("GET", path, "").is(t, 503, cluster.CodeBusy)
 	})
@@ -369,8 +376,7 @@ func TestAttachIsChecked(t *testing.T) {
 func TestAttach_ForwardsToken(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		data, tokens := tokenFile()
-		leader, follower := pair(t, withTokens(data))
-		leader.lead()
+		leader, follower := attachedPair(t, withTokens(data))
 		auth := []string{"Authorization", "Bearer " + tokens["client"]}
 		made := into[apiv1.SessionCreated](t, follower.do("POST", "/v1/sessions", `{"ttl_ms":600}`, append(auth, asJSON, apiv1.TypeJSON)...))
 		s := follower.stream("/v1/sessions/"+made.SessionID+"/attach", auth...)

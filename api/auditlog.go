@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 
 	"northstar/api/apiv1"
 	"northstar/api/problem"
@@ -76,9 +77,10 @@ func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*s
 }
 
 func wireAudit(r *state.AuditRecord) apiv1.AuditRecord {
+	from, via, _ := strings.Cut(r.From, viaText)
 	out := apiv1.AuditRecord{
 		Seq: strconv.FormatUint(r.Seq, 10), When: unixNano(r.At), Class: "clients", Node: string(r.Node), Who: r.Who,
-		Role: r.Role, From: r.From, What: r.What,
+		Role: r.Role, From: from, ForwardedBy: via, What: r.What,
 		Reason: r.Reason, Result: "ok", Status: r.Status, Code: int(r.Code), Detail: r.Detail, DryRun: r.DryRun,
 		Delayed: r.Delayed,
 	}

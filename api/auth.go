@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,34 +28,52 @@ type identity struct {
 	node cluster.NodeID // of a node certificate, which has no role
 }
 
-// tokenReloadInterval is how often the token file is read. A change takes effect within 5 s.
-const tokenReloadInterval = 2 * time.Second
+// credentialInterval is how often the token file and the trusted authorities are read. A change of the file takes
+// effect within 5 s, one of the authorities within 10 s.
+const credentialInterval = 2 * time.Second
 
 // authenticator identifies callers. Its methods may be called by any goroutine.
 type authenticator struct {
 	read     func() ([]byte, error)
 	insecure bool
-	cluster  string // cluster name, in certificates
-	host     string // advertised
+	cluster  string                    // cluster name, in certificates
+	host     string                    // advertised
+	member   func(cluster.NodeID) bool // reports whether a node is a member, or joins
 	metrics  *telemetry.Metrics
 	logger   hclog.Logger
 
+	readRoots    func() *x509.CertPool         // nil: no TLS
+	roots        atomic.Pointer[x509.CertPool] // trusted authorities of clients
+	rootsChanged func()                        // called after a change of the TLS files
+	open         streams
 	tokens       atomic.Pointer[token.Set] // nil: no token file
 	current      []byte                    // content of tokens; only New and run use it
 	tokenFileErr atomic.Pointer[string]    // error of the current file; nil: none
-	authFailures *authFailureLimiter
+	authFailures *keyLimiter[netip.Prefix]
 }
 
 func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
+	member := func(id cluster.NodeID) bool {
+		if m, ok := d.Reads.View().Member(id); ok && !m.Removed {
+			return true
+		}
+		_, ok := cluster.FindServer(d.Reads.Status().Servers, id) // before the first records
+		return ok
+	}
 	host, _, _ := net.SplitHostPort(d.Node.HTTPAddress)
 	a := &authenticator{
 		read:         d.Tokens,
 		insecure:     d.Insecure,
 		cluster:      d.Node.ClusterName,
 		host:         cmp.Or(host, "localhost"),
+		member:       member,
+		readRoots:    d.ClientRoots,
 		metrics:      d.Metrics,
 		logger:       logger,
-		authFailures: newAuthFailureLimiter(),
+		authFailures: newKeyLimiter[netip.Prefix](failureBurst, failureRefill),
+	}
+	if a.readRoots != nil {
+		a.roots.Store(a.readRoots())
 	}
 	if d.Tokens != nil {
 		if _, err := a.load(); err != nil {
@@ -82,23 +100,29 @@ func (a *authenticator) load() (changed bool, err error) {
 }
 
 func (a *authenticator) run(ctx context.Context) {
-	if a.read == nil {
-		return
-	}
-	tick := time.NewTicker(tokenReloadInterval)
+	tick := time.NewTicker(credentialInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			a.reload()
+			a.endRevoked(time.Now())
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// reload loads a changed file. A repeated error is logged once.
+// reload loads changed files. A repeated error is logged once.
 func (a *authenticator) reload() {
+	if a.readRoots != nil {
+		if roots := a.readRoots(); a.roots.Swap(roots) != roots {
+			a.rootsChanged()
+		}
+	}
+	if a.read == nil {
+		return
+	}
 	changed, err := a.load()
 	if err != nil {
 		what := err.Error()
@@ -122,28 +146,43 @@ func (s *Server) TokenProblem() string {
 	return ""
 }
 
+// authorize identifies the caller first: a request without an identity is only counted, however it is refused.
 func (c *request) authorize() error {
 	a := c.s.auth
+	need := c.route.Role
+	if c.route.Sensitive && c.s.deps.PrivateViews {
+		need = token.Observer
+	}
+	if need == token.None {
+		return nil
+	}
+	who, via, err := a.identify(c.r)
+	if err != nil {
+		if c.r.TLS != nil && len(c.r.TLS.VerifiedChains) > 0 { // the client has to connect with a valid certificate
+			c.Header()["Connection"] = []string{"close"}
+		}
+		a.metrics.AuthFailure()
+		return err
+	}
+	c.caller, c.from, c.via = who, callerAddress(c.r, via != ""), via
 	if c.write {
 		// A page of another origin in a local browser must not use the trust in loopback.
 		if err := crossOrigin.Check(c.r); err != nil {
 			return cluster.Errorf(cluster.CodeForbidden, "cross-origin request rejected: %w", err)
 		}
 	}
-	if c.route.Role == token.None {
+	switch {
+	case who.role.Allows(need), c.route.Sensitive && who.node != "":
 		return nil
-	}
-	who, passed, err := a.identify(c.r)
-	if err != nil {
-		a.metrics.AuthFailure()
-		return err
-	}
-	c.caller, c.from = who, callerAddress(c.r, passed)
-	if who.role.Allows(c.route.Role) || who.node != "" && c.route.AllowNode {
+	case c.route.Role == token.Node:
+		if a.isPeer(c.r, who) {
+			return nil
+		}
+	case who.node != "" && c.route.AllowNode:
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeForbidden, "%s is not allowed: %s %s requires role %s", who.describe(),
-		c.r.Method, c.route.Pattern, c.route.Role)
+		c.r.Method, c.route.Pattern, need)
 }
 
 func (i identity) describe() string {
@@ -154,34 +193,52 @@ func (i identity) describe() string {
 }
 
 // identify returns the caller's identity, or CodeUnauthenticated, or CodeBusy with status 429 after too many bad
-// tokens. passed reports that a trusted forwarding node has asserted the identity.
-func (a *authenticator) identify(r *http.Request) (who identity, passed bool, err error) {
+// tokens. via is the trusted node that has asserted the identity, "" if none has.
+func (a *authenticator) identify(r *http.Request) (who identity, via string, err error) {
 	direct, err := a.identifyDirect(r)
-	said := r.Header.Get(apiv1.HeaderIdentity)
-	if said == "" || r.Header.Get(apiv1.HeaderForwardedBy) == "" || !a.trustsForwardedIdentity(r, direct) {
-		return direct, false, err
+	said, by := r.Header.Get(apiv1.HeaderIdentity), r.Header.Get(apiv1.HeaderForwardedBy)
+	if said == "" || by == "" || !a.trustsForwardedIdentity(r, direct) {
+		return direct, "", err
 	}
 	who, ok := makeIdentity(strings.Cut(said, " "))
 	if !ok {
-		return who, false, cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
+		return who, "", cluster.Errorf(cluster.CodeUnauthenticated, "%s: cannot be read", apiv1.HeaderIdentity)
 	}
-	return who, true, nil
+	if direct.node != "" {
+		by = string(direct.node)
+	}
+	id, err := cluster.ParseNodeID(by)
+	if err != nil {
+		return who, "", cluster.Errorf(cluster.CodeUnauthenticated, "%s: %w", apiv1.HeaderForwardedBy, err)
+	}
+	return who, string(id), nil
 }
 
-// trustsForwardedIdentity reports whether the caller may assert another caller's identity. It may as a node, in
-// insecure mode, and from this machine without TLS if every local caller is an operator. If tokens separate the users
-// of a machine, no local caller may: nodes then forward the token (forward.Caller.Authorization).
+// trustsForwardedIdentity reports whether the caller may assert another caller's identity. It may as a current member,
+// in insecure mode, and from this machine without TLS if every local caller is an operator. If tokens separate the
+// users of a machine, no local caller may: nodes then forward the token (forward.Caller.Authorization).
 func (a *authenticator) trustsForwardedIdentity(r *http.Request, direct identity) bool {
-	return a.insecure || direct.node != "" || a.trustsLoopback(r) && r.TLS == nil
+	return a.insecure || direct.node != "" && a.member(direct.node) || a.trustsLoopback(r) && r.TLS == nil
+}
+
+// isPeer reports whether a call between nodes may come from this caller. A member proves itself by its certificate.
+// Without TLS only this machine reaches a node, and its processes are not told apart: with tokens, the peer has that of
+// the client for whom it calls, and gets no further than that client.
+func (a *authenticator) isPeer(r *http.Request, who identity) bool {
+	if who.node != "" || a.insecure {
+		return a.insecure || a.member(who.node)
+	}
+	return r.TLS == nil && fromThisMachine(r) && r.Header.Get(apiv1.HeaderForwardedBy) != "" &&
+		who.role.Allows(token.Client)
 }
 
 // trustsLoopback reports whether the origin alone makes the caller an operator.
 func (a *authenticator) trustsLoopback(r *http.Request) bool {
-	return a.tokens.Load() == nil && fromLoopback(r) && a.localHost(r.Host)
+	return a.tokens.Load() == nil && fromThisMachine(r) && a.localHost(r.Host)
 }
 
 func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+	if time.Now().Before(a.certificateValidUntil(r)) {
 		for _, uri := range r.TLS.PeerCertificates[0].URIs {
 			if who, ok := certificateIdentity(uri, a.cluster); ok {
 				return who, nil
@@ -200,7 +257,7 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 			a.metrics.AuthFailure()
 			return identity{name: "insecure", role: token.Operator}, nil
 		}
-		if !a.authFailures.allow(r.RemoteAddr, time.Now()) {
+		if ok, _ := a.authFailures.allow(addressGroup(r.RemoteAddr), time.Now()); !ok {
 			err := cluster.Errorf(cluster.CodeBusy, "too many failed authentication attempts from this address")
 			err.Status, err.RetryAfter = http.StatusTooManyRequests, 10*time.Second
 			return identity{}, err
@@ -266,9 +323,12 @@ func makeIdentity(kind, name string, found bool) (identity, bool) {
 	return identity{name: name, role: role}, found && err == nil && token.CheckName(name) == nil
 }
 
-func fromLoopback(r *http.Request) bool {
+// fromThisMachine reports whether a process of this machine made the request itself, as far as its headers tell: a
+// proxy on this machine makes requests of others.
+func fromThisMachine(r *http.Request) bool {
 	addr, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && addr.Addr().Unmap().IsLoopback()
+	return err == nil && addr.Addr().Unmap().IsLoopback() &&
+		r.Header["Forwarded"] == nil && r.Header["X-Forwarded-For"] == nil
 }
 
 // callerAddress returns the origin of a call: as a trusted forwarding node reports it, or of the connection.
@@ -279,61 +339,6 @@ func callerAddress(r *http.Request, believed bool) string {
 		}
 	}
 	return r.RemoteAddr
-}
-
-// Bad tokens of one address: a burst, then one a second.
-const (
-	failureBurst  = 20
-	failureRefill = time.Second
-	maxAddresses  = 4096 // remembered; beyond it, the address closest to a full burst is evicted
-)
-
-// authFailureLimiter limits bad tokens by address. Requests with a valid token do not use it.
-type authFailureLimiter struct {
-	mu   sync.Mutex
-	seen map[netip.Prefix]time.Time // time at which the address has its full burst again
-}
-
-func newAuthFailureLimiter() *authFailureLimiter {
-	return &authFailureLimiter{seen: make(map[netip.Prefix]time.Time)}
-}
-
-// allow counts one bad token and reports whether it may be answered as unauthenticated.
-func (f *authFailureLimiter) allow(remote string, now time.Time) bool {
-	key := addressGroup(remote)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	full, known := f.seen[key]
-	if !known || full.Before(now) {
-		full = now
-	}
-	full = full.Add(failureRefill)
-	if full.Sub(now) > failureBurst*failureRefill {
-		return false
-	}
-	if !known && len(f.seen) >= maxAddresses {
-		f.evict(now)
-	}
-	f.seen[key] = full
-	return true
-}
-
-// evict removes all addresses with a full burst, or else the address closest to one.
-func (f *authFailureLimiter) evict(now time.Time) {
-	var best netip.Prefix
-	var at time.Time
-	for k, full := range f.seen {
-		if !full.After(now) {
-			delete(f.seen, k)
-			continue
-		}
-		if at.IsZero() || full.Before(at) {
-			best, at = k, full
-		}
-	}
-	if len(f.seen) >= maxAddresses {
-		delete(f.seen, best)
-	}
 }
 
 // addressGroup returns an address, or for IPv6 the network of one client. Unreadable addresses share a group.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -81,6 +82,8 @@ func TestRolesOfTheContract(t *testing.T) {
 		case open[row.Pattern]:
 		case row.Kind == openapi.AttachStream: // it renews, and ends, what it looks at
 			want = token.Client
+		case row.Pattern == "/v1/sessions/attached":
+			want = token.Node
 		case strings.HasPrefix(row.Pattern, "/admin"):
 			want = token.Operator
 		case strings.HasPrefix(row.Pattern, "/v1") && row.Method == http.MethodGet:
@@ -132,7 +135,7 @@ func clientCertificate(r *http.Request, uri string, verified bool) {
 	if err != nil {
 		panic(err)
 	}
-	cert := &x509.Certificate{URIs: []*url.URL{u}}
+	cert := &x509.Certificate{URIs: []*url.URL{u}, NotAfter: time.Now().Add(time.Hour)}
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
 	if verified {
 		r.TLS.VerifiedChains = [][]*x509.Certificate{{cert}}
@@ -391,19 +394,19 @@ func TestUnauthenticatedIsCounted(t *testing.T) {
 
 func TestFailureTableIsBounded(t *testing.T) {
 	t.Parallel()
-	f := newAuthFailureLimiter()
+	f := newKeyLimiter[netip.Prefix](failureBurst, failureRefill)
 	now := time.Unix(1000, 0)
-	for i := range maxAddresses + 500 {
-		f.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
+	for i := range maxLimited + 500 {
+		f.allow(addressGroup(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255)), now)
 	}
-	if len(f.seen) > maxAddresses {
+	if len(f.seen) > maxLimited {
 		t.Errorf("%d addresses are remembered", len(f.seen))
 	}
 	// Within one network of IPv6 all addresses are one.
 	before := len(f.seen)
-	f.allow("[2001:db8::1]:1", now)
-	f.allow("[2001:db8::ffff:1]:1", now)
-	if len(f.seen) > max(before, maxAddresses) {
+	f.allow(addressGroup("[2001:db8::1]:1"), now)
+	f.allow(addressGroup("[2001:db8::ffff:1]:1"), now)
+	if len(f.seen) > max(before, maxLimited) {
 		t.Errorf("%d after two addresses of one network", len(f.seen))
 	}
 }

@@ -104,6 +104,9 @@ func (c *request) extendDeadlines(d time.Duration) {
 // the candidate keeps its place.
 func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
+	if err := c.checkCommand(ctx, &cmd); err != nil {
+		return nil, err
+	}
 	role, err := c.proposeAndWait(ctx, cmd)
 	if err != nil || role.Current.Session == p.Session || !p.Wait {
 		return role, err

@@ -22,7 +22,7 @@ const deadAfter = 10 * time.Second
 func getCluster(c *request) error {
 	st := c.s.reads.Status()
 	if st.Role != cluster.Leader && st.LeaderID != "" && !c.forwarded {
-		body, err := c.s.leadersView(c.r.Context(), st.LeaderID)
+		body, err := c.s.leadersView(c.r, st.LeaderID)
 		if err == nil {
 			return c.replyJSON(body)
 		}
@@ -33,16 +33,17 @@ func getCluster(c *request) error {
 }
 
 // leadersView requests the leader's /v1/cluster. Concurrent requests share one response.
-func (s *Server) leadersView(ctx context.Context, leader cluster.NodeID) ([]byte, error) {
+func (s *Server) leadersView(r *http.Request, leader cluster.NodeID) ([]byte, error) {
 	addr := s.httpAddress(leader)
 	if addr == "" || leader == s.deps.Node.ID {
 		return nil, errors.New("address of the leader is not known")
 	}
 	body, err, _ := s.views.Do(addr, func() (any, error) {
 		// The context of the first caller must not end the shared request.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*s.deps.TimeoutMax)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 2*s.deps.TimeoutMax)
 		defer cancel()
-		answer, err := s.forward.Get(ctx, forward.Caller{}, addr, apiv1.PathCluster, 1<<20)
+		caller := forward.Caller{Authorization: r.Header.Get("Authorization")}
+		answer, err := s.forward.Get(ctx, caller, addr, apiv1.PathCluster, 1<<20)
 		if err == nil && answer.Status != http.StatusOK {
 			err = fmt.Errorf("leader %s answered %d", leader, answer.Status)
 		}
@@ -66,6 +67,10 @@ func (s *Server) clusterView(now time.Time) apiv1.Cluster {
 		AutoFailover: view.AutoFailover(now),
 		ObservedBy:   string(s.deps.Node.ID),
 		Members:      s.members(now, st, view.Members()),
+		State: apiv1.StateSize{
+			Keys: view.Keys(), Sessions: view.Sessions(), Bytes: view.StateBytes(),
+			BytesLimit: view.Limits().StateBytes, SessionsPerIdentity: view.Limits().SessionsPerIdentity,
+		},
 	}
 	for _, m := range out.Members {
 		count(&out.Counts, m.Lifecycle)

@@ -199,7 +199,10 @@ func TestHealthForLoadBalancers(t *testing.T) {
 		if took := time.Since(start); took > 2*time.Second {
 			t.Errorf("took %v", took)
 		}
-		leader.do("GET", "/health/follower", "").is(t, 503, cluster.CodeBusy)
+		if p := leader.do("GET", "/health/follower", "").is(t, 503, cluster.CodeConditionFailed); p.Retryable ||
+			!strings.Contains(p.Detail, "is leader, not follower") {
+			t.Errorf("of the leader: %+v", p)
+		}
 
 		leader.fake.set(func() { leader.fake.peers = []cluster.PeerStatus{{ID: "n2", Healthy: true, LagEntries: 7}} })
 		for query, want := range map[string]int{"": 200, "?max_lag=7": 200, "?max_lag=6": 503, "?max_lag=0": 503} {
@@ -210,7 +213,7 @@ func TestHealthForLoadBalancers(t *testing.T) {
 		follower.fake.set(func() { follower.fake.st.CommitIndex, follower.fake.st.AppliedIndex = 100, 80 })
 		follower.do("GET", "/health/follower?max_lag=19", "").is(t, 503, cluster.CodeBusy)
 		follower.fake.set(func() { follower.fake.st.LeaderContactAge = 601 * time.Millisecond })
-		follower.do("GET", "/health/follower", "").is(t, 503, cluster.CodeBusy)
+		follower.do("GET", "/health/follower", "").is(t, 503, cluster.CodeNoLeader)
 	})
 }
 

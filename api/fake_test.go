@@ -31,6 +31,7 @@ type fakeCluster struct {
 	st      cluster.NodeStatus
 	peers   []cluster.PeerStatus
 	state   *state.State
+	applies *sync.Mutex // guards state.Apply: two nodes of a test may share a state
 	index   uint64
 	changed chan struct{}
 
@@ -44,7 +45,7 @@ type fakeCluster struct {
 }
 
 func newFakeCluster(id string, leads bool) *fakeCluster {
-	f := &fakeCluster{state: state.New(state.Options{}), changed: make(chan struct{})}
+	f := &fakeCluster{state: state.New(state.Options{}), applies: new(sync.Mutex), changed: make(chan struct{})}
 	f.st = cluster.NodeStatus{
 		Identity: cluster.Identity{
 			NodeID: cluster.NodeID(id), ClusterID: "c1", Incarnation: "i1",
@@ -90,6 +91,8 @@ func (f *fakeCluster) apply(c state.Command) state.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.index++
+	f.applies.Lock()
+	defer f.applies.Unlock()
 	return f.state.Apply(f.index, f.st.Term, []state.Command{c})[0]
 }
 

@@ -89,15 +89,26 @@ type notReadyProblem struct {
 
 func (c *request) notReady(checks []apiv1.Check) error {
 	e := cluster.Errorf(cluster.CodeBusy, "node %s is not ready", c.s.deps.Node.ID)
-	if !checks[0].OK {
+	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
+		e = c.s.splitBrainUnready(why)
+	} else if !checks[0].OK {
 		e = problem.NoLeader("node %s knows no leader", c.s.deps.Node.ID)
 	}
 	body, err := json.MarshalIndent(notReadyProblem{c.s.problem(e), checkLines(checks)}, "", " ")
 	if err != nil {
 		return err
 	}
-	c.Header()["Retry-After"] = []string{"1"}
+	if e.Retryable() {
+		c.Header()["Retry-After"] = []string{"1"}
+	}
 	return c.respond(http.StatusServiceUnavailable, typeProblem, append(body, '\n'))
+}
+
+// splitBrainUnready is the answer of health checks in a split brain: 4004 with the status of a check that fails.
+func (s *Server) splitBrainUnready(why string) *cluster.Error {
+	e := cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", s.deps.Node.ID, why)
+	e.Status = http.StatusServiceUnavailable
+	return e
 }
 
 func (c *request) text(s string) error { return c.respond(http.StatusOK, typeText, []byte(s)) }
@@ -111,7 +122,7 @@ func getLeaderHealth(c *request) error {
 		return problem.NoLeader("node %s is draining", c.s.deps.Node.ID)
 	}
 	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
-		return problem.NoLeader("node %s does not serve: %s", c.s.deps.Node.ID, why)
+		return c.s.splitBrainUnready(why)
 	}
 	if err := c.s.reads.ReadBarrier(ctx); err != nil {
 		return problem.NoLeader("node %s cannot prove that it leads: %w", c.s.deps.Node.ID, err)
@@ -128,20 +139,27 @@ func getFollowerHealth(c *request) error {
 	notNow := func(format string, args ...any) error {
 		return problem.Busy("node %s: %s", id, fmt.Sprintf(format, args...))
 	}
+	why := c.s.deps.SplitBrain.Refusing()
 	switch {
+	case why != "":
+		return c.s.splitBrainUnready(why)
 	case st.LeaderID == "":
 		return problem.NoLeader("node %s knows no leader", id)
-	case st.Role != cluster.Follower:
-		return notNow("is %s, not follower", st.Role)
-	case st.LeaderContactAge < 0 || st.LeaderContactAge > 2*c.s.deps.TimeoutMax:
-		return notNow("has not heard from leader %s for %v", st.LeaderID, st.LeaderContactAge)
+	case st.Role != cluster.Follower: // waiting does not make it one
+		e := cluster.Errorf(cluster.CodeConditionFailed, "node %s is %s, not follower", id, st.Role)
+		e.Status = http.StatusServiceUnavailable
+		return e
+	case st.LeaderContactAge < 0:
+		return problem.NoLeader("node %s has not heard from leader %s yet", id, st.LeaderID)
+	case st.LeaderContactAge > 2*c.s.deps.TimeoutMax:
+		return problem.NoLeader("node %s has not heard from leader %s for %v", id, st.LeaderID, st.LeaderContactAge)
 	case c.s.draining(), st.Lifecycle == cluster.Dead:
 		return notNow("is %s", c.s.lifecycle(st))
 	}
 	if maxLag < 0 {
 		return c.text("ok\n")
 	}
-	lag, err := c.s.lag(c.r.Context(), st)
+	lag, err := c.s.lag(c.r, st)
 	if err != nil {
 		return problem.NoLeader("node %s cannot ask leader %s how far it is behind: %w", id, st.LeaderID, err)
 	}
@@ -152,8 +170,8 @@ func getFollowerHealth(c *request) error {
 }
 
 // lag returns how many entries this follower is behind, in its log, which the leader knows, or in applying it.
-func (s *Server) lag(ctx context.Context, st cluster.NodeStatus) (uint64, error) {
-	body, err := s.leadersView(ctx, st.LeaderID)
+func (s *Server) lag(r *http.Request, st cluster.NodeStatus) (uint64, error) {
+	body, err := s.leadersView(r, st.LeaderID)
 	if err != nil {
 		return 0, err
 	}

@@ -240,7 +240,7 @@ func (c *request) watchStart() (uint64, error) {
 		if c.query.Has("since") {
 			return 0, problem.BadRequest("since: want a revision, got nothing")
 		}
-		return c.s.newestRevision(c.r.Context()), nil
+		return c.s.newestRevision(c.r), nil
 	}
 	rev, err := strconv.ParseUint(value, 10, 53)
 	if err != nil {
@@ -251,13 +251,13 @@ func (c *request) watchStart() (uint64, error) {
 
 // newestRevision returns at least the revision of every write acknowledged before the call: a watch from now on must
 // not show them. If the leader does not respond, it is this node's revision.
-func (s *Server) newestRevision(ctx context.Context) uint64 {
+func (s *Server) newestRevision(r *http.Request) uint64 {
 	own := s.reads.View().Revision()
 	st := s.reads.Status()
 	if st.Role == cluster.Leader || st.LeaderID == "" {
 		return own
 	}
-	body, err := s.leadersView(ctx, st.LeaderID)
+	body, err := s.leadersView(r, st.LeaderID)
 	if err != nil {
 		s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", st.LeaderID, "error",
 			err)

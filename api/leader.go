@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -102,6 +103,9 @@ func (c *request) proposeValid(cmd state.Command, idempotent bool) (state.Result
 
 // proposeHere proposes a command here, with the audit record of this call.
 func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Result, error) {
+	if err := c.checkCommand(ctx, &cmd); err != nil {
+		return state.Result{}, err
+	}
 	if c.isAudited(http.StatusOK, 0) {
 		r := c.record()
 		cmd.Audit = &r
@@ -119,21 +123,22 @@ func (c *request) RecordedElsewhere() { c.audited = true }
 // isAudited reports whether this node records the call.
 func (c *request) isAudited(status int, code cluster.Code) bool {
 	switch {
-	case c.route == nil, c.route.SkipAudit, c.audited:
+	case c.route == nil, c.audited, c.route.SkipAudit && status != http.StatusForbidden:
 		return false
 	case status == http.StatusTemporaryRedirect: // the client sends the call to another node
 		return false
 	case c.forwarded && code == cluster.CodeNoLeader: // the forwarding node retries, and records the result
 		return false
 	}
-	return c.caller.name != "" && c.write || status == http.StatusForbidden
+	// A request without an identity is only counted: it could fill the log.
+	return c.caller.name != "" && (c.write || c.recordRead || status == http.StatusForbidden)
 }
 
 // record returns the audit record of the call before its response.
 func (c *request) record() state.AuditRecord {
 	r := state.AuditRecord{
 		Class: state.AuditClients, Node: c.s.deps.Node.ID, Who: c.caller.name, Role: string(c.caller.role),
-		From:    c.from,
+		From:    auditFrom(c.from, c.via),
 		What:    c.r.Method + " " + c.r.URL.EscapedPath(),
 		Request: c.auditFields.request, Reason: c.auditFields.Reason, DryRun: c.auditFields.DryRun,
 	}
@@ -144,6 +149,16 @@ func (c *request) record() state.AuditRecord {
 	}
 	r.What = r.What[:min(len(r.What), state.MaxAuditText)]
 	return r
+}
+
+const viaText = " via "
+
+// auditFrom returns the origin of a record: the caller's address and, if another node forwarded the call, that node.
+func auditFrom(address, via string) string {
+	if via == "" {
+		return address
+	}
+	return address + viaText + via
 }
 
 // audit records the call before its response. An operator's call is answered only when its record is durable.
@@ -163,6 +178,14 @@ func (c *request) audit(status int) {
 	}
 	if status == http.StatusForbidden {
 		r.Class = state.AuditClients // an unauthorized client must not evict records of operators
+		ok, skipped := c.s.refusals.allow(c.caller.header(), time.Now())
+		if !ok {
+			c.s.deps.Metrics.Audit("limited", 1)
+			return
+		}
+		if skipped > 0 {
+			r.Detail += fmt.Sprintf(" (%d more refusals of this caller are not recorded)", skipped)
+		}
 	}
 	if r.Class == state.AuditOperators {
 		c.s.deps.Audit.RecordDurable(context.WithoutCancel(c.r.Context()), r)

@@ -77,6 +77,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	under := c
 	if secured, ok := c.(*tls.Conn); ok {
 		under = secured.NetConn()
+		ctx = context.WithValue(ctx, trustKey{}, new(connTrust))
 	}
 	if own, ok := under.(*conn); ok {
 		ctx = context.WithValue(ctx, socketKey{}, own.Conn)

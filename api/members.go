@@ -134,6 +134,10 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
 	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
+		if m, known := c.s.reads.View().Member(change.ID); known && m.Removed && c.caller.node != "" {
+			return cluster.Errorf(cluster.CodeForbidden,
+				"id: node %s was removed from the cluster: only an operator may add it again", change.ID)
+		}
 		if change.Add != nil && c.isMember(change.ID) {
 			done = "a member already"
 		}

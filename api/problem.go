@@ -56,7 +56,7 @@ func (c *request) writeError(err error) {
 	var shown any = p
 	var held *roleError
 	switch {
-	case e.Code == cluster.CodeConditionFailed:
+	case e.Code == cluster.CodeConditionFailed && c.write:
 		shown = conditionProblem{p, e.Revision}
 	case errors.As(err, &held):
 		shown = roleProblem{p, held.role}

@@ -50,6 +50,7 @@ type request struct {
 	caller    identity   // zero on routes without authentication
 	forwarded bool       // another node has forwarded it: it is not forwarded again
 	from      string     // address of the caller
+	via       string     // node that forwarded it and asserted caller and address; "": none
 
 	status int
 	wrote  bool
@@ -57,6 +58,7 @@ type request struct {
 	auditFields  auditFields    // for its audit record
 	failed       *cluster.Error // error of the response
 	bodyTimedOut bool           // the body did not arrive in time
+	recordRead   bool           // it is recorded although it is a GET
 	audited      bool           // the audit record was made, here or by the node that responded
 }
 
@@ -141,6 +143,12 @@ func (c *request) serve() error {
 	if err := c.authorize(); err != nil {
 		return err
 	}
+	if c.isLong() {
+		defer c.s.auth.follow(c)()
+	}
+	if err := c.checkHeaders(); err != nil {
+		return err
+	}
 	if err := c.parseQuery(); err != nil {
 		return err
 	}
@@ -178,6 +186,19 @@ func (s *Server) admit(c *request) (release func(), err error) {
 
 func (c *request) wantsStream() bool {
 	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
+}
+
+// checkHeaders refuses headers on whose effect the client relies, on routes where they have none.
+func (c *request) checkHeaders() error {
+	for _, name := range [...]string{apiv1.HeaderIdempotencyKey, apiv1.HeaderFence} {
+		if c.r.Header[name] == nil || c.route.LimitExempt {
+			continue
+		}
+		if !slices.ContainsFunc(c.route.Headers, func(p openapi.Param) bool { return p.Name == name }) {
+			return problem.BadRequest("%s: has no effect on %s %s", name, c.r.Method, c.route.Pattern)
+		}
+	}
+	return nil
 }
 
 // parseQuery refuses unknown and repeated parameters: a misspelt timeout or condition must not be ignored.

@@ -444,8 +444,7 @@ func (n *node) revokedFrom(role string) string {
 // assurance that it still holds it, until it has resigned.
 func TestRevocation_IsReported(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		leader, follower := pair(t)
-		leader.lead()
+		leader, follower := attachedPair(t)
 		for _, n := range []*node{leader, follower} {
 			a := n.session("a")
 			won := into[apiv1.Role](t, n.campaign("r", a, 0))

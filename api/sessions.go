@@ -1,15 +1,20 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"northstar/api/apiv1"
 	"northstar/api/attach"
 	"northstar/api/forward"
 	"northstar/api/problem"
+	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -42,6 +47,7 @@ func createSession(c *request, in apiv1.SessionCreate) error {
 	}
 	cmd := state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
 		Nonce: nonce, Name: in.Name, TTL: time.Duration(ttl) * time.Millisecond, Meta: in.Meta,
+		Owner: c.caller.header(),
 	}}
 	r, err := c.proposeValid(cmd, true)
 	if err != nil {
@@ -110,6 +116,9 @@ func renewSessions(c *request, in apiv1.RenewMany) error {
 // renew renews sessions at the leader. It writes nothing: if the response is lost, an extra renewal does no harm.
 func (c *request) renew(ids []string) (out state.Renewed, err error) {
 	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) (err error) {
+		if err := c.checkOwner(ctx, ids...); err != nil {
+			return err
+		}
 		out, err = c.s.deps.Sessions.Renew(ctx, ids)
 		return err
 	}})
@@ -125,6 +134,62 @@ func endSession(c *request, _ struct{}) error {
 		return err
 	}
 	return c.reply(apiv1.SessionEnded{SessionID: c.param})
+}
+
+// endSessions ends the sessions of an identity, or with a prefix of the name, oldest first. It may be repeated. Only an
+// operator ends those of other identities.
+func endSessions(c *request, _ struct{}) error {
+	identity, prefix := c.query.Get("identity"), c.query.Get("prefix")
+	if identity == "" && prefix == "" {
+		return problem.BadRequest("identity, prefix: want at least one of them")
+	}
+	if own := c.caller.header(); !c.caller.role.Allows(token.Operator) {
+		if identity = cmp.Or(identity, own); identity != own {
+			return cluster.Errorf(cluster.CodeForbidden, "identity: only an operator ends the sessions of others, and "+
+				"this is %q", own)
+		}
+	}
+	request, err := json.Marshal(map[string]string{"identity": identity, "prefix": prefix})
+	if err != nil {
+		return err
+	}
+	c.auditFields.request = string(request)
+	var out apiv1.SessionsEnded
+	err = c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: true, Local: func(ctx context.Context) error {
+		if err := c.s.reads.ReadBarrier(ctx); err != nil {
+			return err
+		}
+		out = matchingSessions(c.s.reads.View(), identity, prefix)
+		if len(out.SessionIDs) == 0 {
+			return nil
+		}
+		result, err := c.proposeHere(ctx, state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{
+			IDs: out.SessionIDs, Cause: state.CauseSessionEnded,
+		}})
+		if err == nil && result.Err != nil { // all of them have ended meanwhile
+			out.SessionIDs = []string{}
+		}
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	return c.reply(out)
+}
+
+// matchingSessions returns the oldest sessions that one command can end.
+func matchingSessions(v *state.View, identity, prefix string) apiv1.SessionsEnded {
+	out := apiv1.SessionsEnded{SessionIDs: []string{}}
+	for s := range v.SessionsAfter("") {
+		if identity != "" && s.Owner != identity || !strings.HasPrefix(s.Name, prefix) {
+			continue
+		}
+		if out.More = len(out.SessionIDs) == state.MaxSessionsEnd; out.More {
+			break
+		}
+		out.SessionIDs = append(out.SessionIDs, s.ID)
+	}
+	return out
 }
 
 func getSession(c *request) error {
@@ -163,7 +228,7 @@ func (c *request) page() (limit int, after string, err error) {
 func (c *request) wireSession(v *state.View, s *state.Session) apiv1.Session {
 	roles, keys, _ := v.OwnedBy(s.ID)
 	out := apiv1.Session{
-		SessionID: s.ID, Name: s.Name, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
+		SessionID: s.ID, Name: s.Name, Identity: s.Owner, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
 		Meta: s.Meta, Roles: append([]string{}, roles...), RevokedRoles: attach.EncodeRevocations(v.Revocations(s.ID)),
 		Keys: len(keys),
 	}
@@ -194,6 +259,12 @@ func attachSession(c *request) error {
 			return err
 		}
 	}
+	s, err := c.attachedSession(c.param)
+	if err != nil {
+		return err
+	}
+	// Its end with this connection is an operator's deed.
+	c.recordRead = s != nil && s.Owner != "" && s.Owner != c.caller.header()
 	return c.s.attached.Serve(c, c.r, cluster.Connection{Attachment: cluster.Attachment{
 		Session: c.param, Grace: time.Duration(grace) * time.Millisecond, Passive: !hold,
 	}}, socketOf(c.r.Context()))
@@ -203,6 +274,15 @@ func attachSession(c *request) error {
 func postAttachReport(c *request, in apiv1.AttachReport) error {
 	ctx, cancel := c.contextWithLimit(apiv1.DefaultTimeoutMS * time.Millisecond)
 	defer cancel()
+	if c.caller.role == token.Client { // without TLS and with tokens, nodes report under their clients' tokens
+		var ids []string
+		for _, a := range slices.Concat(in.Live, in.Closed) {
+			ids = append(ids, a.SessionID)
+		}
+		if err := c.checkOwner(ctx, ids...); err != nil {
+			return err
+		}
+	}
 	out, err := c.s.attached.Receive(ctx, in)
 	if err != nil {
 		return err

@@ -106,12 +106,15 @@ func TestRefusingNode(t *testing.T) {
 			if r := n.do("GET", "/v1/kv/k?consistency=stale", ""); r.status != 200 {
 				t.Errorf("%s: stale read: %d %s", name, r.status, r.body)
 			}
-			if r := n.do("GET", "/readyz", ""); r.status != 503 ||
-				!strings.Contains(r.body, "[-]no_split_brain: two leaders in term 7") {
-				t.Errorf("%s: readyz: %d %s", name, r.status, r.body)
+			for _, path := range []string{"/readyz", "/health/leader", "/health/follower"} {
+				r := n.do("GET", path, "")
+				if p := r.is(t, 503, cluster.CodeSplitBrain); p.Retryable || r.header.Get("Retry-After") != "" ||
+					!strings.Contains(p.Detail, "two leaders in term 7") {
+					t.Errorf("%s: %s: %v %s", name, path, r.header, r.body)
+				}
 			}
-			if r := n.do("GET", "/health/leader", ""); r.status != 503 {
-				t.Errorf("%s: health/leader: %d", name, r.status)
+			if r := n.do("GET", "/readyz", ""); !strings.Contains(r.body, "[-]no_split_brain: two leaders in term 7") {
+				t.Errorf("%s: readyz: %d %s", name, r.status, r.body)
 			}
 			if r := n.do("GET", "/status", ""); r.status != 200 || !strings.Contains(r.body, "two leaders in term 7") {
 				t.Errorf("%s: status: %d %s", name, r.status, r.body)

@@ -125,6 +125,12 @@ func with(r route, change func(r *route)) route {
 
 func noAudit(r *route) { r.SkipAudit = true }
 
+// sensitive is for routes without authentication that need an observer with auth.public = false.
+func sensitive(r *route) {
+	r.Sensitive = true
+	r.ErrorStatuses = append(r.ErrorStatuses, 401, 403, 429)
+}
+
 func query(params ...openapi.Param) func(*route) {
 	return func(r *route) { r.Query = params }
 }
@@ -133,7 +139,8 @@ var table = []route{
 	// Discovery and health: without authentication, and served even if the node is busy.
 	public("GET", "/leader", getLeader, "Get the leader known to this node",
 		jsonResponse(apiv1.Leader{}, "the leader", clusterHeader, generationHeader), 503),
-	public("GET", "/status", getStatus, "Get this node's view of itself", jsonResponse(apiv1.Status{}, "the node")),
+	with(public("GET", "/status", getStatus, "Get this node's view of itself",
+		jsonResponse(apiv1.Status{}, "the node")), sensitive),
 	with(public("GET", "/livez", getLive, "Liveness check: the process can serve", textResponse("alive")),
 		query(verboseParam)),
 	with(public("GET", "/readyz", getReady, "Readiness check: the node should get requests",
@@ -148,9 +155,11 @@ var table = []route{
 		query(maxLagParam)),
 	with(public("OPTIONS", "/health/follower", getFollowerHealth, "As GET",
 		textResponse("follower of a live leader"), 503), query(maxLagParam)),
-	public("GET", apiv1.PathCluster, getCluster, "Get the leader's view of the cluster", jsonResponse(apiv1.Cluster{},
-		"the leader's view, or the node's own if the leader does not respond (see observed_by)")),
-	public("GET", "/metrics", getMetrics, "Get metrics in the Prometheus format", textResponse("metrics")),
+	with(public("GET", apiv1.PathCluster, getCluster, "Get the leader's view of the cluster",
+		jsonResponse(apiv1.Cluster{},
+			"the leader's view, or the node's own if the leader does not respond (see observed_by)")), sensitive),
+	with(public("GET", "/metrics", getMetrics, "Get metrics in the Prometheus format", textResponse("metrics")),
+		sensitive),
 	public("GET", "/openapi.json", getOpenAPI, "Get this document", jsonResponse(map[string]any{}, "OpenAPI 3.1")),
 	public("GET", "/", getDashboard, "Get the dashboard",
 		[]openapi.Response{{Status: 200, Media: "text/html", Doc: "a page"}}),
@@ -182,7 +191,7 @@ var table = []route{
 		Headers: []openapi.Param{ifMatch, ifNoneMatch, idempotencyKey, fenceHeader},
 		Body:    openapi.Raw{}, BodyDoc: "the value, at most 1 MiB",
 		Responses:     jsonResponse(apiv1.PutResult{}, "written", etagHeader, revisionHeader, leaderHeader),
-		ErrorStatuses: []int{307, 404, 409, 412, 413, 415, 422, 503, 504},
+		ErrorStatuses: []int{307, 404, 409, 412, 413, 415, 422, 503, 504, 507},
 	},
 	{
 		Method: "DELETE", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Client, Handle: deleteKey,
@@ -199,7 +208,13 @@ var table = []route{
 
 	// Sessions and roles.
 	write("POST", apiv1.PathSessions, withBody(createSession), "Create a session",
-		apiv1.SessionCreate{}, apiv1.SessionCreated{}, "created", 413, 415, 504),
+		apiv1.SessionCreate{}, apiv1.SessionCreated{}, "created", 413, 415, 504, 507),
+	with(write("DELETE", apiv1.PathSessions, withBody(endSessions),
+		"End many sessions, at most 1000 in one request; only an operator ends those of others",
+		nil, apiv1.SessionsEnded{}, "ended; repeat while more is true", 415, 504),
+		query(openapi.String("identity", "only sessions made by this identity, such as client alice"),
+			openapi.String("prefix", "only sessions whose name starts with this; one of the two is required"),
+			timeoutParam, redirectParam)),
 	list(apiv1.PathSessions, listSessions, "List live sessions, oldest first", apiv1.Sessions{}, "a page",
 		pageParam, openapi.String("after", "only sessions newer than this: next of the previous page")),
 	with(write("POST", apiv1.PathRenew, withBody(renewSessions), "Renew a batch of sessions",
@@ -228,7 +243,7 @@ var table = []route{
 		ErrorStatuses: []int{404, 409},
 	},
 	{
-		Method: "POST", SkipAudit: true, Pattern: apiv1.PathAttached, Role: token.Client, AllowNode: true,
+		Method: "POST", SkipAudit: true, Pattern: apiv1.PathAttached, Role: token.Node, AllowNode: true,
 		Handle:  withBody(postAttachReport),
 		Summary: "Between nodes: renew and end the sessions of attached connections",
 		Body:    apiv1.AttachReport{}, Responses: jsonResponse(apiv1.AttachReportResult{}, "the live sessions"),
@@ -247,7 +262,7 @@ var table = []route{
 			timeoutParam, redirectParam)),
 	with(write("POST", "/v1/roles/{role}/campaign", withBody(campaign),
 		"Campaign for a role: immediately, or in the queue until elected",
-		apiv1.Campaign{}, apiv1.Role{}, "this session holds it", 404, 409, 413, 415, 504),
+		apiv1.Campaign{}, apiv1.Role{}, "this session holds it", 404, 409, 413, 415, 504, 507),
 		func(r *route) { r.Kind, r.Query = openapi.LongPoll, []openapi.Param{redirectParam} }),
 	item("/v1/roles/{role}/history", getRoleHistory, "List a role's holders, newest first",
 		apiv1.RoleHistory{}, "the current tenure and the 32 previous ones"),
@@ -267,7 +282,7 @@ var table = []route{
 		openapi.Integer("since", "changes with a greater revision than this; absent: from now")),
 	item("/v1/nodes/{id}", getNode, "Get an application node", apiv1.Node{}, "the registered node"),
 	write("PUT", "/v1/nodes/{id}", withBody(putNode), "Register or update an application node",
-		apiv1.NodePut{}, apiv1.Node{}, "registered", 404, 413, 415, 504),
+		apiv1.NodePut{}, apiv1.Node{}, "registered", 404, 413, 415, 504, 507),
 	write("DELETE", "/v1/nodes/{id}", withBody(removeNode), "Remove an application node from the registry",
 		nil, apiv1.NodeRemoved{}, "removed", 404, 415, 504),
 

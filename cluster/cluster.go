@@ -193,7 +193,9 @@ type DiskState struct {
 }
 
 // EventTypes lists all types of events.
-var EventTypes = []string{"election", "failover", "transfer", "member", "health", "splitbrain", "role", "disk", "node"}
+var EventTypes = []string{
+	"election", "failover", "transfer", "member", "health", "splitbrain", "role", "disk", "quota", "node",
+}
 
 // Event is one occurrence on one node, for the journal, the API's event stream and people.
 type Event struct {

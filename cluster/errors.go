@@ -28,6 +28,7 @@ const (
 	CodeBusy             Code = 4017
 	CodeReadOnly         Code = 4018
 	CodeQuorumExists     Code = 4019
+	CodeQuotaExceeded    Code = 4020
 	CodeBadRequest       Code = 4400
 	CodeUnauthenticated  Code = 4401
 	CodeForbidden        Code = 4403
@@ -57,6 +58,7 @@ var codes = map[Code]codeInfo{
 	CodeBusy:             {"ERR_BUSY", "too busy", http.StatusServiceUnavailable, true},
 	CodeReadOnly:         {"ERR_READ_ONLY", "read-only: disk full or stalled", http.StatusServiceUnavailable, true},
 	CodeQuorumExists:     {"ERR_QUORUM_EXISTS", "a quorum exists", http.StatusConflict, false},
+	CodeQuotaExceeded:    {"ERR_QUOTA_EXCEEDED", "quota exceeded", http.StatusInsufficientStorage, false},
 	CodeBadRequest:       {"ERR_BAD_REQUEST", "bad request", http.StatusBadRequest, false},
 	CodeUnauthenticated:  {"ERR_UNAUTHENTICATED", "not authenticated", http.StatusUnauthorized, false},
 	CodeForbidden:        {"ERR_FORBIDDEN", "not allowed", http.StatusForbidden, false},
@@ -116,7 +118,7 @@ func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
 // Any other refusal is that of one node at one moment, and has no meaning for other attempts.
 func (e *Error) DecidedByState() bool {
 	switch e.Code {
-	case CodeConditionFailed, CodeFenced, CodeSessionEnded:
+	case CodeConditionFailed, CodeFenced, CodeSessionEnded, CodeQuotaExceeded:
 		return true
 	case CodeBadRequest:
 		return e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusUnprocessableEntity

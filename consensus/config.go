@@ -67,7 +67,7 @@ type Acks interface {
 
 // Hooks are called for metrics and events, from many goroutines. They must not block. A nil one is skipped.
 type Hooks struct {
-	Proposal func(result string)                  // ok, refused, not_proposed, unknown, busy, read_only
+	Proposal func(result string)                  // ok, refused, quota_exceeded, not_proposed, unknown, busy, read_only
 	Applied  func(took time.Duration)             // one batch of log entries was applied
 	Leader   func(id cluster.NodeID, term uint64) // the (leader, term) that this node sees changed; "" is none
 	// a candidacy of this node ended, or is unresolved for a while

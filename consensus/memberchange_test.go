@@ -276,6 +276,13 @@ func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
 	write()
 	_, err := leader.Propose(within(t, testTimeout), batch)
 	wantStatus(t, err, 409)
+	made, err := leader.Propose(within(t, testTimeout), state.Command{
+		Kind:          state.KindSessionCreate,
+		SessionCreate: &state.SessionCreate{Nonce: "abcdefgh", TTL: state.MinSessionTTL, Owner: "client ann"},
+	})
+	if err != nil || made.Err != nil || made.Session.Owner != "" {
+		t.Errorf("%+v, %v: want a session without an owner", made, err)
+	}
 	if n := leader.View().AuditCounts().Records; n != [2]uint64{2, 0} {
 		t.Errorf("records %v", n)
 	}

@@ -92,14 +92,18 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	return n.admitVersion(cmd)
 }
 
-// admitVersion rejects a command that some member cannot read. If only the audit record needs the newer version, the
-// command goes without it: an upgrade must not prevent writes.
+// admitVersion rejects a command that some member cannot read. If only the audit record or the owner of a new session
+// needs the newer version, the command goes without it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	need := cmd.MinVersion()
 	if need <= 1 {
 		return nil
 	}
 	reads := n.View().MinSupportedVersion(n.serverIDs())
+	if need > reads { // first: it needs a newer version than an audit record
+		cmd.DropOwner()
+		need = cmd.MinVersion()
+	}
 	if need > reads && cmd.Audit != nil {
 		cmd.Audit = nil
 		if n.deps.Hooks.Unaudited != nil {
@@ -154,6 +158,8 @@ func (n *Node) countProposal(r state.Result, err error) {
 	}
 	outcome := "ok"
 	switch {
+	case err == nil && r.Err != nil && r.Err.Code == cluster.CodeQuotaExceeded:
+		outcome = "quota_exceeded"
 	case err == nil && r.Err != nil:
 		outcome = "refused"
 	case err == nil:

@@ -27,6 +27,7 @@ var alertNames = map[string]string{
 	"disk_stalled":       "northstar_disk_stalled",
 	"quorum_at_risk":     "northstar_peer_healthy",
 	"follower_lagging":   "northstar_peer_lag_entries",
+	"quota_exceeded":     "northstar_state_bytes",
 	// beside those of the contract
 	"audit_records_lost":        "northstar_audit_records_total",
 	"snapshot_install_repeated": "northstar_snapshot_install_repeated_total",

@@ -62,9 +62,14 @@ type Config struct {
 	Disk struct {
 		Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
 	} `embed:"" prefix:"disk-"`
+	Limits struct {
+		StateBytes          Size   `name:"state-bytes" default:"1GiB" help:"Limit of the replicated state: keys and values, sessions, roles and application nodes. Beyond it, what grows the state is refused (4020). The leader's value counts; use the same value on every node."`
+		SessionsPerIdentity uint64 `name:"sessions-per-identity" default:"20000" help:"Limit of live sessions of one token or client certificate, 1 to 200000. The leader's value counts; use the same value on every node."`
+	} `embed:"" prefix:"limits-"`
 	TLS  TLSConfig `embed:"" prefix:"tls-"`
 	Auth struct {
 		Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`
+		Public bool   `name:"public" default:"true" help:"Serve /status, /v1/cluster and /metrics without authentication. False: they need an observer."`
 	} `embed:"" prefix:"auth-"`
 
 	Insecure     bool          `name:"insecure" help:"Allow a non-loopback address without TLS: every client then has operator rights."`

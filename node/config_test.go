@@ -48,14 +48,19 @@ var samples = map[string]struct{ flag, file string }{
 	"snapshot.interval":       {"10s", `"10s"`},
 	"snapshot.trailing-logs":  {"2000", "2000"},
 	"disk.reserve":            {"1GiB", `"1GiB"`},
-	"tls.cert":                {"/etc/northstar/n7.crt", `"/etc/northstar/n7.crt"`},
-	"tls.key":                 {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
-	"tls.ca":                  {"/etc/northstar/ca.crt", `"/etc/northstar/ca.crt"`},
-	"auth.tokens":             {"/etc/northstar/tokens.toml", `"/etc/northstar/tokens.toml"`},
-	"insecure":                {"true", "true"},
-	"drain-timeout":           {"5s", `"5s"`},
-	"log.level":               {"debug", `"debug"`},
-	"log.format":              {"json", `"json"`},
+	"limits.state-bytes":      {"4GiB", `"4GiB"`},
+
+	"limits.sessions-per-identity": {"500", "500"},
+
+	"tls.cert":      {"/etc/northstar/n7.crt", `"/etc/northstar/n7.crt"`},
+	"tls.key":       {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
+	"tls.ca":        {"/etc/northstar/ca.crt", `"/etc/northstar/ca.crt"`},
+	"auth.tokens":   {"/etc/northstar/tokens.toml", `"/etc/northstar/tokens.toml"`},
+	"auth.public":   {"false", "false"},
+	"insecure":      {"true", "true"},
+	"drain-timeout": {"5s", `"5s"`},
+	"log.level":     {"debug", `"debug"`},
+	"log.format":    {"json", `"json"`},
 }
 
 func environ(values map[string]string) func(string) (string, bool) {
@@ -376,6 +381,14 @@ func TestValidate(t *testing.T) {
 			"snapshot.trailing-logs = 999: must be at least 1000",
 		},
 		{"reserve", func(c *Config) { c.Disk.Reserve = 0 }, "disk.reserve"},
+		{
+			"state bytes", func(c *Config) { c.Limits.StateBytes = 1 << 10 },
+			`limits.state-bytes = "1KiB": want 1MiB to 1024TiB`,
+		},
+		{
+			"sessions", func(c *Config) { c.Limits.SessionsPerIdentity = 200_001 },
+			"limits.sessions-per-identity = 200001: want 1 to 200000",
+		},
 		{"half TLS", func(c *Config) { c.TLS.Cert = "c" }, "tls.key: required, since other tls keys are set"},
 		{"no tokens file", func(c *Config) { c.Auth.Tokens = "/nowhere" }, `auth.tokens = "/nowhere": open /nowhere`},
 		{

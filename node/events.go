@@ -28,6 +28,10 @@ type stateSnapshot struct {
 	peers    map[cluster.NodeID]cluster.PeerStatus
 	warnings []string
 	pause    pause
+
+	quotaExceeded bool
+	stateBytes    int64
+	limits        state.Limits
 }
 
 // pause is the applied pause of automatic failover, by this node's clock.
@@ -43,6 +47,7 @@ func diffEvents(prev, next stateSnapshot) (events eventList) {
 	events.addDisk(prev.status.Disk, next.status.Disk)
 	events.addLifecycle(prev.status, next.status)
 	events.addPause(prev.pause, next.pause)
+	events.addQuota(prev, next)
 	for _, w := range next.warnings {
 		if !slices.Contains(prev.warnings, w) {
 			events.add(true, "node", w, nil)
@@ -198,6 +203,7 @@ func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() s
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	prev := look()
+	var awake wakeDetector
 	for {
 		select {
 		case <-ctx.Done():
@@ -205,6 +211,9 @@ func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() s
 		case <-tick.C:
 		}
 		next := look()
+		if awake.justWoke(time.Now()) {
+			next.peers = prev.peers // they seem silent because this process was
+		}
 		for _, e := range diffEvents(prev, next) {
 			e.Term = next.status.Term
 			if e.warn {
@@ -215,4 +224,17 @@ func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() s
 		}
 		prev = next
 	}
+}
+
+// wakeDetector notices that this process stood still.
+type wakeDetector struct{ lastLook, wokeAt time.Time }
+
+// justWoke is called at each look. It reports whether the process stood still so recently that its peers may not have
+// been heard since.
+func (w *wakeDetector) justWoke(now time.Time) bool {
+	if !w.lastLook.IsZero() && now.Sub(w.lastLook) > 2*pollInterval {
+		w.wokeAt = now
+	}
+	w.lastLook = now
+	return !w.wokeAt.IsZero() && now.Sub(w.wokeAt) < healthWarmup
 }

@@ -1,11 +1,18 @@
 package node
 
 import (
+	"context"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/telemetry"
 )
 
 func servers(voters ...cluster.NodeID) (all []cluster.Server) {
@@ -124,6 +131,19 @@ func TestDiffEvents(t *testing.T) {
 				Operator:     "anna",
 			}
 		}), nil},
+		{
+			"quota", base(nil), base(func(o *stateSnapshot) { o.quotaExceeded = true }),
+			[]string{"!quota: quota exceeded: the state, or an identity's share of it, is full and does not grow"},
+		},
+		{
+			"quota still", base(func(o *stateSnapshot) { o.quotaExceeded = true }),
+			base(func(o *stateSnapshot) { o.quotaExceeded = true }), nil,
+		},
+		{
+			"no quota any longer", base(func(o *stateSnapshot) { o.quotaExceeded = true }),
+			base(func(o *stateSnapshot) { o.status.Role = cluster.Leader }),
+			[]string{"quota: no request was refused by a quota for a minute"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
@@ -136,6 +156,36 @@ func TestDiffEvents(t *testing.T) {
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestWokenLeaderWarnsOfNoPeer: after a pause of this process all peers seem silent until they are heard again. A peer
+// that stays silent is reported.
+func TestWokenLeaderWarnsOfNoPeer(t *testing.T) {
+	for _, returns := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			journal := telemetry.NewJournal("n1", "boot", 64, hclog.NewNullLogger())
+			woke := time.Now().Add(8 * time.Second)
+			look := func() stateSnapshot {
+				now := time.Now()
+				if now.Before(woke) && woke.Sub(now) < 3*time.Second {
+					time.Sleep(time.Until(woke)) // the process is stopped
+					now = woke
+				}
+				healthy := now.Before(woke) || returns && now.Sub(woke) > healthWarmup/2
+				return stateSnapshot{peers: map[cluster.NodeID]cluster.PeerStatus{"n2": {ID: "n2", Healthy: healthy}}}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = recordEvents(ctx, journal, look) })
+			time.Sleep(20 * time.Second)
+			cancel()
+			wg.Wait()
+			items, _, _ := journal.Latest("health", 10)
+			if want := map[bool]int{true: 0, false: 1}[returns]; len(items) != want {
+				t.Errorf("peer returns %v: %d events, want %d: %+v", returns, len(items), want, items)
 			}
 		})
 	}

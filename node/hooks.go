@@ -14,7 +14,7 @@ import (
 // hooks turn the callbacks of consensus into metrics and events.
 func (n *Node) hooks() consensus.Hooks {
 	return consensus.Hooks{
-		Proposal: func(result string) { n.metrics.Proposals(result, 1) },
+		Proposal: n.countProposal,
 		Applied:  n.metrics.Apply,
 		Leader:   func(id cluster.NodeID, term uint64) { n.journal.Append(leaderEvent(id, term)) },
 		Election: n.election,

@@ -24,6 +24,7 @@ import (
 	"northstar/failover"
 	"northstar/roles"
 	"northstar/splitbrain"
+	"northstar/state"
 	"northstar/telemetry"
 	"northstar/transfer"
 	"northstar/transport"
@@ -61,7 +62,8 @@ type Node struct {
 	joiner     *joiner        // nil: neither join nor discover
 
 	draining         atomic.Bool
-	restartRequested chan struct{} // capacity 1
+	quotaRefused     atomic.Pointer[time.Time] // when a limit of the state last refused a proposal; nil: never
+	restartRequested chan struct{}             // capacity 1
 }
 
 // New checks the configuration, binds the listeners, opens the data directory and builds all parts. It starts
@@ -133,6 +135,7 @@ func (n *Node) build() error {
 		Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.roles.Lead)
+	n.consensus.AddLeaderTask(n.proposeLimits)
 	n.buildSplitBrainDetector()
 	n.buildAudit()
 	if n.external != nil {
@@ -147,6 +150,7 @@ func (n *Node) build() error {
 	n.metrics.SetSource(telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
+		Size: n.stateSize,
 	})
 	n.joiner, err = n.newJoiner()
 	return err
@@ -253,7 +257,13 @@ func (n *Node) warnings() []string {
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
 	}
-	m, ok := n.consensus.View().Member(n.cfg.ID)
+	view := n.consensus.View()
+	if in, own := view.Limits(), n.cfg.limits(); in != own && in != (state.Limits{}) {
+		all = append(all, fmt.Sprintf("limits: %v of state and %d sessions per identity are in force, and this node's "+
+			"configuration says %v and %d (the leader's configuration counts)", Size(in.StateBytes),
+			in.SessionsPerIdentity, Size(own.StateBytes), own.SessionsPerIdentity))
+	}
+	m, ok := view.Member(n.cfg.ID)
 	if !ok {
 		return all
 	}
@@ -281,7 +291,8 @@ func (n *Node) snapshotState() stateSnapshot {
 	view := n.consensus.View()
 	o := stateSnapshot{
 		status: n.consensus.Status(), warnings: n.warnings(), members: map[cluster.NodeID]cluster.Member{},
-		pause: pause{!view.AutoFailover(time.Now()), view.Settings()},
+		pause: pause{!view.AutoFailover(time.Now()), view.Settings()}, quotaExceeded: n.quotaExceeded(),
+		stateBytes: view.StateBytes(), limits: view.Limits(),
 	}
 	for _, m := range view.Members() {
 		o.members[m.ID] = m

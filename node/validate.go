@@ -17,6 +17,7 @@ import (
 	"northstar/api/apiv1"
 	"northstar/api/token"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // Limits that Validate checks.
@@ -203,6 +204,11 @@ func (v *validator) storage() {
 	v.require(s.TrailingLogs >= minTrailingLogs, "snapshot.trailing-logs", s.TrailingLogs, "must be at least %d",
 		minTrailingLogs)
 	v.require(v.cfg.Disk.Reserve >= minReserve, "disk.reserve", v.cfg.Disk.Reserve, "must be at least %v", minReserve)
+	l := v.cfg.Limits
+	v.require(l.StateBytes >= state.MinStateBytes && l.StateBytes <= state.MaxStateBytes, "limits.state-bytes",
+		l.StateBytes, "want %v to %v", Size(state.MinStateBytes), Size(state.MaxStateBytes))
+	v.require(l.SessionsPerIdentity >= 1 && l.SessionsPerIdentity <= state.MaxSessions, "limits.sessions-per-identity",
+		l.SessionsPerIdentity, "want 1 to %d", state.MaxSessions)
 }
 
 func (v *validator) security() {

@@ -1,13 +1,16 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"northstar/api"
@@ -109,11 +112,12 @@ func (n *Node) apiDeps() api.Deps {
 			Zone: n.cfg.Zone,
 		},
 		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings,
-		Restart:  n.requestRestart,
-		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
+		Restart:      n.requestRestart,
+		PrivateViews: !n.cfg.Auth.Public,
+		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 	}
 	if n.tls != nil {
-		deps.ClientTLS = n.clientTLS
+		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots
 	}
 	if file := n.cfg.Auth.Tokens; file != "" {
 		deps.Tokens = func() ([]byte, error) { return os.ReadFile(file) }
@@ -216,18 +220,39 @@ func (n *Node) buildSplitBrainDetector() {
 // vacantRoleMetricTTL is how long a vacant role without candidates stays in the metrics, for an alert.
 const vacantRoleMetricTTL = 24 * time.Hour
 
-// metricRoles returns the metrics of roles and sessions.
+// metricRoles returns the metrics of roles and sessions. Of too many roles it returns the oldest: a client that makes
+// many new ones hides none.
 func (n *Node) metricRoles(limit int) (roles []telemetry.Role, sessions int) {
 	v := n.consensus.View()
+	return oldestRoles(v, limit), v.Sessions()
+}
+
+func oldestRoles(v *state.View, limit int) (roles []telemetry.Role) {
+	var all []*state.Role
 	for r := range v.RolesAfter("") {
-		if len(roles) == limit {
-			break
-		}
 		if exportRole(r, v.Time()) {
-			roles = append(roles, telemetry.Role{Name: r.Name, Token: r.Current.Token, Elections: r.Elections})
+			all = append(all, r)
 		}
 	}
-	return roles, v.Sessions()
+	if len(all) > limit {
+		slices.SortStableFunc(all, func(a, b *state.Role) int { return cmp.Compare(firstToken(a), firstToken(b)) })
+		all = all[:limit]
+	}
+	for _, r := range all {
+		roles = append(roles, telemetry.Role{Name: r.Name, Token: r.Current.Token, Elections: r.Elections})
+	}
+	return roles
+}
+
+// firstToken returns the token of the role's oldest tenure that is known. Tokens grow over all roles.
+func firstToken(r *state.Role) uint64 {
+	switch {
+	case len(r.History) > 0:
+		return r.History[0].Token
+	case r.Held():
+		return r.Current.Token
+	}
+	return math.MaxUint64
 }
 
 func exportRole(r *state.Role, now time.Time) bool {

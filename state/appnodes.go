@@ -42,6 +42,8 @@ type AppNode struct {
 	RegisteredAt int64 // time of the first registration, Unix nanoseconds
 	ChangedAt    int64
 	Revision     uint64 // of the last change
+
+	owner string // identity to which the record counts: Session.Owner, also when the node is dead
 }
 
 // AppNodePut registers a node or updates its registration. The session may differ from the one before. An unchanged
@@ -105,15 +107,27 @@ func (p *AppNodeRemove) check() *cluster.Error {
 }
 
 func (p *AppNodePut) apply(w *txn) Result {
-	if _, err := w.liveSession(p.Node.Session); err != nil {
+	s, err := w.liveSession(p.Node.Session)
+	if err != nil {
 		return Result{Err: err}
 	}
 	n := p.Node
-	n.RegisteredAt = w.now
+	n.RegisteredAt, n.owner = w.now, s.Owner
 	old, known := w.write.appNodes.get(n.ID)
-	switch {
-	case known && old.SameRegistration(&n):
+	if known && old.SameRegistration(&n) {
 		return Result{}
+	}
+	if err := w.room(n.footprint() - old.footprint()); err != nil {
+		return Result{Err: err}
+	}
+	if !known || old.owner != s.Owner {
+		err := w.shareLeft(s.Owner, "application nodes", MaxAppNodesPerIdentity,
+			func(n share) int { return n.appNodes })
+		if err != nil {
+			return Result{Err: err}
+		}
+	}
+	switch {
 	case known:
 		n.RegisteredAt = old.RegisteredAt
 		if old.Session != "" {
@@ -139,6 +153,8 @@ func (n *AppNode) SameRegistration(again *AppNode) bool {
 func (w *txn) setAppNode(n *AppNode) {
 	w.revision++
 	n.Revision, n.ChangedAt = w.revision, w.now
+	before, _ := w.write.appNodes.get(n.ID)
+	w.accountAppNode(before, n)
 	w.write.appNodes.put(n.ID, n)
 	w.nodeChanges.push(change{item: &Item{Key: n.ID, Value: encodeRecord(n), Revision: w.revision}}, w.options)
 }
@@ -161,6 +177,7 @@ func (p *AppNodeRemove) apply(w *txn) Result {
 			continue
 		}
 		removed = true
+		w.accountAppNode(n, nil)
 		w.write.appNodes.remove(id)
 		if n.Session != "" {
 			w.unlink(n.Session, ownedNode, id)

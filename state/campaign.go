@@ -100,12 +100,12 @@ func (p *RoleCampaign) apply(w *txn) Result {
 		return Result{Role: r}
 	}
 	at := r.find(p.Session)
-	if err := p.admit(w, r, at >= 0); err != nil {
-		return Result{Err: err, Role: r}
-	}
 	c := Candidate{
 		Session: s.ID, Name: s.Name, Value: p.Value, TakeoverDelay: p.TakeoverDelay, Ineligible: p.Ineligible,
 		Since: w.revision,
+	}
+	if err := p.admit(w, r, at, &c, s.Owner); err != nil {
+		return Result{Err: err, Role: r}
 	}
 	if at >= 0 {
 		c.Since = r.Queue[at].Since
@@ -122,12 +122,32 @@ func (p *RoleCampaign) apply(w *txn) Result {
 	return Result{Role: r}
 }
 
-// admit rejects a candidate if the queue or the list of roles is full.
-func (p *RoleCampaign) admit(w *txn, r *Role, waits bool) *cluster.Error {
-	if !waits && len(r.Queue) >= MaxCandidates {
+// admit rejects a candidate if the queue, the list of roles, the state or its identity's share is full. at is its place
+// in the queue, or negative.
+func (p *RoleCampaign) admit(w *txn, r *Role, at int, c *Candidate, owner string) *cluster.Error {
+	growth := c.footprint()
+	if at >= 0 {
+		growth -= r.Queue[at].footprint()
+	} else if len(r.Queue) >= MaxCandidates {
 		return cluster.Errorf(cluster.CodeBusy, "%d candidates wait for role %q already", len(r.Queue), p.Role)
 	}
-	if _, known := w.write.roles.get(p.Role); !known && !w.evictVacantRoles() {
+	known, _ := w.write.roles.get(p.Role)
+	if known == nil {
+		growth += r.footprint()
+	}
+	if !p.Wait && r.Held() { // it leaves the queue immediately
+		growth = 0
+	}
+	if err := w.room(growth); err != nil {
+		return err
+	}
+	if !r.Held() && len(r.Queue) == 0 { // the record will count to this identity
+		err := w.shareLeft(owner, "roles", MaxRolesPerIdentity, func(n share) int { return n.roles })
+		if err != nil {
+			return err
+		}
+	}
+	if known == nil && !w.evictVacantRoles() {
 		return cluster.Errorf(cluster.CodeBusy, "there are %d roles already", MaxRoles)
 	}
 	return nil

@@ -22,6 +22,7 @@ const (
 	KindAudit        Kind = 9 // AuditBatch
 
 	KindRecovery Kind = 11 // Recovery
+	KindLimits   Kind = 12 // Limits
 
 	// The kinds from SessionCreate to AppNodeRemove belong to sessions; see Kind.ofSessions.
 	KindSessionCreate Kind = 20 // SessionCreate
@@ -57,6 +58,7 @@ type Command struct {
 	Settings     *SettingsChange
 	AuditBatch   *AuditBatch
 	Recovery     *Recovery
+	Limits       *LimitsChange
 
 	SessionCreate *SessionCreate
 	SessionEnd    *SessionEnd
@@ -196,6 +198,7 @@ var kinds = [...]kindInfo{
 	KindSettings:     kindOf(1, func(c *Command) **SettingsChange { return &c.Settings }),
 	KindAudit:        kindOf(auditVersion, func(c *Command) **AuditBatch { return &c.AuditBatch }),
 	KindRecovery:     kindOf(1, func(c *Command) **Recovery { return &c.Recovery }),
+	KindLimits:       kindOf(limitsVersion, func(c *Command) **LimitsChange { return &c.Limits }),
 
 	KindSessionCreate: kindOf(1, func(c *Command) **SessionCreate { return &c.SessionCreate }),
 	KindSessionEnd:    kindOf(1, func(c *Command) **SessionEnd { return &c.SessionEnd }),
@@ -260,7 +263,19 @@ func (c Command) MinVersion() uint32 {
 		c.Kind == KindRoleRelease && c.RoleRelease != nil && c.RoleRelease.Token != 0 {
 		version = max(version, revocationVersion)
 	}
+	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
+		version = max(version, ownerVersion)
+	}
 	return version
+}
+
+// DropOwner removes the owner of a new session, which members below ownerVersion cannot read.
+func (c *Command) DropOwner() {
+	if c.SessionCreate != nil && c.SessionCreate.Owner != "" {
+		without := *c.SessionCreate
+		without.Owner = ""
+		c.SessionCreate = &without
+	}
 }
 
 // Command versions that introduced a feature.
@@ -268,6 +283,8 @@ const (
 	auditVersion      = 2 // the audit log
 	revocationVersion = 3 // RoleTransfer.AwaitPreviousHolder, RoleRelease.Token
 	lockDelayVersion  = 4 // Recovery.LockDelay, Role.LockDelay, View.ClusterLockDelay
+	ownerVersion      = 5 // SessionCreate.Owner, Session.Owner
+	limitsVersion     = 5 // KindLimits, View.Limits
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name

@@ -81,6 +81,11 @@ func (p *Recovery) fields(c *codec) {
 	boolean(c, 20, &p.LockDelay)
 }
 
+func (p *LimitsChange) fields(c *codec) {
+	number(c, 16, &p.StateBytes)
+	number(c, 17, &p.SessionsPerIdentity)
+}
+
 // memberRecord is a cluster.Member as a payload that writes the whole record.
 type memberRecord cluster.Member
 
@@ -118,6 +123,7 @@ func (p *SessionCreate) fields(c *codec) {
 	text(c, 17, &p.Name)
 	number(c, 18, &p.TTL)
 	textMap(c, 19, 1, &p.Meta)
+	text(c, 20, &p.Owner)
 }
 
 func (p *SessionEnd) fields(c *codec) {
@@ -233,6 +239,8 @@ func (m *meta) fields(c *codec) {
 	number(c, 41, &m.records[sectionAudit])
 	number(c, 42, &m.records[sectionProducers])
 	number(c, 43, &v.clusterLockDelay)
+	number(c, 44, &v.limits.StateBytes)
+	number(c, 45, &v.limits.SessionsPerIdentity)
 }
 
 func (el *Election) fields(c *codec) {
@@ -312,6 +320,7 @@ func (s *Session) fields(c *codec) {
 	number(c, 3, &s.TTL)
 	textMap(c, 4, 1, &s.Meta)
 	number(c, 5, &s.CreatedAt)
+	text(c, 6, &s.Owner)
 }
 
 func (r *Role) fields(c *codec) {
@@ -367,4 +376,5 @@ func (n *AppNode) fields(c *codec) {
 	number(c, 11, &n.RegisteredAt)
 	number(c, 12, &n.ChangedAt)
 	number(c, 13, &n.Revision)
+	text(c, 14, &n.owner)
 }

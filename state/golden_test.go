@@ -95,7 +95,7 @@ var payloadFields = map[Kind]string{
 	KindPut: "Put", KindDelete: "Delete", KindLeaderStart: "LeaderStart", KindClusterInit: "ClusterInit",
 	KindMember:      "Member",
 	KindMemberPatch: "MemberPatch", KindMemberRemove: "MemberRemove", KindSettings: "Settings", KindAudit: "AuditBatch",
-	KindRecovery: "Recovery", KindSessionCreate: "SessionCreate", KindSessionEnd: "SessionEnd",
+	KindRecovery: "Recovery", KindLimits: "Limits", KindSessionCreate: "SessionCreate", KindSessionEnd: "SessionEnd",
 	KindRoleCampaign: "RoleCampaign",
 	KindRoleWithdraw: "RoleWithdraw", KindRoleRelease: "RoleRelease", KindRoleTransfer: "RoleTransfer",
 	KindRoleElect:  "RoleElect",
@@ -118,6 +118,12 @@ func filledCommand(kind Kind, version uint32) Command {
 	if p := c.RoleRelease; p != nil && version < revocationVersion {
 		p.Token = 0
 	}
+	if p := c.SessionCreate; p != nil && version < ownerVersion {
+		p.Owner = ""
+	}
+	if p := c.AppNodePut; p != nil {
+		p.Node.owner = "" // set by apply
+	}
 	if p := c.Recovery; p != nil {
 		p.LockDelay = p.LockDelay && version >= lockDelayVersion
 	}
@@ -131,7 +137,7 @@ func goldenCommands() (names []string, cmds []Command) {
 		payload := reflect.ValueOf(&zero).Elem().FieldByName(payloadFields[kind])
 		payload.Set(reflect.New(payload.Type().Elem()))
 		names, cmds = append(names, fmt.Sprintf("kind %d zero", kind)), append(cmds, zero)
-		for version := uint32(1); version <= 4; version++ {
+		for version := uint32(1); version <= 5; version++ {
 			if c := filledCommand(kind, version); c.MinVersion() == version {
 				names, cmds = append(names, fmt.Sprintf("kind %d version %d", kind, version)), append(cmds, c)
 			}
@@ -272,7 +278,7 @@ func recoveredState(t *testing.T) *State {
 // The encoding of snapshots and backups of the present version never changes.
 func TestSnapshotsGolden(t *testing.T) {
 	t.Parallel()
-	busy, recovered := busyState(t), recoveredState(t)
+	busy, recovered, limited := busyState(t), recoveredState(t), limitedState(t)
 	merged, err := mergeBackup(recovered.Snapshot(), snapshotOf(t, busy))
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +289,7 @@ func TestSnapshotsGolden(t *testing.T) {
 	}
 	for name, raw := range map[string][]byte{
 		"empty": snapshotOf(t, New(Options{})), "busy": snapshotOf(t, busy), "recovered": snapshotOf(t, recovered),
-		"restored": backup.Bytes(),
+		"restored": backup.Bytes(), "limited": snapshotOf(t, limited),
 	} {
 		compareGolden(t, "snapshot_"+name+".golden", []byte(hex.Dump(raw)))
 		again := New(Options{})
@@ -293,7 +299,7 @@ func TestSnapshotsGolden(t *testing.T) {
 		}
 	}
 	nums := map[int]bool{}
-	for _, s := range []*State{busy, recovered} {
+	for _, s := range []*State{busy, recovered, limited} {
 		f := newFrameReader(bytes.NewReader(snapshotOf(t, s)))
 		if err := errors.Join(f.start(), f.next()); err != nil {
 			t.Fatal(err)
@@ -309,7 +315,7 @@ func TestSnapshotsGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(nums) != 33 {
-		t.Errorf("the golden snapshots have %d fields of 33 in their first sections: %v", len(nums), nums)
+	if len(nums) != 35 {
+		t.Errorf("the golden snapshots have %d fields of 35 in their first sections: %v", len(nums), nums)
 	}
 }

@@ -58,11 +58,16 @@ func (p *Put) apply(w *txn) Result {
 			return Result{Err: err}
 		}
 	}
-	w.revision++
 	item := &Item{
-		Key: p.Key, Value: p.Value, Revision: w.revision, CreateRevision: w.revision, Version: 1,
+		Key: p.Key, Value: p.Value, Revision: w.revision + 1, CreateRevision: w.revision + 1, Version: 1,
 		Session: p.Session,
 	}
+	growth := item.footprint() - old.footprint()
+	if err := w.roomForKeys(growth); err != nil {
+		return Result{Err: err}
+	}
+	w.revision++
+	w.stateBytes += growth
 	if exists {
 		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
 		w.bytes -= old.size()
@@ -95,6 +100,7 @@ func (w *txn) deleteKey(key string) {
 	w.linkKey(old, nil)
 	w.revision++
 	w.bytes -= old.size()
+	w.stateBytes -= old.footprint()
 	w.history.push(change{item: &Item{Key: old.Key, Revision: w.revision}, deleted: true}, w.options)
 }
 

@@ -20,6 +20,7 @@ func load(r io.Reader, keep Options) (*View, int64, error) {
 	if v.ownership, err = ownershipOf(v); err != nil {
 		return nil, n, err
 	}
+	v.recount()
 	return v, n, nil
 }
 
@@ -159,6 +160,8 @@ func (l *loader) addMeta(raw []byte) error {
 		return &UnknownCommandError{Version: v.version}
 	case v.clusterLockDelay < 0 || v.clusterLockDelay > MaxSessionTTL:
 		return damaged("lock delay of %v", v.clusterLockDelay)
+	case v.limits.StateBytes > MaxStateBytes || v.limits.SessionsPerIdentity > MaxSessions:
+		return damaged("limits %+v are out of bounds", v.limits)
 	case max(v.history.floor, v.roleChanges.floor, v.nodeChanges.floor) > v.revision || v.revision >= maxRevision:
 		return damaged("revision %d is out of bounds", v.revision)
 	}

@@ -40,6 +40,7 @@ func (p *Recovery) apply(w *txn) Result {
 	} else {
 		w.endSessions(CauseRecovered, func(r *Role) time.Duration { return r.LockDelay })
 	}
+	w.recount()
 	w.reassignRevisions()
 	w.history = history{floor: w.revision}
 	w.roleChanges, w.nodeChanges = history{floor: w.revision}, history{floor: w.revision}

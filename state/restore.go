@@ -90,8 +90,9 @@ func ReadBackup(r io.Reader) (*Backup, error) {
 }
 
 // MergeBackup returns the state after the restore of a backup. Keys and settings are those of the backup, all else
-// is that of current. All sessions end, roles become vacant with a lock delay (Role.LockDelay), and keys of
-// sessions are left out. The backup may be of another cluster.
+// is that of current, also the limits: a backup that exceeds them is restored, and the state cannot grow then. All
+// sessions end, roles become vacant with a lock delay (Role.LockDelay), and keys of sessions are left out. The backup
+// may be of another cluster.
 //
 // Keys keep their revisions of the backup. The state's revision exceeds both, so it never goes back. The history is
 // empty and the restore epoch increases by one, which ends all watches. The caller must hold back writes: those
@@ -115,6 +116,7 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	if err := v.checkLockDelays(); err != nil {
 		return nil, err
 	}
+	v.recount()
 	v.epoch++
 	return &Snapshot{view: &v}, nil
 }

@@ -43,6 +43,8 @@ type Role struct {
 	// client may still act. No session is elected until the leader has measured the delay (RoleElect). A role that is
 	// held, revoked or TakeoverPending has none. See View.LockDelay too.
 	LockDelay time.Duration
+
+	owner string // identity to which the record counts: see ownerOfRole
 }
 
 // Held reports whether a session holds the role.
@@ -131,9 +133,12 @@ func (w *txn) role(name string) *Role {
 // setRole elects the next candidate if it may, and writes the record, or deletes one that holds nothing.
 func (w *txn) setRole(r *Role, delayOver bool) *Role {
 	w.electNext(r, delayOver)
+	before, _ := w.write.roles.get(r.Name)
 	if !r.Held() && len(r.Queue) == 0 && len(r.History) == 0 && r.LockDelay == 0 { // a revoked role has a history
+		w.accountRole(before, nil)
 		w.write.roles.remove(r.Name)
 	} else {
+		w.accountRole(before, r)
 		w.write.roles.put(r.Name, r)
 	}
 	return r
@@ -232,6 +237,7 @@ func (w *txn) evictVacantRoles() bool {
 	}
 	slices.SortFunc(vacant, func(a, b *Role) int { return cmp.Compare(a.StateRevision, b.StateRevision) })
 	for _, r := range vacant[:min(len(vacant), roleEvictionBatch)] {
+		w.accountRole(r, nil)
 		w.write.roles.remove(r.Name)
 	}
 	return len(vacant) > 0

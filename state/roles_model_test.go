@@ -172,7 +172,7 @@ func (r *roleRun) step(t *rapid.T) {
 	case 0, 1:
 		if !r.m.living[session] {
 			r.m.living[session] = true
-			r.apply(create(session))
+			r.apply(ownedSession(session, []string{"", "client a", "client b"}[session[len(session)-1]%3]))
 		}
 	case 2, 3, 4:
 		wait, slow, ineligible := rapid.IntRange(0, 4).Draw(t, "wait") > 0, rapid.Bool().Draw(t, "slow"),
@@ -320,6 +320,9 @@ func (r *roleRun) checkIndex(v *View) {
 	want, err := ownershipOf(v)
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	if p := countsProblem(r.steady.View()); p != "" {
+		r.t.Fatal(p)
 	}
 	list := func(tree *iradix.Tree[struct{}]) (names []string) {
 		tree.Root().Walk(func(k []byte, _ struct{}) bool {

@@ -18,7 +18,12 @@ const (
 	MaxSessionTTL  = 24 * time.Hour
 	MaxSessionName = 256  // bytes
 	MaxSessionMeta = 4096 // bytes of all names and values
+	MaxOwner       = 256  // bytes of Session.Owner
 	MaxSessionsEnd = 1000 // sessions that one command ends
+
+	// SessionRevisionDigits is the number of hexadecimal digits at the start of a session's ID: the revision of its
+	// creation.
+	SessionRevisionDigits = 14
 )
 
 // Session represents a live client. It owns roles, keys and registered nodes, which end with it. The state does not
@@ -29,6 +34,8 @@ type Session struct {
 	TTL       time.Duration
 	Meta      map[string]string // must not be changed
 	CreatedAt int64             // Unix nanoseconds
+	// Owner is the identity that made the session, such as "client alice". "": unknown, made before ownerVersion.
+	Owner string
 }
 
 // Renewed is the outcome of renewing sessions.
@@ -67,6 +74,7 @@ type SessionCreate struct {
 	Name  string
 	TTL   time.Duration // whole milliseconds
 	Meta  map[string]string
+	Owner string // Session.Owner
 }
 
 // SessionEnd ends sessions and releases all that they own. It is CodeSessionEnded if none of them exists.
@@ -93,7 +101,8 @@ func (p *SessionCreate) check() *cluster.Error {
 		return badRequest("nonce: must be 8 to 32 of a-z and 0-9")
 	}
 	return firstError(checkUTF8("name", p.Name, MaxSessionName),
-		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta))
+		checkMillis("ttl_ms", p.TTL, MinSessionTTL, MaxSessionTTL), checkMeta(p.Meta),
+		checkUTF8("owner", p.Owner, MaxOwner))
 }
 
 // checkMillis checks a duration of whole milliseconds.
@@ -137,14 +146,23 @@ func (p *SessionCreate) apply(w *txn) Result {
 	if w.write.sessions.len() >= MaxSessions {
 		return failed(cluster.CodeBusy, "there are %d sessions already", MaxSessions)
 	}
-	w.revision++
 	s := &Session{
-		ID: fmt.Sprintf("%014x%s", w.revision, p.Nonce), Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
-		CreatedAt: w.now,
+		ID:   fmt.Sprintf("%0*x%s", SessionRevisionDigits, w.revision+1, p.Nonce),
+		Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
+		CreatedAt: w.now, Owner: p.Owner,
 	}
 	if s.Name == "" {
 		s.Name = s.ID
 	}
+	err := firstError(
+		w.shareLeft(s.Owner, "sessions", w.limits.SessionsPerIdentity, func(n share) int { return n.sessions }),
+		w.room(s.footprint()))
+	if err != nil {
+		return Result{Err: err}
+	}
+	w.revision++
+	w.stateBytes += s.footprint()
+	w.addShare(s.Owner, share{sessions: 1})
 	w.write.sessions.put(s.ID, s)
 	return Result{Revision: w.revision, Created: true, Session: s}
 }
@@ -153,7 +171,9 @@ func (p *SessionCreate) apply(w *txn) Result {
 func (p *SessionEnd) apply(w *txn) Result {
 	var ended []string
 	for _, id := range p.IDs {
-		if _, existed := w.write.sessions.remove(id); existed {
+		if s, existed := w.write.sessions.remove(id); existed {
+			w.stateBytes -= s.footprint()
+			w.addShare(s.Owner, share{sessions: -1})
 			ended = append(ended, id)
 		}
 	}

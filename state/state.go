@@ -109,6 +109,7 @@ type writers struct {
 	roles       treeWriter[*Role]
 	ownership   treeWriter[struct{}]
 	appNodes    treeWriter[*AppNode]
+	shares      treeWriter[share]
 }
 
 func writersOf(v *View) writers {
@@ -116,6 +117,7 @@ func writersOf(v *View) writers {
 		keys: treeWriter[*Item]{tree: &v.keys}, idempotency: treeWriter[*idempotencyEntry]{tree: &v.idempotency.byKey},
 		sessions: treeWriter[*Session]{tree: &v.sessions}, roles: treeWriter[*Role]{tree: &v.roles},
 		ownership: treeWriter[struct{}]{tree: &v.ownership}, appNodes: treeWriter[*AppNode]{tree: &v.appNodes},
+		shares: treeWriter[share]{tree: &v.shares},
 	}
 }
 
@@ -126,6 +128,7 @@ func (w *writers) commit() {
 	w.roles.commit()
 	w.ownership.commit()
 	w.appNodes.commit()
+	w.shares.commit()
 }
 
 func (w *txn) apply(c *Command) Result {

@@ -7,6 +7,7 @@ import "testing"
 func TestStoredTexts(t *testing.T) {
 	t.Parallel()
 	s := richState(t)
+	mustApply(t, s, limits(MinStateBytes, 1), ownedSession("a", "client alice"))
 	for want, c := range map[string]Command{
 		`session "x" does not exist: it has ended, or never began`: {
 			Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{Role: "r", Session: "x"},
@@ -14,6 +15,7 @@ func TestStoredTexts(t *testing.T) {
 		`role: nobody holds "none"`: {
 			Kind: KindRoleTransfer, RoleTransfer: &RoleTransfer{Role: "none"},
 		},
+		`identity "client alice" has 1 sessions, and 1 are allowed`: ownedSession("b", "client alice"),
 		`id: node "none" is not a member`: {
 			Kind: KindMemberRemove, MemberRemove: &MemberRemove{ID: "none"},
 		},

@@ -17,7 +17,7 @@ import (
 //
 // Invariants: revision is ≥ every revision in keys and history; it never decreases from one View to the next, also
 // across ReadFrom of a merged backup and across Recovery; after Recovery no key has a revision of the previous
-// generation; members are sorted by ID; elections are in order of term.
+// generation; stateBytes and shares are what recount finds; members are sorted by ID; elections are in order of term.
 type View struct {
 	clusterID  string
 	generation cluster.Generation
@@ -43,7 +43,10 @@ type View struct {
 	appNodes         *iradix.Tree[*AppNode] // by ID
 	nodeChanges      history                // changes of application nodes; the key of an item is the node's ID
 	ownership        *iradix.Tree[struct{}] // what each session owns; see ownedKind
-	clusterLockDelay time.Duration          // minimum lock delay of every role since a recovery; 0: over
+	limits           Limits
+	stateBytes       int64               // sum of the footprints of keys, sessions, roles and application nodes
+	shares           *iradix.Tree[share] // by Session.Owner; follows from sessions, roles and nodes
+	clusterLockDelay time.Duration       // minimum lock delay of every role since a recovery; 0: over
 }
 
 // Item is one key. All revisions are cluster-wide.
@@ -68,7 +71,7 @@ func emptyView() *View {
 	return &View{
 		keys: iradix.New[*Item](), idempotency: idempotencyTable{byKey: iradix.New[*idempotencyEntry]()},
 		settings: Settings{AutoFailover: true}, sessions: iradix.New[*Session](), roles: iradix.New[*Role](),
-		ownership: iradix.New[struct{}](), appNodes: iradix.New[*AppNode](),
+		ownership: iradix.New[struct{}](), appNodes: iradix.New[*AppNode](), shares: iradix.New[share](),
 	}
 }
 

@@ -15,6 +15,8 @@ type StateSource struct {
 	Peers  func() []cluster.PeerStatus
 	// Roles returns at most limit roles to show, and the number of sessions.
 	Roles func(limit int) (roles []Role, sessions int)
+	// Size returns the number of keys, and the bytes of the state with their limit; 0: none.
+	Size func() (keys int, bytes int64, limit uint64)
 	// AuditDropped returns the number of audit records evicted from the log, by class.
 	AuditDropped func() map[string]uint64
 	// Reloads returns the reloaded files, each with the reason why its current version cannot be used; "" if it can.
@@ -63,6 +65,10 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		set("role_token", float64(r.Token), r.Name)
 		set("role_elections_total", float64(r.Elections), r.Name)
 	}
+	keys, bytes, limit := src.Size()
+	set("keys", float64(keys))
+	set("state_bytes", float64(bytes))
+	set("state_bytes_limit", float64(limit))
 	for class, n := range src.AuditDropped() {
 		set("audit_dropped_total", float64(n), class)
 	}

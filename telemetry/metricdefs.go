@@ -93,10 +93,14 @@ func (d *definer) define(m *Metrics) {
 	m.apply = d.histograms("apply_duration_ms", ioBuckets, "Application of one batch of commands to the state.").with()
 	m.proposals = d.counters("proposals_total", "Proposals to the log, by result.", "result")
 	d.atScrape(Gauge, "role_held",
-		"1 if the role is held (local view). Roles vacant for a day, and roles beyond 512, are omitted.", "role")
+		"1 if the role is held (local view). Roles vacant for a day are omitted, and the newest beyond 512 roles.", "role")
 	d.atScrape(Gauge, "role_token", "The role's current fencing token; 0 if the role is vacant.", "role")
 	d.atScrape(Counter, "role_elections_total", "Elections of the role, cluster-wide.", "role")
 	d.atScrape(Gauge, "sessions", "Active sessions, cluster-wide.")
+	d.atScrape(Gauge, "keys", "Keys, cluster-wide.")
+	d.atScrape(Gauge, "state_bytes",
+		"Size of the replicated state as limits.state-bytes measures it: keys, sessions, roles, application nodes.")
+	d.atScrape(Gauge, "state_bytes_limit", "Limit of state_bytes in force; 0: none yet.")
 	m.httpDuration = d.histograms("http_request_duration_ms", httpBuckets,
 		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status")
 	m.httpInFlight = d.gauge("http_in_flight", "HTTP requests and streams in flight.")

@@ -26,8 +26,8 @@ const (
 var (
 	failoverTriggers = []string{"timeout", "connection_lost", "manual", "emergency", "priority", "disk_stall"}
 	otherTriggers    = []string{"startup", "transfer"} // of elections that are not failovers
-	auditResults     = []string{"replicated", "spooled", "lost"}
-	proposalResults  = []string{"ok", "refused", "not_proposed", "busy", "read_only", "unknown"}
+	auditResults     = []string{"replicated", "spooled", "lost", "limited"}
+	proposalResults  = []string{"ok", "refused", "quota_exceeded", "not_proposed", "busy", "read_only", "unknown"}
 )
 
 const successWindow = 5 * time.Minute
@@ -148,7 +148,7 @@ func (m *Metrics) InstallRepeated(peer string) { m.installRepeated.with(peer).In
 // AuthFailure counts an unauthenticated request.
 func (m *Metrics) AuthFailure() { m.authFailures.Inc() }
 
-// Audit counts n audit records: replicated, spooled, lost.
+// Audit counts n audit records: replicated, spooled, lost, limited.
 func (m *Metrics) Audit(result string, n int) { m.audit.with(result).Add(float64(n)) }
 
 // SplitBrain counts a conflict that this node has detected.

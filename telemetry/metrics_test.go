@@ -36,6 +36,7 @@ func exercised() *Metrics {
 	m.InstallRepeated("n2")
 	m.AuthFailure()
 	m.SetSource(StateSource{
+		Size: func() (int, int64, uint64) { return 3, 4096, 1 << 30 },
 		Status: func() cluster.NodeStatus {
 			return cluster.NodeStatus{
 				Identity: cluster.Identity{
@@ -114,7 +115,7 @@ func TestCounters_StartAtZero(t *testing.T) {
 	t.Parallel()
 	shown := gather(t, New())
 	for name, series := range map[string]int{
-		"election_count": 16, "failover_count": 6, "votes_total": 1, "leader_transfer_count": 2, "proposals_total": 6,
+		"election_count": 16, "failover_count": 6, "votes_total": 1, "leader_transfer_count": 2, "proposals_total": 7,
 	} {
 		if n := len(shown[name].GetMetric()); n != series {
 			t.Errorf("%s begins with %d series, want %d", name, n, series)
@@ -209,6 +210,7 @@ func TestGauges_NoLeader(t *testing.T) {
 	t.Parallel()
 	m := New()
 	m.SetSource(StateSource{
+		Size:   func() (int, int64, uint64) { return 3, 4096, 1 << 30 },
 		Status: func() cluster.NodeStatus { return cluster.NodeStatus{Role: cluster.Follower, LeaderContactAge: -1} },
 		Peers:  func() []cluster.PeerStatus { return []cluster.PeerStatus{{ID: "n2", LagEntries: 3}} },
 		Roles:  func(int) ([]Role, int) { return nil, 0 },

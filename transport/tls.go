@@ -110,6 +110,9 @@ func (t *TLS) current() tlsMaterial {
 	return t.now
 }
 
+// Roots returns the trusted authorities, as of the files: another pool after each change of any of them.
+func (t *TLS) Roots() *x509.CertPool { return t.current().roots }
+
 // Problem reads the files if that is due. It returns why they cannot be used, so that the previous ones are in use; ""
 // if they can.
 func (t *TLS) Problem() string {

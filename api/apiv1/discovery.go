@@ -93,17 +93,27 @@ type Member struct {
 	Version       string   `json:"version"`
 }
 
+// StateSize is the size of the replicated state, with the limits in force; a limit of 0 is none yet.
+type StateSize struct {
+	Keys                int    `json:"keys"`
+	Sessions            int    `json:"sessions"`
+	Bytes               int64  `json:"bytes" doc:"of keys, sessions, roles and application nodes, with a fixed amount for each record"`
+	BytesLimit          uint64 `json:"bytes_limit" doc:"beyond it, what grows the state is refused (4020); keys leave a sixteenth free"`
+	SessionsPerIdentity uint64 `json:"sessions_per_identity" doc:"limit of the sessions of one token or client certificate"`
+}
+
 // Cluster is the response to GET /v1/cluster: the leader's view, or the answering node's if no leader responds.
 type Cluster struct {
-	ClusterID    string   `json:"cluster_id"`
-	ClusterName  string   `json:"cluster_name"`
-	Generation   uint64   `json:"generation"`
-	Term         uint64   `json:"term"`
-	LeaderID     string   `json:"leader_id"`
-	Revision     uint64   `json:"revision"`
-	AutoFailover bool     `json:"auto_failover"`
-	ObservedBy   string   `json:"observed_by" doc:"whose view this is"`
-	Quorum       Quorum   `json:"quorum"`
-	Counts       Counts   `json:"counts"`
-	Members      []Member `json:"members"`
+	ClusterID    string    `json:"cluster_id"`
+	ClusterName  string    `json:"cluster_name"`
+	Generation   uint64    `json:"generation"`
+	Term         uint64    `json:"term"`
+	LeaderID     string    `json:"leader_id"`
+	Revision     uint64    `json:"revision"`
+	AutoFailover bool      `json:"auto_failover"`
+	ObservedBy   string    `json:"observed_by" doc:"whose view this is"`
+	Quorum       Quorum    `json:"quorum"`
+	Counts       Counts    `json:"counts"`
+	State        StateSize `json:"state"`
+	Members      []Member  `json:"members"`
 }

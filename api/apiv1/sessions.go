@@ -26,6 +26,7 @@ type SessionCreated struct {
 type Session struct {
 	SessionID    string            `json:"session_id"`
 	Name         string            `json:"name"`
+	Identity     string            `json:"identity" doc:"role and name of the token or certificate that made it, such as client alice; empty: made by an older build"`
 	TTLMS        int64             `json:"ttl_ms"`
 	RemainingMS  int64             `json:"remaining_ms" doc:"before it ends, should it not be renewed; not of a stale answer"`
 	CreatedAt    time.Time         `json:"created_at"`
@@ -68,6 +69,12 @@ type Revocation struct {
 // SessionEnded is the response to DELETE /v1/sessions/{id}.
 type SessionEnded struct {
 	SessionID string `json:"session_id"`
+}
+
+// SessionsEnded is the response to DELETE /v1/sessions.
+type SessionsEnded struct {
+	SessionIDs []string `json:"session_ids" doc:"ended by this request, oldest first"`
+	More       bool     `json:"more" doc:"further sessions match"`
 }
 
 // KeepAlive is the data of an alive event of GET /v1/sessions/{id}/attach.

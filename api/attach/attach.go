@@ -5,6 +5,7 @@ package attach
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -81,6 +82,10 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connect
 			err, last = e.Draining(), true
 		case <-r.Context().Done():
 			err = r.Context().Err()
+			if why := (*cluster.Error)(nil); errors.As(context.Cause(r.Context()), &why) {
+				// The client is there: its session lives on for its TTL.
+				err, last = e.Fail(why), true
+			}
 		}
 	}
 	// A client may close the connection after the last event.

@@ -151,7 +151,7 @@ func (f *Forwarder) Post(ctx context.Context, c Caller, addr, path string, in an
 
 func (f *Forwarder) exchange(req *http.Request, c Caller, limit int64) (PeerResponse, error) {
 	f.setIdentityHeaders(req.Header, c)
-	resp, err := f.transport.RoundTrip(req)
+	resp, err := f.transport.Load().RoundTrip(req)
 	if err != nil {
 		return PeerResponse{}, err
 	}

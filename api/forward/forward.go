@@ -47,7 +47,7 @@ type Config struct {
 // Forwarder brings requests to the leader. Its methods may be called by any goroutine.
 type Forwarder struct {
 	Config
-	transport *http.Transport
+	transport atomic.Pointer[http.Transport]
 	breakers  *circuitBreakers
 
 	queued       atomic.Int64
@@ -56,14 +56,20 @@ type Forwarder struct {
 
 // New returns a Forwarder.
 func New(c Config) *Forwarder {
-	return &Forwarder{Config: c, transport: newTransport(c), breakers: newCircuitBreakers()}
+	f := &Forwarder{Config: c, breakers: newCircuitBreakers()}
+	f.transport.Store(newTransport(c))
+	return f
 }
 
 // Close ends the background probes.
 func (f *Forwarder) Close() {
 	f.breakers.close()
-	f.transport.CloseIdleConnections()
+	f.transport.Load().CloseIdleConnections()
 }
+
+// Reconnect makes the following requests use new connections, after a change of this node's certificate or of the
+// trusted authorities: other nodes refuse the connections of an expired certificate.
+func (f *Forwarder) Reconnect() { f.transport.Swap(newTransport(f.Config)).CloseIdleConnections() }
 
 // Scheme returns the URL scheme between nodes.
 func (f *Forwarder) Scheme() string {
@@ -152,7 +158,7 @@ func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Re
 	defer cancel()
 	sent := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
-	resp, err := f.transport.RoundTrip(f.outgoing(httptrace.WithClientTrace(ctx, trace), addr, r))
+	resp, err := f.transport.Load().RoundTrip(f.outgoing(httptrace.WithClientTrace(ctx, trace), addr, r))
 	if err != nil {
 		// net/http retries such a write only if it wrote nothing (apiv1.HeaderKeyNoAutoRetry). An error from before
 		// the connection therefore holds for all its attempts.

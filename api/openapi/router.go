@@ -30,6 +30,7 @@ type Route[H any] struct {
 	Pattern     string
 	CatchAll    bool // the parameter may contain slashes and is taken as it is
 	Role        token.Role
+	Sensitive   bool // needs an observer with auth.public = false
 	AllowNode   bool // node certificates are accepted
 	SkipAudit   bool // makes no audit record
 	LimitExempt bool // served even if the node has too many requests

@@ -26,13 +26,14 @@ const (
 	Observer Role = "observer" // GET /v1
 	Client   Role = "client"   // write /v1
 	Operator Role = "operator" // all of /admin
+	Node     Role = "node"     // calls between nodes; no token has it
 )
 
-var roleRank = map[Role]int{None: 0, Observer: 1, Client: 2, Operator: 3}
+var roleRank = map[Role]int{None: 0, Observer: 1, Client: 2, Operator: 3, Node: 4}
 
 // ParseRole checks s, which must be observer, client or operator.
 func ParseRole(s string) (Role, error) {
-	if r := Role(s); roleRank[r] > 0 {
+	if r := Role(s); roleRank[r] > 0 && r != Node {
 		return r, nil
 	}
 	return "", fmt.Errorf("role %q: want observer, client or operator", s)

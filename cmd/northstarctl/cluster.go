@@ -45,6 +45,9 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	q := cl.Quorum
 	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n",
 		q.Needed, q.Voters, q.Healthy, q.Tolerates)
+	if cl.State != (apiv1.StateSize{}) { // a leader of an older build does not say it
+		fmt.Fprintf(a.stdout, "state     %s\n", stateLine(cl.State))
+	}
 	if !cl.AutoFailover {
 		line := "automatic failover is paused"
 		if cl.LeaderID == "" {
@@ -60,6 +63,17 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 				orDash(m.Version),
 			}
 		})
+}
+
+// stateLine returns the size of the state with its limit, if a limit is in force.
+func stateLine(s apiv1.StateSize) string {
+	const mib = 1 << 20
+	size := fmt.Sprintf("%.1f MiB", float64(s.Bytes)/mib)
+	if s.BytesLimit > 0 {
+		size += fmt.Sprintf(" of %.1f MiB (%.0f %%)", float64(s.BytesLimit)/mib,
+			100*float64(s.Bytes)/float64(s.BytesLimit))
+	}
+	return fmt.Sprintf("%s, %d keys, %d sessions", size, s.Keys, s.Sessions)
 }
 
 // health returns one word if the member is healthy, else the reasons.

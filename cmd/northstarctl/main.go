@@ -44,6 +44,7 @@ func main() {
 type globals struct {
 	Endpoints []string      `env:"NORTHSTAR_ENDPOINTS" default:"127.0.0.1:7701" placeholder:"HOST:PORT" help:"Nodes of the cluster, host:port or URL; one reachable node is enough (${env})."`
 	Token     string        `env:"NORTHSTAR_TOKEN" help:"Bearer token (${env})."`
+	TokenFile string        `env:"NORTHSTAR_TOKEN_FILE" type:"path" placeholder:"FILE" help:"File with the bearer token (${env})."`
 	CA        string        `name:"ca" env:"NORTHSTAR_CA" type:"path" placeholder:"FILE" help:"CA certificate of the cluster, or the directory of its ca.crt; makes host:port mean https (${env})."`
 	Cert      string        `env:"NORTHSTAR_CERT" type:"path" placeholder:"FILE" help:"This client's certificate (${env})."`
 	Key       string        `env:"NORTHSTAR_KEY" type:"path" placeholder:"FILE" help:"The key of --cert (${env})."`
@@ -174,13 +175,29 @@ func caFile(ca string) string {
 	return ca
 }
 
+// bearer returns the token. A list of processes shows flags, but not files. NORTHSTAR_TOKEN comes before a file.
+func (a *globals) bearer() (string, error) {
+	if a.Token != "" || a.TokenFile == "" {
+		return a.Token, nil
+	}
+	data, err := os.ReadFile(a.TokenFile)
+	if err != nil {
+		return "", usagef("--token-file: %v", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
 // connect returns a client of the cluster that the flags name. The caller closes it.
 func (a *globals) connect() (*client.Client, error) {
 	if a.Timeout <= 0 {
 		return nil, usagef("--timeout: must be more than 0")
 	}
+	bearer, err := a.bearer()
+	if err != nil {
+		return nil, err
+	}
 	cfg := client.Config{
-		Endpoints: a.Endpoints, Token: a.Token, Timeout: a.Timeout, UserAgent: "northstarctl/" + version,
+		Endpoints: a.Endpoints, Token: bearer, Timeout: a.Timeout, UserAgent: "northstarctl/" + version,
 	}
 	if a.CA != "" || a.Cert != "" || a.Key != "" {
 		tls, err := client.LoadTLS(caFile(a.CA), a.Cert, a.Key)

@@ -85,6 +85,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			ClusterID: "c1", ClusterName: "demo", Term: 4, LeaderID: "n1", Revision: 1099511627790, AutoFailover: true,
 			ObservedBy: "n1",
 			Quorum:     apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 2},
+			State: apiv1.StateSize{
+				Keys: 40, Sessions: 3, Bytes: 3 << 20, BytesLimit: 1 << 30, SessionsPerIdentity: 20000,
+			},
 			Members: []apiv1.Member{
 				{
 					ID: "n1", RaftAddress: "10.0.0.1:7700", Suffrage: "voter", Priority: 100, Eligible: true,

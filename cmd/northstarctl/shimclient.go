@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -113,8 +115,8 @@ func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
 	k.send(shimConfig{
 		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(),
 		Release: roleRelease{Cluster: s.a.globals, Postgres: s.Postgres, Role: s.Role, Session: l.Session},
-		Env: append(os.Environ(), "NORTHSTAR_ROLE="+s.Role, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10),
-			"NORTHSTAR_SESSION="+l.Session),
+		Env: append(commandEnviron(os.Environ()), "NORTHSTAR_ROLE="+s.Role,
+			"NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10), "NORTHSTAR_SESSION="+l.Session),
 	})
 	return k, nil
 }
@@ -142,4 +144,11 @@ func (k *shimHandle) close(exited bool) {
 	_ = k.cmd.Wait() // the report has the result
 	timeout.Stop()
 	killChildren() // left by a killed shim
+}
+
+// commandEnviron returns the environment without this program's own secrets: the command may be less trusted.
+func commandEnviron(all []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(v string) bool {
+		return strings.HasPrefix(v, "NORTHSTAR_TOKEN=") || strings.HasPrefix(v, "NORTHSTAR_POSTGRES=")
+	})
 }

@@ -1,0 +1,152 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/openapi"
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// Credentials are checked for as long as they are used: a certificate at each request of its connection, and the
+// credentials of open streams whenever tokens or trusted authorities change, or a certificate expires.
+
+// connTrust remembers the check of a connection's client certificate. Any goroutine may use it.
+type connTrust struct{ last atomic.Pointer[trust] }
+
+// trust is the result of a check against the authorities that are trusted at one time.
+type trust struct {
+	roots *x509.CertPool
+	until time.Time // expiry of the certificate or its chain; zero: not trusted
+}
+
+type trustKey struct{}
+
+// certificateValidUntil returns until when the client's certificate is valid, zero if it is not trusted, or there is
+// none. It verifies a certificate once, and again after each change of the authorities.
+func (a *authenticator) certificateValidUntil(r *http.Request) time.Time {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return time.Time{}
+	}
+	roots := a.roots.Load()
+	conn, _ := r.Context().Value(trustKey{}).(*connTrust)
+	if conn != nil {
+		if last := conn.last.Load(); last != nil && last.roots == roots {
+			return last.until
+		}
+	}
+	chains := r.TLS.VerifiedChains
+	if roots != nil {
+		chains = verify(r.TLS, roots)
+	}
+	t := trust{roots: roots, until: validUntil(chains)}
+	if conn != nil {
+		conn.last.Store(&t)
+	}
+	return t.until
+}
+
+// verify returns the chains from the client's certificate to the authorities, none if it is not trusted.
+func verify(s *tls.ConnectionState, roots *x509.CertPool) [][]*x509.Certificate {
+	opts := x509.VerifyOptions{
+		Roots: roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, c := range s.PeerCertificates[1:] {
+		opts.Intermediates.AddCert(c)
+	}
+	chains, err := s.PeerCertificates[0].Verify(opts)
+	if err != nil {
+		return nil
+	}
+	return chains
+}
+
+// validUntil returns when the last of the chains expires.
+func validUntil(chains [][]*x509.Certificate) (until time.Time) {
+	for _, chain := range chains {
+		first := chain[0].NotAfter
+		for _, c := range chain[1:] {
+			if c.NotAfter.Before(first) {
+				first = c.NotAfter
+			}
+		}
+		if first.After(until) {
+			until = first
+		}
+	}
+	return until
+}
+
+// streams holds the open streams whose callers have proved their identity. Its methods may be called by any goroutine.
+type streams struct {
+	mu  sync.Mutex
+	all map[*openStream]struct{}
+}
+
+// openStream is one stream with the credentials as of its last check.
+type openStream struct {
+	r       *http.Request
+	caller  identity
+	tokens  *token.Set
+	roots   *x509.CertPool
+	expires time.Time // of the certificate; zero: none
+	end     context.CancelCauseFunc
+}
+
+// follow ends the request's context when its caller's credentials are no longer valid. release must be called.
+func (a *authenticator) follow(c *request) (release func()) {
+	ctx, end := context.WithCancelCause(c.r.Context())
+	o := &openStream{
+		r: c.r, caller: c.caller, tokens: a.tokens.Load(), roots: a.roots.Load(),
+		expires: a.certificateValidUntil(c.r), end: end,
+	}
+	c.r = c.r.WithContext(ctx)
+	c.ctx = ctx
+	a.open.mu.Lock()
+	defer a.open.mu.Unlock()
+	if a.open.all == nil {
+		a.open.all = make(map[*openStream]struct{})
+	}
+	a.open.all[o] = struct{}{}
+	return func() {
+		a.open.mu.Lock()
+		delete(a.open.all, o)
+		a.open.mu.Unlock()
+		end(nil)
+	}
+}
+
+// endRevoked ends the streams whose credentials are no longer valid.
+func (a *authenticator) endRevoked(now time.Time) {
+	tokens, roots := a.tokens.Load(), a.roots.Load()
+	a.open.mu.Lock()
+	defer a.open.mu.Unlock()
+	for o := range a.open.all {
+		expired := !o.expires.IsZero() && !now.Before(o.expires)
+		if o.tokens == tokens && o.roots == roots && !expired {
+			continue
+		}
+		o.tokens, o.roots, o.expires = tokens, roots, a.certificateValidUntil(o.r)
+		if who, _, err := a.identify(o.r); err != nil || who != o.caller {
+			o.end(cluster.Errorf(cluster.CodeUnauthenticated, "the credentials of this stream are no longer valid"))
+			delete(a.open.all, o)
+		}
+	}
+}
+
+// isLong reports whether the response may outlive the check of its caller.
+func (c *request) isLong() bool {
+	switch c.route.Kind {
+	case openapi.Unary:
+		return false
+	case openapi.StreamOnAccept:
+		return c.wantsStream()
+	}
+	return true
+}

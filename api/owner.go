@@ -1,0 +1,103 @@
+package api
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/problem"
+	"northstar/api/token"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// A session belongs to the identity that made it. Only that identity and operators may renew, attach, use or end it.
+// A session without an owner was made while some member could not record one, and is any client's.
+
+// mayUse reports whether a caller may use a session. Other nodes may: each has checked its own client.
+func (i identity) mayUse(s *state.Session) bool {
+	kind, name, _ := strings.Cut(s.Owner, " ")
+	return s.Owner == "" || i.role == token.Operator || i.node != "" || kind == string(i.role) && name == i.name
+}
+
+// checkOwner refuses sessions of another identity. The leader calls it. The owner of a session never changes, and its
+// ID is never used again, so the session of any view tells it.
+func (c *request) checkOwner(ctx context.Context, ids ...string) error {
+	view, current := c.s.reads.View(), false
+	for _, id := range ids {
+		s, ok := view.Session(id)
+		if !ok && !current && c.caller.role != token.Operator {
+			// A new leader may not have applied its creation yet.
+			if err := c.s.reads.ReadBarrier(ctx); err != nil {
+				return err
+			}
+			view, current = c.s.reads.View(), true
+			s, ok = view.Session(id)
+		}
+		if ok && !c.caller.mayUse(s) {
+			return notOwner(s)
+		}
+	}
+	return nil
+}
+
+func notOwner(s *state.Session) *cluster.Error {
+	return cluster.Errorf(cluster.CodeForbidden, "session %q belongs to another identity: only that and operators may use it",
+		s.ID)
+}
+
+// checkCommand is checkOwner for the session that a command uses.
+func (c *request) checkCommand(ctx context.Context, cmd *state.Command) error {
+	session := ""
+	switch cmd.Kind {
+	case state.KindPut:
+		session = cmd.Put.Session
+	case state.KindSessionEnd:
+		return c.checkOwner(ctx, cmd.SessionEnd.IDs...)
+	case state.KindRoleCampaign:
+		session = cmd.RoleCampaign.Session
+	case state.KindRoleRelease:
+		session = cmd.RoleRelease.Session
+	case state.KindAppNodePut:
+		session = cmd.AppNodePut.Node.Session
+	}
+	if session == "" {
+		return nil
+	}
+	return c.checkOwner(ctx, session)
+}
+
+const (
+	ownerWait     = apiv1.DefaultTimeoutMS * time.Millisecond
+	ownerPollStep = 5 * time.Millisecond
+)
+
+// attachedSession returns the session to which the caller attaches, nil if it has ended. This node need not lead: it
+// waits until it has applied the revision with which the session's ID begins.
+func (c *request) attachedSession(id string) (*state.Session, error) {
+	made, err := strconv.ParseUint(id[:min(len(id), state.SessionRevisionDigits)], 16, 64)
+	if err != nil {
+		return nil, nil // no session has such an ID
+	}
+	for deadline := time.Now().Add(ownerWait); ; {
+		view := c.s.reads.View()
+		s, ok := view.Session(id)
+		switch {
+		case ok && !c.caller.mayUse(s):
+			return nil, notOwner(s)
+		case ok:
+			return s, nil
+		case view.Revision() >= made:
+			return nil, nil
+		case time.Now().After(deadline):
+			return nil, problem.NoLeader("node %s does not know session %q yet", c.s.deps.Node.ID, id)
+		}
+		select {
+		case <-time.After(ownerPollStep):
+		case <-c.r.Context().Done():
+			return nil, c.r.Context().Err()
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"northstar/api/apiv1"
+	"northstar/api/token"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// identities is a token file with two clients, an observer and an operator, and the headers of each.
+func identities() (data []byte, as map[string][]string) {
+	as = map[string][]string{}
+	var b strings.Builder
+	for name, role := range map[string]token.Role{
+		"alice": token.Client, "bob": token.Client, "watcher": token.Observer, "boss": token.Operator,
+	} {
+		tok, hash := token.New()
+		as[name] = []string{"Authorization", "Bearer " + tok, asJSON, apiv1.TypeJSON}
+		fmt.Fprintf(&b, "[[token]]\nname = %q\nrole = %q\nhash = %q\n", name, role, hash)
+	}
+	return []byte(b.String()), as
+}
+
+// TestSessionsBelongToTheirMakers: no other client renews, attaches, uses or ends a session, through any node.
+func TestSessionsBelongToTheirMakers(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		leader, follower := attachedPair(t, withTokens(data))
+		for _, n := range []*node{leader, follower} {
+			made := func() string {
+				return into[apiv1.SessionCreated](t, n.do("POST", apiv1.PathSessions, `{"ttl_ms":60000}`,
+					as["alice"]...)).SessionID
+			}
+			id := made()
+			bobs := into[apiv1.SessionCreated](t, n.do("POST", apiv1.PathSessions, `{}`, as["bob"]...)).SessionID
+			// Her role is one that he wants, and her node a name that he may not take.
+			into[apiv1.Role](t, n.do("POST", "/v1/roles/r/campaign", `{"session_id":"`+id+`"}`, as["alice"]...))
+			uses := []struct{ method, path, body string }{
+				{"POST", "/v1/sessions/" + id + "/renew", ""},
+				{"POST", apiv1.PathRenew, `{"session_ids":["` + bobs + `","` + id + `"]}`},
+				{"GET", "/v1/sessions/" + id + "/attach", ""},
+				{"GET", "/v1/sessions/" + id + "/attach?hold=false&grace_ms=1000", ""},
+				{"POST", "/v1/roles/r/campaign", `{"session_id":"` + id + `"}`},
+				{"POST", "/v1/roles/other/campaign", `{"session_id":"` + id + `","wait_ms":1000}`},
+				{"DELETE", "/v1/roles/r?session_id=" + id, ""},
+				{"PUT", "/v1/nodes/x", `{"session_id":"` + id + `"}`},
+				{"DELETE", "/v1/sessions/" + id, ""},
+			}
+			for _, u := range uses {
+				n.do(u.method, u.path, u.body, as["bob"]...).is(t, 403, cluster.CodeForbidden)
+			}
+			n.do("PUT", "/v1/kv/k?ttl_session="+id, "v", as["bob"][:2]...).is(t, 403, cluster.CodeForbidden)
+			if r, _ := leader.fake.View().Role("r"); !leader.lives(id) || r.Current.Session != id {
+				t.Fatalf("lives: %v, role %+v", leader.lives(id), r)
+			}
+			if r := n.do("PUT", "/v1/kv/k?ttl_session="+id, "v", as["alice"][:2]...); r.status != 200 {
+				t.Errorf("her own key: %+v", r)
+			}
+			for _, u := range []int{0, 4, 7, 8} { // what she may do herself, and an operator
+				if r := n.do(uses[u].method, uses[u].path, uses[u].body, as["alice"]...); r.status != 200 {
+					t.Errorf("alice %s %s: %d %s", uses[u].method, uses[u].path, r.status, r.body)
+				}
+			}
+			id = made()
+			if r := n.do("DELETE", "/v1/sessions/"+id, "", as["boss"]...); r.status != 200 || leader.lives(id) {
+				t.Errorf("an operator ends it: %+v", r)
+			}
+			into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+bobs, "", as["bob"]...))
+		}
+	})
+}
+
+// TestForeignUseOfSessionsIsRecorded: what another identity does to a session, or tries to, is in the audit log.
+func TestForeignUseOfSessionsIsRecorded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		aud := &fakeAuditor{}
+		n, _ := attachedPair(t, withTokens(data), withAudit(aud))
+		id := into[apiv1.SessionCreated](t, n.do("POST", apiv1.PathSessions, `{}`, as["alice"]...)).SessionID
+		attach := "/v1/sessions/" + id + "/attach"
+		n.do("POST", "/v1/sessions/"+id+"/renew", "", as["bob"]...)
+		n.do("GET", attach, "", as["bob"]...)
+		hers := n.stream(attach, as["alice"]...)
+		hers.alive()
+		bosss := n.stream(attach, as["boss"]...)
+		bosss.alive()
+		want := fmt.Sprintf("record bob POST /v1/sessions/%s/renew: 403 4403; record bob GET %s: 403 4403; record boss GET %s: 200 0",
+			id, attach, attach)
+		if got := aud.take(); got != want {
+			t.Errorf("recorded %s\nwant %s", got, want)
+		}
+		hers.resp.Body.Close()
+		bosss.resp.Body.Close()
+		eventually(t, func() bool { return !n.lives(id) })
+	})
+}
+
+// TestReportsUnderAToken: nodes without TLS report attached connections under the client's token, so with it a client
+// could report, too. It ends only what is its own.
+func TestReportsUnderAToken(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		n, _ := attachedPair(t, withTokens(data))
+		id := into[apiv1.SessionCreated](t, n.do("POST", apiv1.PathSessions, `{}`, as["alice"]...)).SessionID
+		report := func(who string) reply {
+			return n.do("POST", apiv1.PathAttached, attachReport(id, "invented"),
+				append(forwardedBy("n2"), as[who]...)...)
+		}
+		report("bob").is(t, 403, cluster.CodeForbidden)
+		if !n.lives(id) {
+			t.Fatal("another client has ended it")
+		}
+	})
+}
+
+// TestAttachWaitsForTheSession: a follower that has not applied a session's creation cannot know whose it is.
+func TestAttachWaitsForTheSession(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		leader, follower := pair(t, withTokens(data))
+		leader.lead()
+		id := into[apiv1.SessionCreated](t, leader.do("POST", apiv1.PathSessions, `{}`, as["alice"]...)).SessionID
+		answer := make(chan reply, 1)
+		go func() { answer <- follower.do("GET", "/v1/sessions/"+id+"/attach", "", as["bob"]...) }()
+		s, _ := leader.fake.View().Session(id)
+		nonce := id[state.SessionRevisionDigits:]
+		for follower.fake.View().Revision() < leader.fake.View().Revision() { // it catches up
+			again := state.SessionCreate{Nonce: nonce, TTL: s.TTL, Owner: s.Owner}
+			follower.fake.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &again})
+		}
+		(<-answer).is(t, 403, cluster.CodeForbidden)
+		if !leader.lives(id) {
+			t.Error("it has ended")
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+func setLimits(f *fakeCluster, bytes, sessions uint64) {
+	f.apply(state.Command{Kind: state.KindLimits, Limits: &state.LimitsChange{
+		StateBytes: bytes, SessionsPerIdentity: sessions,
+	}})
+}
+
+// A full state refuses what grows it with 4020, which is not to be repeated, and takes a deletion.
+func TestQuotaExceeded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, tokens := tokenFile()
+		n := startServer(t, newFakeCluster("n1", true), withTokens(data))
+		setLimits(n.fake, state.MinStateBytes, 2)
+		auth := []string{"Authorization", "Bearer " + tokens["client"], "Content-Type", apiv1.TypeJSON}
+		value := strings.Repeat("v", 300_000)
+		for _, key := range []string{"a", "b", "c"} {
+			into[apiv1.PutResult](t, n.do("PUT", "/v1/kv/"+key, value, auth...))
+		}
+		p := n.do("PUT", "/v1/kv/d", value, auth...).is(t, 507, cluster.CodeQuotaExceeded)
+		if p.Retryable || !strings.Contains(p.Detail, "the state is full") {
+			t.Errorf("%+v", p)
+		}
+		into[apiv1.DeleteResult](t, n.do("DELETE", "/v1/kv/a", "", auth...))
+		into[apiv1.PutResult](t, n.do("PUT", "/v1/kv/d", value, auth...))
+
+		for range 2 {
+			into[apiv1.SessionCreated](t, n.do("POST", "/v1/sessions", `{"name":"s"}`, auth...))
+		}
+		p = n.do("POST", "/v1/sessions", `{"name":"s"}`, auth...).is(t, 507, cluster.CodeQuotaExceeded)
+		if !strings.Contains(p.Detail, `"client the-client" has 2 sessions`) {
+			t.Errorf("%+v", p)
+		}
+		operator := []string{"Authorization", "Bearer " + tokens["operator"], "Content-Type", apiv1.TypeJSON}
+		into[apiv1.SessionCreated](t, n.do("POST", "/v1/sessions", `{"name":"s"}`, operator...))
+
+		got := into[apiv1.Cluster](t, n.do("GET", "/v1/cluster", "")).State
+		if got.Keys != 3 || got.Sessions != 3 || got.Bytes < 900_000 || got.BytesLimit != state.MinStateBytes ||
+			got.SessionsPerIdentity != 2 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// An operator ends the sessions of an identity, or by name, 1000 at a time. A client ends only its own.
+func TestEndSessions(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, tokens := tokenFile()
+		n := startServer(t, newFakeCluster("n1", true), withTokens(data))
+		for i := range 1003 {
+			n.fake.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &state.SessionCreate{
+				Nonce: "abcdefgh", Name: fmt.Sprintf("job-%d", i%2), TTL: state.MaxSessionTTL, Owner: "client eve",
+			}})
+		}
+		client := []string{"Authorization", "Bearer " + tokens["client"], "Content-Type", apiv1.TypeJSON}
+		operator := []string{"Authorization", "Bearer " + tokens["operator"], "Content-Type", apiv1.TypeJSON}
+		own := into[apiv1.SessionCreated](t, n.do("POST", "/v1/sessions", `{"name":"job-own"}`, client...)).SessionID
+		s := into[apiv1.Session](t, n.do("GET", "/v1/sessions/"+own, "", client...))
+		if s.Identity != "client the-client" {
+			t.Errorf("%+v", s)
+		}
+		end := func(query string, who []string) apiv1.SessionsEnded {
+			t.Helper()
+			return into[apiv1.SessionsEnded](t, n.do("DELETE", "/v1/sessions"+query, "", who...))
+		}
+		n.do("DELETE", "/v1/sessions", "", operator...).is(t, 400, cluster.CodeBadRequest)
+		n.do("DELETE", "/v1/sessions?identity=client%20eve", "", client...).is(t, 403, cluster.CodeForbidden)
+		if got := end("?prefix=job-", client); got.More || !slices.Equal(got.SessionIDs, []string{own}) {
+			t.Fatalf("%d ended for a client, more: %v", len(got.SessionIDs), got.More)
+		}
+		if got := end("?identity=client+eve&prefix=job-1", operator); len(got.SessionIDs) != 501 || got.More {
+			t.Fatalf("%d ended by identity and name, more: %v", len(got.SessionIDs), got.More)
+		}
+		for i := range 600 {
+			n.fake.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &state.SessionCreate{
+				Nonce: "abcdefgh", Name: fmt.Sprintf("other-%d", i), TTL: state.MaxSessionTTL, Owner: "client eve",
+			}})
+		}
+		if got := end("?identity=client+eve", operator); len(got.SessionIDs) != 1000 || !got.More {
+			t.Fatalf("%d ended of 1102, more: %v", len(got.SessionIDs), got.More)
+		}
+		if got := end("?identity=client+eve", operator); len(got.SessionIDs) != 102 || got.More {
+			t.Fatalf("%d ended of 102, more: %v", len(got.SessionIDs), got.More)
+		}
+		if got := end("?prefix=job", operator); len(got.SessionIDs) != 0 || got.More || n.fake.View().Sessions() != 0 {
+			t.Fatalf("%+v", got)
+		}
+		for r := range n.fake.View().AuditBackward {
+			if r.What != "DELETE /v1/sessions" || r.Who != "the-operator" ||
+				!strings.Contains(r.Request, "client eve") {
+				t.Errorf("%+v", r)
+			}
+			break
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"northstar/state"
+)
+
+// The limits of the leader's configuration are in force on all nodes, also after a restart, and are shown. Another
+// leader brings its own.
+func TestLimitsOfTheLeader(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 3, func(i int, c *Config) {
+		c.Limits.StateBytes = Size(i+2) << 20
+	})
+	for _, n := range nodes {
+		n.start()
+	}
+	inForce := func() (first *testNode) {
+		t.Helper()
+		eventually(t, "all nodes have the limits of the leader", func() bool {
+			first = leader(t, nodes)
+			return !slices.ContainsFunc(nodes, func(n *testNode) bool {
+				return n.Consensus().View().Limits() != first.cfg.limits()
+			})
+		})
+		return first
+	}
+	first := inForce()
+	url := "http://" + first.httpAddr
+	value := strings.Repeat("v", 1<<20)
+	for i := range 4 {
+		status, _, err := request(plain, "PUT", url+fmt.Sprintf("/v1/kv/%d", i), value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status != 200 {
+			break
+		}
+	}
+	want(t, plain, "PUT", url+"/v1/kv/more", value, 507, `"code":4020`)
+	want(t, plain, "GET", url+"/v1/cluster", "", 200, fmt.Sprintf(`"bytes_limit":%d`, first.cfg.Limits.StateBytes))
+	want(t, plain, "GET", url+"/metrics", "", 200,
+		fmt.Sprintf("northstar_state_bytes_limit %v", float64(first.cfg.Limits.StateBytes)))
+	want(t, plain, "GET", url+"/metrics", "", 200, `northstar_proposals_total{result="quota_exceeded"}`)
+	eventually(t, "the refusal is an event", func() bool {
+		_, text, err := request(plain, "GET", url+"/v1/events?type=quota", "")
+		return err == nil && strings.Contains(text, "quota exceeded")
+	})
+	for _, n := range nodes {
+		warned := slices.ContainsFunc(n.warnings(), func(w string) bool { return strings.HasPrefix(w, "limits: ") })
+		if warned != (n.cfg.Limits != first.cfg.Limits) {
+			t.Errorf("%s: warnings %q", n.cfg.ID, n.warnings())
+		}
+	}
+	before := first.Consensus().View().StateBytes()
+	first.stop()
+	first.start()
+	next := inForce()
+	eventually(t, "the restarted node has the same state", func() bool {
+		return first.Consensus().View().StateBytes() == before
+	})
+	if got := next.Consensus().View().Limits(); got != next.cfg.limits() || got == (state.Limits{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A leader proposes no limits that are in force already, or that some member cannot read.
+func TestLimitsChange(t *testing.T) {
+	t.Parallel()
+	own := state.Limits{StateBytes: 1 << 30, SessionsPerIdentity: 7}
+	if cmd := limitsChange(state.Limits{}, own, state.CommandVersion); cmd == nil || state.Limits(*cmd.Limits) != own {
+		t.Errorf("%+v", cmd)
+	}
+	if cmd := limitsChange(own, own, state.CommandVersion); cmd != nil {
+		t.Errorf("in force already: %+v", cmd)
+	}
+	for reads := uint32(1); reads <= 4; reads++ {
+		if cmd := limitsChange(state.Limits{}, own, reads); cmd != nil {
+			t.Errorf("members read version %d: %+v", reads, cmd)
+		}
+	}
+}
