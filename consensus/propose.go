@@ -95,23 +95,14 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 // admitVersion rejects a command that some member cannot read. If only the audit record or the owner of a new session
 // needs the newer version, the command goes without it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
-	need := cmd.MinVersion()
-	if need <= 1 {
+	if cmd.MinVersion() <= 1 {
 		return nil
 	}
 	reads := n.View().MinSupportedVersion(n.serverIDs())
-	if need > reads { // first: it needs a newer version than an audit record
-		cmd.DropOwner()
-		need = cmd.MinVersion()
+	if dropUnreadable(cmd, reads) && n.deps.Hooks.Unaudited != nil {
+		n.deps.Hooks.Unaudited()
 	}
-	if need > reads && cmd.Audit != nil {
-		cmd.Audit = nil
-		if n.deps.Hooks.Unaudited != nil {
-			n.deps.Hooks.Unaudited()
-		}
-		need = cmd.MinVersion()
-	}
-	if need > reads {
+	if need := cmd.MinVersion(); need > reads {
 		err := cluster.Errorf(cluster.CodeBadRequest,
 			"this needs command version %d and some member reads only up to %d: upgrade every member first", need,
 			reads)
@@ -119,6 +110,19 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 		return err
 	}
 	return nil
+}
+
+// dropUnreadable drops the parts of a command that can be done without and need a higher version than reads. The owner
+// goes first: it needs a higher version than the audit record.
+func dropUnreadable(cmd *state.Command, reads uint32) (unaudited bool) {
+	if cmd.MinVersion() > reads {
+		cmd.DropOwner()
+	}
+	unaudited = cmd.MinVersion() > reads && cmd.Audit != nil
+	if unaudited {
+		cmd.Audit = nil
+	}
+	return unaudited
 }
 
 // mayWrite rejects users' writes while the node prevents this leader from serving them.
