@@ -459,8 +459,8 @@ func TestPlanPatch(t *testing.T) {
 	t.Parallel()
 	voter, nonVoter := cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.Voter},
 		cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.NonVoter}
-	rec := cluster.Member{ID: "n2", Lifecycle: cluster.Active}
 	asVoter, asNonVoter, addr, prio := cluster.Voter, cluster.NonVoter, "h9", 3
+	dead := func(s cluster.Server) cluster.Server { s.ID = "dead"; return s }
 	for _, tt := range []struct {
 		name   string
 		server cluster.Server
@@ -473,13 +473,21 @@ func TestPlanPatch(t *testing.T) {
 		{"promote a voter", voter, cluster.MemberPatch{Suffrage: &asVoter}, ""},
 		{"demote", voter, cluster.MemberPatch{Suffrage: &asNonVoter}, "demote write:active"},
 		{"demote one that joins", nonVoter, cluster.MemberPatch{Suffrage: &asNonVoter}, "write:active"},
-		{"re-admit a voter", voter, cluster.MemberPatch{Readmit: true}, "demote write:joining"},
+		{"re-admit a voter", voter, cluster.MemberPatch{Readmit: true}, "dead demote write:joining"},
 		{"re-admit a non-voter", nonVoter, cluster.MemberPatch{Readmit: true}, "write"},
+		{"complete it before the demotion", dead(voter), cluster.MemberPatch{Readmit: true}, "demote write:joining"},
+		{"complete it after the demotion", dead(nonVoter), cluster.MemberPatch{Readmit: true}, "write:joining"},
 		{"move", voter, cluster.MemberPatch{RaftAddress: &addr}, "move write"},
 	} {
 		var got []string
+		rec := cluster.Member{ID: tt.server.ID, Lifecycle: cluster.Active}
+		if rec.ID == "dead" {
+			rec.Lifecycle = cluster.Dead
+		}
 		for _, s := range planPatch(rec, tt.server, tt.patch) {
 			switch s.action {
+			case recordDead:
+				got = append(got, "dead")
 			case demote:
 				got = append(got, "demote")
 			case promote:
