@@ -27,8 +27,8 @@ func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refus
 	return reason
 }
 
-// LastResort reports whether this drained node may start an election: the cluster has been without a leader for
-// long, and no other node could win. It does not block.
+// LastResort reports whether this node, which is drained or not eligible, may start an election: the cluster has
+// been without a leader for long, and no other node could win. It does not block.
 func (c *Controller) LastResort() bool {
 	mine, now := c.deps.Claim(), c.now()
 	if mine.LeaderID != "" {

@@ -42,8 +42,12 @@ func (n *Node) claim() cluster.Claim {
 func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	f := n.failover.Facts(term)
 	if f.Term != term {
-		return consensus.ElectionFacts{} // of an earlier candidacy
+		f = failover.CandidacyRecord{} // of an earlier candidacy
 	}
+	if f.Reason == "" {
+		f.Reason = lastResortReason(n.cfg.ID, n.ownRecord(), f.Trigger)
+	}
+	n.lastResort.Store(f.Trigger == "" && mayBeBarred(n.ownRecord()))
 	return consensus.ElectionFacts{
 		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.Ordered, StartedAt: f.Began,
 		LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,

@@ -60,6 +60,7 @@ type Node struct {
 	joiner     *joiner // nil: neither join nor discover
 
 	draining         atomic.Bool
+	lastResort       atomic.Bool   // this leader was elected although its record forbids it, or without one
 	restartRequested chan struct{} // capacity 1
 }
 
@@ -275,6 +276,9 @@ func (n *Node) warnings() []string {
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
 	}
+	if what := lastResortWarning(n.consensus.Status().Servers, n.consensus.View().Members()); what != "" {
+		all = append(all, what)
+	}
 	m, ok := n.consensus.View().Member(n.cfg.ID)
 	if !ok {
 		return all
@@ -289,8 +293,8 @@ func (n *Node) warnings() []string {
 	}
 	note("priority", m.Priority, n.cfg.Priority)
 	note("eligible", m.Eligible, n.cfg.Eligible)
-	if n.external != nil && n.consensus.Status().Role == cluster.Leader {
-		if err := n.external.mayWrite(); err != nil {
+	if n.consensus.Status().Role == cluster.Leader {
+		if err := n.mayWrite(); err != nil {
 			all = append(all, err.Error())
 		}
 	}
