@@ -42,6 +42,7 @@ type fakeCluster struct {
 	backup       string
 	fail         error              // of membership, backup and restore
 	left         []cluster.Survivor // that answer this node
+	resume       cluster.NodeID     // the recovered node, if a recovery is to be completed
 }
 
 func newFakeCluster(id string, leads bool) *fakeCluster {
@@ -221,6 +222,13 @@ func (f *fakeCluster) PlanRecovery(_ context.Context, o cluster.RecoveryRequest)
 		in.Responses[s.ID] = s
 	}
 	return cluster.PlanRecovery(o, in)
+}
+
+func (f *fakeCluster) ResumeRecovery(o cluster.RecoveryRequest) (cluster.RecoveryPlan, cluster.Generation, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	plan := cluster.RecoveryPlan{ClusterID: o.Confirm, Generation: 2, Chosen: f.resume, Survivors: f.left}
+	return plan, cluster.Generation{Number: 2, RecoveryID: "r"}, f.resume != ""
 }
 
 func (f *fakeCluster) Recover(_ context.Context, o cluster.RecoveryRequest) (cluster.Generation, error) {

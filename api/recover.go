@@ -21,6 +21,8 @@ type Recovery interface {
 	PlanRecovery(ctx context.Context, o cluster.RecoveryRequest) (cluster.RecoveryPlan, error)
 	// Recover makes this node the only voter of a new generation.
 	Recover(ctx context.Context, o cluster.RecoveryRequest) (cluster.Generation, error)
+	// ResumeRecovery returns the recovery that a repeated request completes, if any: its plan, and the generation.
+	ResumeRecovery(o cluster.RecoveryRequest) (plan cluster.RecoveryPlan, g cluster.Generation, ok bool)
 	// SetAside archives the data of this node at its next start. The node then joins the generation of leader.
 	SetAside(ctx context.Context, clusterID string, leader cluster.NodeID, g cluster.Generation) error
 }
@@ -35,6 +37,12 @@ func postRecover(c *request, in apiv1.Recover) error {
 	defer cancel()
 	if in.Follow != nil {
 		return c.followRecovery(ctx, in)
+	}
+	if resumed, g, ok := c.s.deps.Recovery.ResumeRecovery(order); ok && !in.DryRun && in.PlanID == "" {
+		if resumed.Chosen != c.s.deps.Node.ID {
+			return c.recoverAt(ctx, resumed.Chosen)
+		}
+		return c.reply(c.recovered(ctx, in, resumed, g))
 	}
 	plan, err := c.s.deps.Recovery.PlanRecovery(ctx, order)
 	var refusal *cluster.Error
@@ -158,7 +166,7 @@ const notifyTimeout = 10 * time.Second
 
 // notifySurvivor has another survivor archive its data, and returns its result.
 func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
-	const meant = "its data is not set aside: wipe it and re-admit it: "
+	const meant = "its data is not set aside yet: start it, or repeat the call: "
 	addr := c.s.httpAddress(id)
 	if addr == "" {
 		return meant + "its HTTP address is not known"

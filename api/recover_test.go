@@ -84,13 +84,39 @@ func TestRecoverThroughAnySurvivor(t *testing.T) {
 	}
 }
 
+// A repeated call has the recovered node tell the other survivors again, through any survivor. It recovers nothing.
+func TestRecoverAgain(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(*survivors) *node{
+		"the recovered node": func(s *survivors) *node { return s.n2 },
+		"another":            func(s *survivors) *node { return s.n1 },
+	} {
+		virtually(t, name, func(t *testing.T) {
+			s := twoOfFive(t)
+			for _, n := range []*node{s.n1, s.n2} {
+				n.fake.set(func() { n.fake.resume = "n2" })
+			}
+			r := recover2(ask(s), `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill"}`)
+			if r.status != 200 || !strings.Contains(r.body, `"outcome":"set aside"`) {
+				t.Errorf("%+v", r)
+			}
+			if calls := s.n2.fake.calls(); len(calls) != 0 {
+				t.Errorf("n2: %v", calls)
+			}
+			if calls := s.n1.fake.calls(); len(calls) != 1 || calls[0] != `aside c1 n2 {"number":2,"recovery_id":"r"}` {
+				t.Errorf("n1: %v", calls)
+			}
+		})
+	}
+}
+
 // What the other survivor could not do is in the answer: the recovery stands.
 func TestRecover_ReportsSurvivorsNotArchived(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		s := twoOfFive(t)
 		s.n1.fake.set(func() { s.n1.fake.fail = cluster.Errorf(cluster.CodeReadOnly, "the disk is full") })
 		r := recover2(s.n2, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill"}`)
-		if r.status != 200 || !strings.Contains(r.body, `"outcome":"its data is not set aside: wipe it and re-admit it: the disk is full"`) || s.restarts[0].Load() != 0 {
+		if r.status != 200 || !strings.Contains(r.body, `"outcome":"its data is not set aside yet: start it, or repeat the call: the disk is full"`) || s.restarts[0].Load() != 0 {
 			t.Errorf("%+v", r)
 		}
 	})

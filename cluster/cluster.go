@@ -110,6 +110,9 @@ type Peer struct {
 	// RecordedIndex is a log index at which the node's applied state records this data directory; 0 if it
 	// does not. A node whose disk was wiped has 0 until an operator re-admits it.
 	RecordedIndex uint64 `json:"recorded,omitempty"`
+	// Survivors has the survivors of the recovery by which this node got to its generation that have not come back
+	// yet, with the data directory of the old generation that each of them is to set aside.
+	Survivors map[NodeID]string `json:"survivors,omitempty"`
 	// Roster is the node's knowledge of the members' data directories, or without a cluster ID the nodes that it
 	// started with. The hello does not contain it: a node without a cluster ID receives it with the verdict.
 	Roster *Roster `json:"-"`

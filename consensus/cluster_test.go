@@ -119,6 +119,7 @@ type testNode struct {
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
 	elections atomic.Int64
 	installs  atomic.Int64
+	asides    atomic.Int64 // times that it asked to be restarted without its data
 	snapshots atomic.Int64 // that it took itself
 
 	*consensus.Node // of the current run
@@ -326,6 +327,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		},
 		Hooks: consensus.Hooks{
 			Election: func(consensus.Election) { n.elections.Add(1) },
+			SetAside: func() { n.asides.Add(1) },
 			Snapshot: func(restored bool) {
 				if restored {
 					n.installs.Add(1)

@@ -75,6 +75,8 @@ type Hooks struct {
 	Snapshot func(restored bool) // a snapshot was restored, or written
 	// Recovered is called when this node has started a new generation, after a permanent loss of the quorum.
 	Recovered func(Recovered)
+	// SetAside is called when this node has set its data aside, as a survivor of a recovery: it must be restarted.
+	SetAside func()
 
 	Unaudited func() // a command was proposed without its audit record, which some member cannot read yet
 }

@@ -272,7 +272,7 @@ func TestPlanMembers(t *testing.T) {
 		change   func(*memberInputs)
 		promote  cluster.NodeID
 		commands string
-		complete cluster.NodeID
+		complete string
 	}{
 		{"caught up and stable", func(*memberInputs) {}, "n3", "", ""},
 		{"caught up just now", func(in *memberInputs) { in.caughtUpSince = nil }, "", "", ""},
@@ -333,7 +333,7 @@ func TestPlanMembers(t *testing.T) {
 		{"an addition that broke off", func(in *memberInputs) {
 			in.servers = voters
 			in.records["n4"] = record("n4", "h4", cluster.Joining)
-		}, "", "", "n3"},
+		}, "", "", "n3 n4"},
 		{
 			"an addition that is under way", func(in *memberInputs) { in.servers, in.changeInProgress = voters, true }, "",
 			"", "",
@@ -341,7 +341,28 @@ func TestPlanMembers(t *testing.T) {
 		{"a removal that broke off", func(in *memberInputs) {
 			in.servers = voters
 			in.records["n3"] = record("n3", "h3", cluster.Active)
+		}, "", "", "n3"},
+		{"a removal that is under way", func(in *memberInputs) {
+			in.servers, in.changeInProgress = voters, true
+			in.records["n3"] = record("n3", "h3", cluster.Active)
 		}, "", "", ""},
+		{"a non-voter's removal that broke off", func(in *memberInputs) {
+			m := record("n3", "h3", cluster.Joining)
+			m.Removed, m.RaftAddress = true, "h7"
+			in.records["n3"] = m
+		}, "", "", "n3"},
+		{"a re-admission that broke off before the demotion", func(in *memberInputs) {
+			in.servers = withSuffrage(joining, "n3", cluster.Voter)
+			in.records["n3"] = record("n3", "h3", cluster.Dead)
+		}, "", "", "n3"},
+		{"the same, and a demotion would lose the quorum", func(in *memberInputs) {
+			in.servers = withSuffrage(joining, "n3", cluster.Voter)
+			in.records["n3"] = record("n3", "h3", cluster.Dead)
+			in.contact["n2"] = false
+		}, "", "", ""},
+		{"a re-admission that broke off after the demotion", func(in *memberInputs) {
+			in.records["n3"] = record("n3", "h3", cluster.Dead)
+		}, "", "", "n3"},
 		{"removed", func(in *memberInputs) {
 			m := record("n3", "h3", cluster.Joining)
 			m.Removed = true
@@ -359,8 +380,8 @@ func TestPlanMembers(t *testing.T) {
 			if plan.promote != tt.promote {
 				t.Errorf("promotes %q, want %q", plan.promote, tt.promote)
 			}
-			if plan.complete != tt.complete {
-				t.Errorf("completes the addition of %q, want %q", plan.complete, tt.complete)
+			if got := fmt.Sprint(plan.complete); got != "["+tt.complete+"]" {
+				t.Errorf("completes the changes of %s, want %q", got, tt.complete)
 			}
 			if got := describe(plan.commands); got != tt.commands {
 				t.Errorf("writes %q, want %q", got, tt.commands)
@@ -438,8 +459,8 @@ func TestPlanPatch(t *testing.T) {
 	t.Parallel()
 	voter, nonVoter := cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.Voter},
 		cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.NonVoter}
-	rec := cluster.Member{ID: "n2", Lifecycle: cluster.Active}
 	asVoter, asNonVoter, addr, prio := cluster.Voter, cluster.NonVoter, "h9", 3
+	dead := func(s cluster.Server) cluster.Server { s.ID = "dead"; return s }
 	for _, tt := range []struct {
 		name   string
 		server cluster.Server
@@ -452,13 +473,21 @@ func TestPlanPatch(t *testing.T) {
 		{"promote a voter", voter, cluster.MemberPatch{Suffrage: &asVoter}, ""},
 		{"demote", voter, cluster.MemberPatch{Suffrage: &asNonVoter}, "demote write:active"},
 		{"demote one that joins", nonVoter, cluster.MemberPatch{Suffrage: &asNonVoter}, "write:active"},
-		{"re-admit a voter", voter, cluster.MemberPatch{Readmit: true}, "demote write:joining"},
+		{"re-admit a voter", voter, cluster.MemberPatch{Readmit: true}, "dead demote write:joining"},
 		{"re-admit a non-voter", nonVoter, cluster.MemberPatch{Readmit: true}, "write"},
+		{"complete it before the demotion", dead(voter), cluster.MemberPatch{Readmit: true}, "demote write:joining"},
+		{"complete it after the demotion", dead(nonVoter), cluster.MemberPatch{Readmit: true}, "write:joining"},
 		{"move", voter, cluster.MemberPatch{RaftAddress: &addr}, "move write"},
 	} {
 		var got []string
+		rec := cluster.Member{ID: tt.server.ID, Lifecycle: cluster.Active}
+		if rec.ID == "dead" {
+			rec.Lifecycle = cluster.Dead
+		}
 		for _, s := range planPatch(rec, tt.server, tt.patch) {
 			switch s.action {
+			case recordDead:
+				got = append(got, "dead")
 			case demote:
 				got = append(got, "demote")
 			case promote:

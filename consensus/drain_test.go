@@ -22,6 +22,7 @@ func TestPlanDrain(t *testing.T) {
 		{"undrain", cluster.Draining, &no, cluster.Active, false},
 		{"undrain what is not drained", cluster.Active, &no, "", false},
 		{"drain a node on its way in", cluster.Joining, &yes, "", true},
+		{"drain a node that is being re-admitted", cluster.Dead, &yes, "", true},
 		{"undrain a node on its way in", cluster.Joining, &no, "", false},
 	} {
 		rec, p := cluster.Member{ID: "n2", Lifecycle: tt.from}, cluster.MemberPatch{Drain: tt.drain}

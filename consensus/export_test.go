@@ -94,3 +94,13 @@ func (n *Node) PatchMember(ctx context.Context, id cluster.NodeID, patch cluster
 func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
 }
+
+// RemoveServerOnly makes the first half of a voter's removal.
+func (n *Node) RemoveServerOnly(id cluster.NodeID) error {
+	return n.inst.Load().Raft.RemoveServer(raft.ServerID(id), 0, time.Second).Error()
+}
+
+// DemoteOnly makes a voter a non-voter, and writes no record.
+func (n *Node) DemoteOnly(id cluster.NodeID) error {
+	return n.inst.Load().Raft.DemoteVoter(raft.ServerID(id), 0, time.Second).Error()
+}

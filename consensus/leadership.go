@@ -49,9 +49,9 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 		!n.proposeGeneration(ctx) || !n.awaitPreviousLease(ctx, term) {
 		return
 	}
+	won := n.wonElectionRecord(term, time.Now(), true) // the member record is known now: it may forbid writes
 	n.setReady(term)
 	n.queue.setGate(true)
-	won := n.wonElectionRecord(term, time.Now(), true)
 	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless",
 		won.Leaderless)
 	if n.deps.Hooks.Election != nil {

@@ -100,36 +100,6 @@ func (n *Node) addNonvoter(ctx context.Context, inst *raftnode.Instance, m clust
 	})
 }
 
-// resumeAdd completes an addition that stopped after the record, usually because the previous leader failed.
-func (n *Node) resumeAdd(ctx context.Context, id cluster.NodeID) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	inst, release, err := n.acquireChangeLock(ctx)
-	if err == nil {
-		defer release()
-		rec, _ := n.View().Member(id)
-		if !addIncomplete(rec, inst.Servers()) {
-			return // another change was faster
-		}
-		err = n.addNonvoter(ctx, inst, rec)
-	}
-	if err != nil {
-		n.log.Warn("member record without server: addition not completed", "node", id, "error", err)
-		return
-	}
-	n.log.Info("addition of a recorded node completed", "node", id)
-}
-
-// addIncomplete reports whether a node's addition did not finish. A removal leaves no record that is joining.
-func addIncomplete(rec cluster.Member, servers []cluster.Server) bool {
-	if rec.ID == "" || rec.Removed || rec.Lifecycle != cluster.Joining {
-		return false
-	}
-	_, member := cluster.FindServer(servers, rec.ID)
-	return !member && checkAdd(cluster.MemberAdd{ID: rec.ID, RaftAddress: rec.RaftAddress}, servers,
-		cluster.Member{}) == nil
-}
-
 // checkAdd rejects an addition that is not possible, for example of a member whose record rec has other addresses.
 func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Member) *cluster.Error {
 	if _, err := cluster.ParseNodeID(string(add.ID)); err != nil {
@@ -155,36 +125,58 @@ func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Membe
 	return nil
 }
 
+// removeMember takes a voter out of the configuration first: its vote counts until then. Of a non-voter it writes the
+// record first, so that no leader promotes it. The leader completes what stops in between: see findUnfinished.
 func (n *Node) removeMember(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID) error {
 	rec, known := n.View().Member(id)
-	if !known || rec.Removed {
+	server, member := cluster.FindServer(inst.Servers(), id)
+	if !known || rec.Removed && !member {
 		return notFound(id)
 	}
-	servers := inst.Servers()
-	if _, member := cluster.FindServer(servers, id); member {
-		if err := n.checkQuorum(without(servers, id)); err != nil {
+	if member && server.Suffrage == cluster.Voter {
+		if err := n.removeVoter(ctx, inst, rec); err != nil {
 			return err
 		}
-		if err := n.transferIfSelf(ctx, inst, id); err != nil {
-			return err
-		}
-		// if the removal stops here, this record must not look like an incomplete addition
-		if rec.Lifecycle == cluster.Joining {
-			active := cluster.Active
-			joined := patchCommand(&state.MemberPatch{ID: id, Lifecycle: &active})
-			if err := n.proposeInternal(ctx, joined); err != nil {
-				return err
-			}
-		}
-		err := n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
-			return inst.RemoveServer(raft.ServerID(id), prev, n.enqueueWait())
-		})
+		member = false
+	}
+	if !rec.Removed {
+		removal := &state.MemberRemove{ID: id}
+		err := n.proposeInternal(ctx, state.Command{Kind: state.KindMemberRemove, MemberRemove: removal})
 		if err != nil {
 			return err
 		}
 	}
-	removal := &state.MemberRemove{ID: id}
-	return n.proposeInternal(ctx, state.Command{Kind: state.KindMemberRemove, MemberRemove: removal})
+	if !member {
+		return nil
+	}
+	if err := n.removeServer(ctx, inst, id); err != nil { // the leader completes it by itself
+		return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recorded as removed and still a member: %w", id,
+			err)
+	}
+	return nil
+}
+
+func (n *Node) removeVoter(ctx context.Context, inst *raftnode.Instance, rec cluster.Member) error {
+	if err := n.checkQuorum(without(inst.Servers(), rec.ID)); err != nil {
+		return err
+	}
+	if err := n.transferIfSelf(ctx, inst, rec.ID); err != nil {
+		return err
+	}
+	if rec.Lifecycle == cluster.Joining && !rec.Removed { // otherwise the rest would look like an unfinished addition
+		active := cluster.Active
+		err := n.proposeInternal(ctx, patchCommand(&state.MemberPatch{ID: rec.ID, Lifecycle: &active}))
+		if err != nil {
+			return err
+		}
+	}
+	return n.removeServer(ctx, inst, rec.ID)
+}
+
+func (n *Node) removeServer(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID) error {
+	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
+		return inst.RemoveServer(raft.ServerID(id), prev, n.enqueueWait())
+	})
 }
 
 func patchCommand(p *state.MemberPatch) state.Command {

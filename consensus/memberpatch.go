@@ -25,10 +25,17 @@ func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id clus
 	if err := checkPatch(patch, server, inst.Servers()); err != nil {
 		return err
 	}
+	recorded := false
 	for _, step := range planPatch(rec, server, patch) {
-		if err := n.patchStep(ctx, inst, server, patch, step); err != nil {
+		err := n.patchStep(ctx, inst, server, patch, step)
+		if err != nil && recorded { // the leader completes it by itself
+			return cluster.Errorf(cluster.CodeOutcomeUnknown, "node %s is recorded as dead and not re-admitted yet: %w",
+				id, err)
+		}
+		if err != nil {
 			return err
 		}
+		recorded = recorded || step.action == recordDead
 	}
 	if patch.Readmit {
 		n.deps.ResetPeers() // a node whose disk is unchanged completes a hello again
@@ -60,12 +67,14 @@ func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.
 	return nil
 }
 
-// checkDrain rejects draining a node that is joining: ending the drain would not restore its previous state.
+// checkDrain rejects draining a node that is joining, or whose re-admission is unfinished: ending the drain would not
+// restore its previous state.
 func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
-	if p.Drain == nil || !*p.Drain || rec.Lifecycle != cluster.Joining {
+	if p.Drain == nil || !*p.Drain || rec.Lifecycle != cluster.Joining && rec.Lifecycle != cluster.Dead {
 		return nil
 	}
-	err := cluster.Errorf(cluster.CodeBadRequest, "id: node %s is joining: drain it when it is active", rec.ID)
+	err := cluster.Errorf(cluster.CodeBadRequest, "id: node %s is %s: drain it when it is active", rec.ID,
+		rec.Lifecycle)
 	err.Status = 409
 	return err
 }
@@ -74,7 +83,8 @@ func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
 type patchAction int
 
 const (
-	demote patchAction = iota
+	recordDead patchAction = iota // of a data directory that is to be replaced: the next leader completes the rest
+	demote
 	promote
 	moveAddress
 	writeRecord
@@ -97,10 +107,13 @@ func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch)
 	case p.Readmit:
 		none := ""
 		r.Incarnation = &none
+		if voter && rec.Lifecycle != cluster.Dead {
+			steps = append(steps, patchStep{action: recordDead})
+		}
 		if voter {
 			steps = append(steps, patchStep{action: demote})
 		}
-		if voter || rec.Lifecycle == cluster.Joining {
+		if voter || rec.Lifecycle == cluster.Joining || rec.Lifecycle == cluster.Dead {
 			lifecycle(cluster.Joining)
 		}
 	case p.Suffrage != nil && *p.Suffrage == cluster.NonVoter:
@@ -131,12 +144,16 @@ func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cl
 	switch step.action {
 	case writeRecord:
 		return n.proposeInternal(ctx, patchCommand(step.record))
-	case demote:
+	case recordDead, demote:
 		if err := n.checkQuorum(withSuffrage(inst.Servers(), server.ID, cluster.NonVoter)); err != nil {
 			return err
 		}
 		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
 			return err
+		}
+		if step.action == recordDead {
+			dead := cluster.Dead
+			return n.proposeInternal(ctx, patchCommand(&state.MemberPatch{ID: server.ID, Lifecycle: &dead}))
 		}
 		return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
 			return inst.DemoteVoter(raft.ServerID(server.ID), prev, n.enqueueWait())

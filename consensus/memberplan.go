@@ -71,7 +71,7 @@ func planChange(in changeInputs) cluster.Plan {
 		p.Refusal = cluster.Errorf(cluster.CodeInternal, "%w", err)
 	case ch.Add != nil:
 		in.planAdd(&p, rec, known && member)
-	case !known || !member && ch.Patch != nil:
+	case !known && !member, ch.Patch != nil && !(known && member):
 		p.Refusal = notFound(ch.ID)
 	case ch.Patch != nil:
 		next = in.planPatch(&p, rec, server)

@@ -43,7 +43,7 @@ type memberInputs struct {
 type memberPlan struct {
 	commands     []state.Command              // records to write
 	promote      cluster.NodeID               // "": none
-	complete     cluster.NodeID               // its addition did not finish; "": none
+	complete     []cluster.NodeID             // their changes stopped between two steps
 	stable       map[cluster.NodeID]time.Time // since when each joining non-voter is caught up
 	remove       cluster.NodeID               // "": none
 	unresponsive map[cluster.NodeID]time.Time // since when each voter is out of contact
@@ -79,10 +79,14 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 		}
 	}
 	for id, rec := range in.records {
-		if !in.changeInProgress && addIncomplete(rec, in.servers) && (plan.complete == "" || id < plan.complete) {
-			plan.complete = id
+		what := findUnfinished(rec, in.servers)
+		if in.changeInProgress || what == noChange || what == unfinishedReadmit &&
+			quorumAtRisk(withSuffrage(in.servers, id, cluster.NonVoter), in.contact) != "" {
+			continue
 		}
+		plan.complete = append(plan.complete, id)
 	}
+	slices.Sort(plan.complete)
 	plan.unresponsive, plan.remove = planRemoval(now, in)
 	return plan
 }
@@ -126,6 +130,9 @@ func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello clust
 	if !recorded {
 		m := newMemberRecord(s, hello, met, first)
 		return state.Command{Kind: state.KindMember, Member: &m}, true
+	}
+	if rec.Removed {
+		return state.Command{}, false // the configuration follows
 	}
 	p := &state.MemberPatch{ID: s.ID}
 	setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
@@ -208,8 +215,8 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, te
 				break
 			}
 		}
-		if plan.complete != "" {
-			n.resumeAdd(ctx, plan.complete)
+		for _, id := range plan.complete {
+			n.resumeChange(ctx, id)
 		}
 		if plan.promote != "" {
 			n.promoteJoined(ctx, plan.promote)

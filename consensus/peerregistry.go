@@ -16,6 +16,7 @@ type peerRegistry struct {
 	refusedBy    map[cluster.NodeID]refusal      // peers whose last response refused this node
 	admittedBy   map[cluster.NodeID]time.Time    // peers whose last response admitted it, and when
 	refusedPeers map[cluster.NodeID]refusal      // peers that this node refuses
+	recoveredBy  cluster.Peer                    // asks this node to set its data aside; zero: no peer does
 	kick         chan struct{}                   // capacity 1: something changed
 }
 
@@ -46,6 +47,7 @@ func (b *peerRegistry) clear() {
 	clear(b.refusedBy)
 	clear(b.admittedBy)
 	clear(b.refusedPeers)
+	b.recoveredBy = cluster.Peer{}
 }
 
 // hellos returns the admitted hellos that belong to generation to. A hello that was in progress while this node was
@@ -145,6 +147,11 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 		delete(b.refusedPeers, p.NodeID)
 	} else {
 		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, time.Now()}
+	}
+	if verdict.Refusal == cluster.RefusedSelfOld && len(p.Survivors) > 0 {
+		if self := n.Identity(); p.Survivors[self.NodeID] == self.Incarnation {
+			b.recoveredBy = p
+		}
 	}
 	b.mu.Unlock()
 	raftnode.Notify(b.kick)

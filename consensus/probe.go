@@ -39,6 +39,7 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 		}
 		if inst := n.inst.Load(); inst != nil && n.currentSoftState().Leader == "" {
 			n.probePeers(ctx, inst)
+			n.rejoinRecovered(ctx)
 		}
 	}
 }

@@ -17,16 +17,22 @@ import (
 // termJump is by how much a recovery raises the term, above any term that a node has seen of the lost nodes.
 const termJump = 1_000_000
 
+// maxOldData bounds the survivors that a recovered node's hello names.
+const maxOldData = 32
+
 // recoveryRecord is what a data directory must keep between the decision to recover it, which is one write of the
 // identity, and the moment when log and state show the recovery.
 type recoveryRecord struct {
-	Term      uint64           `json:"term"`             // of the entry with the new configuration
-	Servers   []cluster.Server `json:"servers"`          // that configuration: this node is its only voter
-	Voters    []cluster.NodeID `json:"voters"`           // the other voters of the previous configuration
-	Rejoining []cluster.NodeID `json:"aside,omitempty"`  // the other nodes whose data is set aside
-	Reason    string           `json:"reason,omitempty"` // as the operator gave it
-	Operator  string           `json:"operator,omitempty"`
-	Logged    bool             `json:"logged"` // term and entry are on disk
+	Term      uint64           `json:"term"`            // of the entry with the new configuration
+	Servers   []cluster.Server `json:"servers"`         // that configuration: this node is its only voter
+	Voters    []cluster.NodeID `json:"voters"`          // the other voters of the previous configuration
+	Rejoining []cluster.NodeID `json:"aside,omitempty"` // the other nodes whose data is set aside
+	// OldData has the data directories of those nodes in the old generation, as far as they are known.
+	OldData map[cluster.NodeID]string `json:"old_data,omitempty"`
+
+	Reason   string `json:"reason,omitempty"` // as the operator gave it
+	Operator string `json:"operator,omitempty"`
+	Logged   bool   `json:"logged"` // term and entry are on disk
 }
 
 // recoveryFacts is the content of a data directory on which its recovery depends.
@@ -74,6 +80,12 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 		r.Servers = append(r.Servers, s)
 	}
 	r.Rejoining = slices.DeleteFunc(slices.Clone(order.Survivors), func(id cluster.NodeID) bool { return id == self })
+	r.OldData = map[cluster.NodeID]string{}
+	for _, id := range r.Rejoining {
+		if rec := f.identity.Roster[id]; rec.Incarnation != "" && !rec.Removed && len(r.OldData) < maxOldData {
+			r.OldData[id] = rec.Incarnation
+		}
+	}
 	next.Generation = cluster.Generation{Number: next.Generation.Number + 1, RecoveryID: recoveryID}
 	next.Recovery = r
 	next.BootstrapIncarnations = nil // the log says which nodes the new generation admits

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -49,7 +50,7 @@ func (n *Node) Status() cluster.NodeStatus {
 	n.mu.Lock()
 	st.LeaderSince = n.leadershipSince
 	n.mu.Unlock()
-	st.DeadReason = n.deadReason()
+	st.DeadReason = cmp.Or(n.deadReason(), n.outsideReason(st))
 	st.Lifecycle = n.lifecycle(st)
 	return st
 }

@@ -116,7 +116,7 @@ func (s ClusterPoll) PredictVotes(candidate cluster.NodeID) (votes []cluster.Vot
 	return votes, granted >= need, granted+open < need
 }
 
-// lastResort is how many timeouts a cluster must be without a leader before a drained voter starts an election.
+// lastResort is how many timeouts a cluster must be without a leader before a voter that may not lead stands.
 // By then all others had time to, and pre-vote vetoes have ended.
 const lastResort = 2 * vetoTimeouts
 
@@ -124,16 +124,24 @@ const lastResort = 2 * vetoTimeouts
 // missed a membership change rejects candidates that its configuration does not have.
 const forcedLastResort = 4 * lastResort
 
-// LastResort reports whether this node, a drained voter, starts an election nevertheless: no other node could win, or
-// none won for a long time. Usually the others get this node's entries only from a leader; it transfers leadership once
-// one of them has caught up. Responses holds only claims received during leaderless, the time without a leader.
+// LastResort reports whether this node, a voter that is drained or not eligible, starts an election nevertheless.
+// The cluster had no leader for the duration leaderless, and no responding eligible node could win. Usually this
+// node's log is the most up-to-date one, and the others get its entries only from a leader. It transfers
+// leadership once one of them has caught up. Responses holds only claims received during leaderless.
+//
+// A drained node also starts one when no other has won for a long time. A node that is not eligible does not. It
+// stands only when those that respond would elect it, and one of them is eligible: to that it transfers leadership.
+// The only voter needs no other.
 func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
+	barred := !s.Mine.Eligible || s.Mine.Priority <= 0
+	_, enough, _ := s.PredictVotes(s.Mine.NodeID)
 	switch {
-	case leaderless < lastResort*s.Params.TimeoutMin:
+	case leaderless < lastResort*s.Params.TimeoutMin, barred && !enough:
 		return false
-	case leaderless >= forcedLastResort*s.Params.TimeoutMin:
+	case !barred && leaderless >= forcedLastResort*s.Params.TimeoutMin:
 		return true
 	}
+	eligible := 0
 	for _, sv := range s.Servers {
 		c, answers := s.claim(sv.ID)
 		if !answers || sv.ID == s.Mine.NodeID || ineligibleReason(c) != "" {
@@ -142,8 +150,9 @@ func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 		if _, enough, _ := s.PredictVotes(sv.ID); enough {
 			return false
 		}
+		eligible++
 	}
-	return true
+	return !barred || eligible > 0 || cluster.CountVoters(s.Servers) == 1
 }
 
 // TargetOptions evaluates every server as the target of a requested election, the best first.

@@ -179,7 +179,7 @@ func TestSurveyChoices(t *testing.T) {
 	}
 }
 
-// A drained voter starts an election only when no other node can be elected.
+// A voter that is drained or not eligible starts an election only when no other node can be elected.
 func TestSurveyLastResort(t *testing.T) {
 	const long = 6 * 150 * time.Millisecond
 	behind := func(c *cluster.Claim) { c.LastLogIndex = 40 }
@@ -219,6 +219,34 @@ func TestSurveyLastResort(t *testing.T) {
 		tt.change(&s)
 		if got := s.LastResort(tt.leaderless); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	for name, barred := range map[string]func(*cluster.Claim){
+		"not eligible": func(c *cluster.Claim) { c.Eligible = false },
+		"priority 0":   func(c *cluster.Claim) { c.Priority = 0 },
+	} {
+		s := surveyed()
+		delete(s.Responses, "n1")
+		s.edit("n2", barred)
+		if s.LastResort(long) || s.LastResort(100*long) {
+			t.Errorf("%s: it stands although the other can win", name)
+		}
+		s.edit("n3", behind)
+		if s.LastResort(long-1) || !s.LastResort(long) {
+			t.Errorf("%s: it does not stand after %v, though the other is behind", name, long)
+		}
+		s.edit("n3", func(c *cluster.Claim) { c.Draining = true })
+		if s.LastResort(100 * long) {
+			t.Errorf("%s: it stands although it could hand over to no node", name)
+		}
+		s.edit("n3", func(c *cluster.Claim) { c.Draining = false })
+		s.Servers = append(s.Servers, cluster.Server{ID: "n5", Suffrage: cluster.Voter})
+		if s.LastResort(100 * long) {
+			t.Errorf("%s: it stands although it cannot win", name)
+		}
+		s.Servers = []cluster.Server{{ID: "n2", Suffrage: cluster.Voter}, {ID: "n4", Suffrage: cluster.NonVoter}}
+		if !s.LastResort(long) {
+			t.Errorf("%s: the only voter does not stand", name)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refus
 	return reason
 }
 
-// LastResort reports whether this drained node may start an election after all. It does not block.
+// LastResort reports whether this node, drained or not eligible, may start an election after all. It does not block.
 func (c *Controller) LastResort() bool {
 	mine, now := c.deps.Claim(), time.Now()
 	if mine.LeaderID != "" {

@@ -39,8 +39,12 @@ func (n *Node) claim() cluster.Claim {
 func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	f := n.failover.Facts(term)
 	if f.Term != term {
-		return consensus.ElectionFacts{} // of an earlier candidacy
+		f = failover.CandidacyRecord{} // of an earlier candidacy
 	}
+	if f.Reason == "" {
+		f.Reason = lastResortReason(n.cfg.ID, n.ownRecord(), f.Trigger)
+	}
+	n.lastResort.Store(f.Trigger == "" && mayBeBarred(n.ownRecord()))
 	return consensus.ElectionFacts{
 		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.Ordered, StartedAt: f.Began,
 		LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
@@ -142,19 +146,19 @@ func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, ter
 // MayStartElection reports whether this node may start elections by itself. It may not while it is about to
 // stop or part of a split brain. It may not if its record forbids it, or, before there is one, its
 // configuration. It may not while failover is paused, with two exceptions: the cluster's first election, and the
-// last leader, which was stopped or cut off for a while. A drained node may if no other node could lead, and
-// transfers leadership then.
+// last leader, which was stopped or cut off for a while. A node that is drained or not eligible may if no other
+// node could lead, and transfers leadership then.
 func (e elections) MayStartElection() bool {
 	n := e.n
 	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
 		return false
 	}
-	view := n.consensus.View()
-	priority, eligible := n.cfg.Priority, n.cfg.Eligible
-	if m, ok := view.Member(n.cfg.ID); ok {
-		priority, eligible = m.Priority, m.Eligible && (m.Lifecycle != cluster.Draining || n.failover.LastResort())
+	allowed := n.autoFailoverEnabled() || n.consensus.LedLast()
+	m, ok := n.consensus.View().Member(n.cfg.ID)
+	if !ok {
+		return n.cfg.Priority > 0 && n.cfg.Eligible && allowed
 	}
-	return priority > 0 && eligible && (n.autoFailoverEnabled() || n.consensus.LedLast())
+	return allowed && (m.IneligibleReason() == "" || n.failover.LastResort())
 }
 
 func (e elections) MayVote() bool { return e.n.consensus.MayVote() && e.n.splitBrain.MayVote() }

@@ -26,6 +26,7 @@ func (n *Node) hooks() consensus.Hooks {
 			n.journal.Append(cluster.Event{Type: "node", Message: what})
 		},
 		Recovered: func(r consensus.Recovered) { n.journal.Warn(recoveredEvent(n.cfg.ID, r)) },
+		SetAside:  n.requestRestart,
 		Unaudited: func() { n.metrics.Audit("lost", 1) },
 	}
 }

@@ -63,6 +63,7 @@ type Node struct {
 
 	draining         atomic.Bool
 	quotaRefused     atomic.Pointer[time.Time] // when a limit of the state last refused a proposal; nil: never
+	lastResort       atomic.Bool               // this leader was elected although its record forbids it, or without one
 	restartRequested chan struct{}             // capacity 1
 }
 
@@ -258,6 +259,9 @@ func (n *Node) warnings() []string {
 		all = append(all, noLeaderWhilePaused)
 	}
 	view := n.consensus.View()
+	if what := lastResortWarning(n.consensus.Status().Servers, view.Members()); what != "" {
+		all = append(all, what)
+	}
 	if in, own := view.Limits(), n.cfg.limits(); in != own && in != (state.Limits{}) {
 		all = append(all, fmt.Sprintf("limits: %v of state and %d sessions per identity are in force, and this node's "+
 			"configuration says %v and %d (the leader's configuration counts)", Size(in.StateBytes),
@@ -277,8 +281,8 @@ func (n *Node) warnings() []string {
 	}
 	note("priority", m.Priority, n.cfg.Priority)
 	note("eligible", m.Eligible, n.cfg.Eligible)
-	if n.external != nil && n.consensus.Status().Role == cluster.Leader {
-		if err := n.external.mayWrite(); err != nil {
+	if n.consensus.Status().Role == cluster.Leader {
+		if err := n.mayWrite(); err != nil {
 			all = append(all, err.Error())
 		}
 	}

@@ -92,9 +92,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 			}
 		},
 	}
-	if n.external != nil {
-		deps.MayWrite = n.external.mayWrite
-	}
+	deps.MayWrite = n.mayWrite
 	return deps
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func TestProbe(t *testing.T) {
 	if err != nil || !verdict.OK() || !verdict.Votes {
 		t.Fatalf("%+v, %v", verdict, err)
 	}
-	if peer != n2.peer() {
+	if !reflect.DeepEqual(peer, n2.peer()) {
 		t.Errorf("got %+v", peer)
 	}
 	eventually(t, "both heard of it", func() bool {
@@ -294,7 +295,7 @@ func FuzzHello(f *testing.F) {
 			return // JSON may grow beyond the bound when written again
 		}
 		again, err := readHello(bytes.NewReader(b))
-		if err != nil || again != h {
+		if err != nil || !reflect.DeepEqual(again, h) {
 			t.Errorf("%+v becomes %+v, %v", h, again, err)
 		}
 	})

@@ -1,0 +1,82 @@
+package node
+
+import (
+	"strings"
+	"testing"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// TestLastResort_TakesNoWrites: a node that may not lead is elected when no other node can be. Its election says why,
+// it takes no client's write, and it serves as usual once an operator lets it lead.
+func TestLastResort_TakesNoWrites(t *testing.T) {
+	t.Parallel()
+	n := newCluster(t, 1, nil)[0]
+	n.start()
+	set := func(eligible bool) {
+		eventually(t, "the record is changed", func() bool {
+			return leader(t, []*testNode{n}).Consensus().ChangeMember(t.Context(), cluster.MemberChange{
+				ID: n.cfg.ID, Patch: &cluster.MemberPatch{Eligible: &eligible},
+			}) == nil
+		})
+	}
+	put := func() error {
+		_, err := n.Consensus().Propose(t.Context(), state.Command{
+			Kind: state.KindPut, Put: &state.Put{Key: "a", Value: []byte("1")},
+		})
+		return err
+	}
+	leader(t, []*testNode{n})
+	set(false)
+	if err := put(); err != nil {
+		t.Errorf("a leader that was elected as usual: %v", err)
+	}
+	n.stop()
+	n.start()
+	leader(t, []*testNode{n})
+	if err := put(); !cluster.IsCode(err, cluster.CodeNoLeader) ||
+		!strings.Contains(err.Error(), "leads only to hand leadership over") {
+		t.Errorf("a write: %v", err)
+	}
+	if why := n.electionFacts(99).Reason; !strings.HasPrefix(why, "last resort: node n1 is not eligible") {
+		t.Errorf("the reason of such an election: %q", why)
+	}
+	set(true)
+	eventually(t, "it takes writes", func() bool { return put() == nil })
+}
+
+func TestLastResortWarning(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		voters, nonVoters int
+		change            func(members []cluster.Member)
+		want              string
+	}{
+		{3, 0, func([]cluster.Member) {}, ""},
+		{3, 0, func(m []cluster.Member) { m[1].Eligible = false }, "of 3 voters, n2 may not lead"},
+		{3, 0, func(m []cluster.Member) { m[2].Priority = 0 }, "of 3 voters, n3 may not lead"},
+		{3, 0, func(m []cluster.Member) { m[1].Lifecycle = cluster.Draining }, ""},
+		{3, 1, func(m []cluster.Member) { m[3].Eligible = false }, ""},
+		{2, 0, func(m []cluster.Member) { m[1].Eligible = false }, ""},
+		{5, 0, func(m []cluster.Member) { m[1].Eligible = false }, ""},
+		{5, 0, func(m []cluster.Member) { m[1].Eligible, m[2].Priority = false, 0 }, "of 5 voters, n2, n3 may"},
+	} {
+		var servers []cluster.Server
+		var members []cluster.Member
+		for i := range tt.voters + tt.nonVoters {
+			id := cluster.NodeID("n" + string(rune('1'+i)))
+			s := cluster.Server{ID: id, Suffrage: cluster.Voter}
+			if i >= tt.voters {
+				s.Suffrage = cluster.NonVoter
+			}
+			servers = append(servers, s)
+			members = append(members, cluster.Member{ID: id, Eligible: true, Priority: 100, Lifecycle: cluster.Active})
+		}
+		tt.change(members)
+		got := lastResortWarning(servers, members)
+		if !strings.HasPrefix(got, tt.want) || (got != "") != (tt.want != "") {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
