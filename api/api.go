@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -51,7 +50,9 @@ type NodeInfo struct {
 // Limits bound what clients can make a node hold. Zero means the default.
 type Limits struct {
 	Connections      int
-	Requests         int // in flight, without streams and health checks
+	Requests         int // in flight, without streams, health checks and /admin
+	AdminCalls       int // of /admin, in flight
+	Bodies           int // that are being received
 	Streams          int
 	Attached         int   // attached sessions
 	WaitingCampaigns int   // campaigns that wait for their election
@@ -63,6 +64,8 @@ func (l Limits) withDefaults() Limits {
 	return Limits{
 		Connections:      cmp.Or(l.Connections, 16384),
 		Requests:         cmp.Or(l.Requests, 2048),
+		AdminCalls:       cmp.Or(l.AdminCalls, 256),
+		Bodies:           cmp.Or(l.Bodies, 1024),
 		Streams:          cmp.Or(l.Streams, 4096),
 		Attached:         cmp.Or(l.Attached, 12288),
 		WaitingCampaigns: cmp.Or(l.WaitingCampaigns, 4096),
@@ -135,11 +138,7 @@ type Server struct {
 
 	entropy sync.Mutex // guards Deps.Entropy
 
-	requests         atomic.Int64
-	streams          atomic.Int64
-	attaching        atomic.Int64
-	waitingCampaigns atomic.Int64
-	bodyBytes        atomic.Int64
+	budgets
 }
 
 // New returns a Server that does not run yet. It fails if the token file is invalid.
@@ -152,6 +151,7 @@ func New(d Deps) (*Server, error) {
 		routes: openapi.NewRouter(table),
 		leader: forward.NewLeaderTracker(d.Leader),
 	}
+	s.budgets = newBudgets(s.limits)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	var err error
 	if s.auth, err = newAuthenticator(d, s.logger); err != nil {

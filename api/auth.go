@@ -139,6 +139,9 @@ func (c *request) authorize() error {
 		return err
 	}
 	c.caller, c.from = who, callerAddress(c.r, passed)
+	if passed {
+		c.via = c.r.Header.Get(apiv1.HeaderForwardedBy)
+	}
 	if who.role.Allows(c.route.Role) || who.node != "" && c.route.AllowNode {
 		return nil
 	}

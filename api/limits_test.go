@@ -50,7 +50,7 @@ func TestRequestsAreLimited(t *testing.T) {
 func TestBodiesTogetherAreLimited(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.RequestBytes = 100 })
-		n.do("PUT", "/v1/kv/k", strings.Repeat("x", 101)).is(t, 503, cluster.CodeBusy)
+		n.do("PUT", "/v1/kv/k", strings.Repeat("x", 126)).is(t, 503, cluster.CodeBusy)
 		for range 3 { // what was taken is given back
 			if r := n.do("PUT", "/v1/kv/k", strings.Repeat("x", 100)); r.status != 200 {
 				t.Fatalf("%+v", r)

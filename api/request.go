@@ -50,6 +50,7 @@ type request struct {
 	caller    identity   // zero on routes without authentication
 	forwarded bool       // another node has forwarded it: it is not forwarded again
 	from      string     // address of the caller
+	via       string     // node that forwarded it and asserted caller and address; "": none
 
 	status int
 	wrote  bool
@@ -57,7 +58,11 @@ type request struct {
 	auditFields  auditFields    // for its audit record
 	failed       *cluster.Error // error of the response
 	bodyTimedOut bool           // the body did not arrive in time
-	audited      bool           // the audit record was made, here or by the node that responded
+	place        *budget        // in which the request has a place; nil: none
+	bodyBytes    int64          // of the budget of bodies
+	asHolder     shareholder    // set by holder
+	holderKnown  bool
+	audited      bool // the audit record was made, here or by the node that responded
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -120,7 +125,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve finds the route and checks, in this order, the limits, the caller and the query. Then it calls the handler.
+// serve finds the route and checks, in this order, the caller, the limits and the query. Then it calls the handler.
 func (c *request) serve() error {
 	res, value := c.s.routes.Find(c.r.URL.EscapedPath(), c.r.URL.Path)
 	if res == nil {
@@ -133,14 +138,13 @@ func (c *request) serve() error {
 			c.r.Method)
 	}
 	c.route, c.param = rt, value
-	release, err := c.s.admit(c)
-	if err != nil {
-		return err
-	}
-	defer release()
 	if err := c.authorize(); err != nil {
 		return err
 	}
+	if err := c.admit(); err != nil {
+		return err
+	}
+	defer c.release()
 	if err := c.parseQuery(); err != nil {
 		return err
 	}
@@ -154,26 +158,6 @@ func (c *request) serve() error {
 		c.ctx = ctx
 	}
 	return rt.Handle(c)
-}
-
-// admit takes a place among the requests or streams in flight.
-func (s *Server) admit(c *request) (release func(), err error) {
-	count, limit, what := &s.requests, s.limits.Requests, "requests"
-	switch {
-	case c.route.LimitExempt:
-		return func() {}, nil
-	case c.route.Kind == openapi.Stream, c.route.Kind == openapi.StreamOnAccept && c.wantsStream():
-		count, limit, what = &s.streams, s.limits.Streams, "streams"
-	case c.route.Kind == openapi.AttachStream:
-		count, limit, what = &s.attaching, s.limits.Attached, "attached sessions"
-	case c.route.Kind == openapi.LongPoll:
-		count, limit, what = &s.waitingCampaigns, s.limits.WaitingCampaigns, "campaigns"
-	}
-	if count.Add(1) > int64(limit) {
-		count.Add(-1)
-		return nil, problem.Busy("concurrency limit reached: at most %d %s per node", limit, what)
-	}
-	return func() { count.Add(-1) }, nil
 }
 
 func (c *request) wantsStream() bool {
@@ -278,10 +262,13 @@ func (c *request) decodeBody(v any) (err error) {
 	if err := c.checkMedia(apiv1.TypeJSON); err != nil {
 		return err
 	}
-	c.body, err = io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
+	err = c.receiveBody(time.Now().Add(jsonBodyTimeout), jsonBodyTimeout.String(), func() (err error) {
+		c.body, err = io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
+		return err
+	})
 	switch {
 	case err != nil:
-		return problem.BadRequest("body: cannot be read: %w", err)
+		return err
 	case len(c.body) > maxJSONBody:
 		return problem.Status(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
 	}
