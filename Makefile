@@ -1,6 +1,6 @@
 # Targets for people; .ci/run calls the same ones.
 GO      ?= go
-PKGS    ?= ./...
+PKGS    ?= ./chaos/proc ./... # the package that takes longest first
 
 comma   := ,
 
@@ -9,7 +9,7 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint bench etcd verify sim chaos chaos-long chaos-replay mutants flaky nightly fuzz clean
+.PHONY: build demo test race lint bench etcd portable verify sim chaos chaos-long chaos-replay mutants flaky nightly fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -17,17 +17,22 @@ build: ## bin/northstar-node and bin/northstarctl
 demo: build ## a 3-node cluster on this machine with its dashboard; Ctrl-C ends it
 	./bin/northstar-node dev
 
-test: ## every test; the summary has the skipped ones with their reasons, and what failed tests said
-	$(GO) tool gotestsum --format pkgname -- -timeout 15m $(PKGS)
+test: ## every test, without the vet of make lint; the summary has the skipped ones with their reasons, and what failed tests said
+	$(GO) tool gotestsum --format pkgname -- -vet=off -timeout 15m $(PKGS)
 
 race: ## every test under the race detector
-	$(GO) tool gotestsum --format pkgname -- -race -timeout 30m $(PKGS)
+	$(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout 30m $(PKGS)
 
 lint: ## formatting, vet, staticcheck, tidy go.mod
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
+
+portable: ## what is built only for other systems, or with a tag
+	GOOS=darwin $(GO) build ./client/... ./cmd/... ./chaos/pg
+	$(GO) vet -tags northstar_next ./state ./chaos/proc/nextnode
+	$(GO) test -tags northstar_next ./state
 
 bench: build ## throughput, idle cost and start-up beside a bare raft cluster, as tables
 	$(GO) run ./benchmarks all
@@ -45,15 +50,15 @@ chaos: ## a few minutes of both: simulation runs of every scenario, then real pr
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
 	NORTHSTAR_CHAOS_FIGURES=1 NORTHSTAR_CHAOS_SECONDS=$(or $(SECONDS),3600) NORTHSTAR_CHAOS_NODES=$(or $(NODES),3) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 0
 
-mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b
-	$(GO) run ./chaos/run mutants -only '$(ONLY)'
+mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b, or those with a BUDGET=500 of seeds at most; UPDATE=1 begins with the seeds that found them from now on
+	$(GO) run ./chaos/run mutants $(if $(UPDATE),-update) $(if $(BUDGET),-budget $(BUDGET)) -only '$(ONLY)'
 
 chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mixed, optionally with FAULTS=2,5 alone
 	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))
 	$(GO) run ./chaos/run replay -scenario $(or $(SCENARIO),mixed) -nodes $(or $(NODES),3) -seed $(SEED) -faults '$(FAULTS)'
 
-flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; fails when any test failed
-	$(GO) run ./chaos/run flaky -n $(or $(N),20) -pkgs '$(PKGS)'
+flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; fails when any test failed
+	$(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)'
 
 fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read f; do \
@@ -61,7 +66,7 @@ fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	done | xargs -P 2 -L 1 sh -c 'echo "== $$0 $$1"; \
 	  exec $(GO) test -run "^$$" -fuzz "^$$1\$$" -fuzztime $(or $(FUZZTIME),30s) -parallel 1 $$0'
 
-nightly: ## what CI leaves out, for some hours: all mutants, every scenario, real processes, long fuzzing, flaky tests
+nightly: ## what CI leaves out, for some hours: all planted bugs, many runs of every scenario, real processes, long fuzzing, flaky tests
 	@failed=; for step in mutants 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi

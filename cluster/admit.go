@@ -2,8 +2,7 @@ package cluster
 
 import "fmt"
 
-// Refusal is the reason why one node exchanges no Raft messages with another. Every refusal except NotMember
-// is permanent: only an operator can remove its cause.
+// Refusal is why one node exchanges no Raft messages with another. Every one is permanent until an operator acts.
 type Refusal string
 
 // The reasons for a refusal. They are sent in the verdict of the hello.
@@ -27,9 +26,8 @@ type Admission struct {
 	// RecordStale: the peer's record of itself is newer than the one that this node has. This node accepts
 	// what the peer sends as leader until it has caught up.
 	RecordStale bool
-	// MayAdoptClusterID: the peer has no cluster ID, but this node's roster has its data directory. The peer
-	// may adopt this node's cluster ID. If this node has no cluster ID either, the two met while both could
-	// still bootstrap, or after both had.
+	// MayAdoptClusterID: the peer has no cluster ID, but this node's roster has its data directory. The peer may adopt
+	// this node's cluster ID, if it has one.
 	MayAdoptClusterID bool
 }
 
@@ -41,8 +39,7 @@ func (a Admission) OK() bool { return a.Refusal == "" }
 type Record struct {
 	Incarnation string `json:"incarnation"` // "" when never recorded, or re-admitted
 	Removed     bool   `json:"removed,omitempty"`
-	// AsOfIndex is the log index as of which this record is known. It is 0 in a roster, which has one index
-	// for all records.
+	// AsOfIndex is the log index as of which this record is known. It is 0 in a roster: see Roster.Index.
 	AsOfIndex uint64 `json:"-"`
 }
 
@@ -53,21 +50,17 @@ type Roster struct {
 	Records map[NodeID]Record `json:"records"`
 }
 
-// Admit decides about a peer from the identities of both sides and from self's record of the peer. rec is the
-// zero Record if self has none.
+// Admit decides about a peer from the identities of both sides and from self's record of the peer. rec is the zero
+// Record if self has none.
 //
-// A node without a cluster ID exchanges votes only with a node that has none either. Both must have
-// bootstrapped, and each must have recorded the other's data directory. Otherwise the peer's disk may have
-// been wiped, and it could vote a second time.
+// A node without a cluster ID exchanges votes only with a node that has none either. Both must have bootstrapped, and
+// each must have recorded the other's data directory. Otherwise the peer's disk may have been wiped, and it could vote
+// a second time.
 //
-// A node without a cluster ID accepts entries from a leader that has one, and then adopts that ID. A node
-// whose data directory is on the roster cannot have been wiped, so any member may give it the ID. Without
-// this rule, a leader that crashed after committing the ID and before sending it would leave no electable
-// node.
+// A node without a cluster ID accepts entries from a leader that has one, and then adopts that ID. A node whose data
+// directory is on the roster cannot have been wiped, so any member may give it the ID. Without this rule, a leader that
+// crashed after committing the ID and before sending it would leave no electable node.
 func Admit(self, peer Peer, rec Record) Admission {
-	refuse := func(r Refusal, format string, args ...any) Admission {
-		return Admission{Refusal: r, Reason: fmt.Sprintf(format, args...)}
-	}
 	if peer.NodeID == self.NodeID {
 		return refuse(RefusedDuplicateID, "node ID %s is in use by another node (boot ID %s and %s)", self.NodeID,
 			self.BootID, peer.BootID)
@@ -94,11 +87,9 @@ func Admit(self, peer Peer, rec Record) Admission {
 	if a.OK() {
 		return Admission{Votes: true}
 	}
-	// The peer's data directory was recorded after the newest record that this node has of it. The peer was
-	// removed and added again while this node was away. Both share one history, because cluster and
-	// generation are equal. This node must follow the peer as leader, or it would never receive the newer
-	// record. The nodes that elected the peer have that record. Votes are not exchanged: they depend on the
-	// records alone.
+	// The peer was removed and added again while this node was away: its data directory was recorded after the newest
+	// record here. Both share one history, because cluster and generation are equal. This node must follow the peer as
+	// leader, or it would never receive that record. Votes are not exchanged: they depend on the records.
 	if peer.RecordedIndex > rec.AsOfIndex {
 		return Admission{
 			RecordStale: true,
@@ -110,14 +101,15 @@ func Admit(self, peer Peer, rec Record) Admission {
 	return a
 }
 
+func refuse(r Refusal, format string, args ...any) Admission {
+	return Admission{Refusal: r, Reason: fmt.Sprintf(format, args...)}
+}
+
 func admitWithoutID(self, peer Peer, rec Record) Admission {
 	starting := self.ClusterID == "" && peer.ClusterID == ""
 	if starting && self.Bootstrap != "" && peer.Bootstrap != "" && self.Bootstrap != peer.Bootstrap {
-		return Admission{
-			Refusal: RefusedBootstrap,
-			Reason: fmt.Sprintf(
-				"node %s has another initial-cluster or cluster-name than node %s: they must be the same on every first node", peer.NodeID, self.NodeID),
-		}
+		return refuse(RefusedBootstrap,
+			"node %s has another initial-cluster or cluster-name than node %s: they must be the same on every first node", peer.NodeID, self.NodeID)
 	}
 	if peer.ClusterID != "" {
 		return Admission{} // this node accepts the leader's entries, and its cluster ID with them
@@ -128,9 +120,8 @@ func admitWithoutID(self, peer Peer, rec Record) Admission {
 	return a
 }
 
-// MayRecordIncarnation reports whether self may record the data directory of a peer for which it has no
-// record. Both must have bootstrapped from the same list. If only self has bootstrapped, the peer may have
-// voted before its disk was wiped. After the wipe it would have found no node to bootstrap with.
+// MayRecordIncarnation reports whether self may record the data directory of a peer for which it has no record. Both
+// must have bootstrapped from the same list: otherwise the peer may have voted before its disk was wiped.
 func MayRecordIncarnation(self, peer Peer) bool {
 	return self.NodeID != peer.NodeID && peer.ClusterID == "" &&
 		self.Start == StartBootstrapped && peer.Start == StartBootstrapped && self.Bootstrap == peer.Bootstrap
@@ -138,19 +129,13 @@ func MayRecordIncarnation(self, peer Peer) bool {
 
 func admitRecorded(peer Peer, rec Record) Admission {
 	if rec.Removed {
-		return Admission{
-			Refusal: RefusedRemoved,
-			Reason: fmt.Sprintf("node %s was removed from the cluster: add it again with an empty data directory",
-				peer.NodeID),
-		}
+		return refuse(RefusedRemoved, "node %s was removed from the cluster: add it again with an empty data directory",
+			peer.NodeID)
 	}
 	if rec.Incarnation != "" && rec.Incarnation != peer.Incarnation {
-		return Admission{
-			Refusal: RefusedIncarnation,
-			Reason: fmt.Sprintf(
-				"node %s is known with data directory %s and now has %s: if its disk was replaced, re-admit it",
-				peer.NodeID, rec.Incarnation, peer.Incarnation),
-		}
+		return refuse(RefusedIncarnation,
+			"node %s is known with data directory %s and now has %s: if its disk was replaced, re-admit it",
+			peer.NodeID, rec.Incarnation, peer.Incarnation)
 	}
 	return Admission{}
 }

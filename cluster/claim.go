@@ -22,8 +22,7 @@ type Claim struct {
 	// LeaderSilence is the time since the last sign of life of that leader. An append counts, and so does an
 	// answer to a probe unless it reports a stalled disk. It is negative if there was none.
 	LeaderSilence time.Duration `json:"leader_silence,omitempty"`
-	// LeaderProcessDead: this node has dialled the leader again and confirmed that its process LeaderBootID
-	// is dead.
+	// LeaderProcessDead: this node has dialled the leader again, and its process LeaderBootID is dead.
 	LeaderProcessDead bool `json:"leader_lost,omitempty"`
 
 	LastLogTerm  uint64         `json:"last_log_term"`
@@ -37,8 +36,7 @@ type Claim struct {
 	Paused       bool           `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
 	Disk         DiskState      `json:"disk"`
 	Handover     TransferNotice `json:"handover,omitzero"` // of a leader that is transferring leadership
-	// CrashSocketPort is a port of its host. When its process dies, the kernel closes this port before all
-	// others. 0: none.
+	// CrashSocketPort is a port that the kernel closes before all others when the process dies. 0: none.
 	CrashSocketPort int `json:"canary_port,omitempty"`
 
 	ServiceRefused bool `json:"refusing,omitempty"` // it is part of a split brain and serves no client
@@ -46,8 +44,7 @@ type Claim struct {
 	DuplicateIDs string `json:"doubled,omitempty"`
 }
 
-// TransferNotice announces a transfer, so that the next leader can report why it was elected. Raft's
-// TimeoutNow message has no field for the reason.
+// TransferNotice announces a transfer and its reason, for which Raft's TimeoutNow message has no field.
 type TransferNotice struct {
 	To      NodeID `json:"to"`      // "": the best placed voter, which is still to be chosen
 	Trigger string `json:"trigger"` // as in election records
@@ -60,15 +57,13 @@ type TransferNotice struct {
 type ReceivedClaim struct {
 	Claim Claim
 	At    time.Time // when it was received, on this node's monotonic clock
-	// LastExchange is the round-trip time of the newest exchange, or what the peer reports of the network. It is 0 if
-	// neither is known.
+	// LastExchange is the round trip of the newest exchange, or what the peer reports of the network. 0: unknown.
 	LastExchange time.Duration
 	NetworkRTT   time.Duration // of the network, without the occasional delays of a busy peer; 0: unknown
 	Connected    bool          // the monitor connection with that peer is open
 }
 
-// ConnectionLoss is a monitor connection that the other end closed or reset. The kernel does so when a
-// process dies.
+// ConnectionLoss is a monitor connection that the other end closed or reset, as when its process dies.
 type ConnectionLoss struct {
 	Peer   NodeID
 	BootID string // of the process at the other end

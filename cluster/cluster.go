@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
-// NodeID names a node. It is unique in its cluster for the life of the node's data. Its form is
-// [a-z0-9][a-z0-9._-]{0,62}.
+// NodeID names a node for the life of its data, unique in its cluster. Its form is [a-z0-9][a-z0-9._-]{0,62}.
 type NodeID string
 
 var nodeIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
@@ -22,6 +22,15 @@ func ParseNodeID(s string) (NodeID, error) {
 			s)
 	}
 	return NodeID(s), nil
+}
+
+// JoinIDs returns the IDs, separated by commas.
+func JoinIDs(ids []NodeID) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = string(id)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Suffrage is a member's voting right: it counts towards the quorum or it does not.
@@ -67,8 +76,7 @@ type Generation struct {
 	RecoveryID string `json:"recovery_id,omitempty"`
 }
 
-// Identity identifies a data directory. It is durable. It changes only when a node without a cluster ID
-// adopts one, and by recovery.
+// Identity identifies a data directory, durably. Only the adoption of a cluster ID and a recovery change it.
 type Identity struct {
 	NodeID      NodeID     `json:"node_id"`
 	ClusterID   string     `json:"cluster_id,omitempty"` // "" until adopted
@@ -86,8 +94,7 @@ const (
 	StartJoinOnly     Start = "waits"        // it never bootstraps: it waits until a leader adds it
 )
 
-// Peer is a node's report of itself in a hello: its identity, and the facts that the leader writes into its
-// member record.
+// Peer is a node's report of itself in a hello: its identity, and what the leader writes into its member record.
 type Peer struct {
 	Identity
 	BootID         string `json:"boot_id"` // random, of this process
@@ -103,9 +110,8 @@ type Peer struct {
 	// RecordedIndex is a log index at which the node's applied state records this data directory; 0 if it
 	// does not. A node whose disk was wiped has 0 until an operator re-admits it.
 	RecordedIndex uint64 `json:"recorded,omitempty"`
-	// Roster is the node's knowledge of the members' data directories. The hello does not contain it. A node
-	// without a cluster ID receives it with the verdict. If the sender has no cluster ID either, the roster
-	// names the nodes that it started with.
+	// Roster is the node's knowledge of the members' data directories, or without a cluster ID the nodes that it
+	// started with. The hello does not contain it: a node without a cluster ID receives it with the verdict.
 	Roster *Roster `json:"-"`
 }
 
@@ -155,6 +161,17 @@ func CountVoters(servers []Server) int {
 	return n
 }
 
+// CompareBool orders false before true.
+func CompareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
 // Quorum returns the size of a majority of n voters.
 func Quorum(n int) int { return n/2 + 1 }
 
@@ -173,4 +190,18 @@ type DiskState struct {
 	Syncs    uint64        `json:"syncs,omitempty"`     // in that minute
 	Stalled  bool          `json:"stalled,omitempty"`   // one operation has been outstanding for longer than timeout-max
 	ReadOnly bool          `json:"read_only,omitempty"` // less free space than the reserve
+}
+
+// EventTypes lists all types of events.
+var EventTypes = []string{"election", "failover", "transfer", "member", "health", "splitbrain", "role", "disk", "node"}
+
+// Event is one occurrence on one node, for the journal, the API's event stream and people.
+type Event struct {
+	Seq     string         `json:"seq"`  // opaque; orders the events of one node's process
+	Node    NodeID         `json:"node"` // the node whose journal has it
+	Type    string         `json:"type"` // one of EventTypes
+	At      time.Time      `json:"at"`
+	Term    uint64         `json:"term,omitempty"`
+	Message string         `json:"message"`
+	Fields  map[string]any `json:"fields,omitempty"`
 }

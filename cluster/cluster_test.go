@@ -26,7 +26,7 @@ func TestParseNodeID(t *testing.T) {
 
 func TestEveryCodeIsDescribed(t *testing.T) {
 	names := map[string]Code{}
-	for _, c := range Codes() {
+	for c := range codes {
 		if !strings.HasPrefix(c.Name(), "ERR_") || c.Title() == "" || c.Status() < 400 {
 			t.Errorf("%d: name %q, title %q, status %d", c, c.Name(), c.Title(), c.Status())
 		}

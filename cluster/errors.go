@@ -63,15 +63,6 @@ var codes = map[Code]codeInfo{
 	CodeInternal:         {"ERR_INTERNAL", "internal error", http.StatusInternalServerError, false},
 }
 
-// Codes returns every code, for documents and tests, in no order.
-func Codes() []Code {
-	all := make([]Code, 0, len(codes))
-	for c := range codes {
-		all = append(all, c)
-	}
-	return all
-}
-
 // Name returns the symbolic name, such as ERR_NO_LEADER.
 func (c Code) Name() string { return codes[c].name }
 
@@ -121,9 +112,8 @@ func (e *Error) HTTPStatus() int {
 // Retryable reports whether the request is known to have had no effect and may be sent again.
 func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
 
-// DecidedByState reports whether the state machine refused the request. It remembers the refusal under the
-// request's idempotency key, so every other attempt of the same request has the same outcome. Any other
-// refusal is that of one node at one moment, and has no meaning for other attempts.
+// DecidedByState reports whether the state machine refused the request, and remembers that under its idempotency key.
+// Any other refusal is that of one node at one moment, and has no meaning for other attempts.
 func (e *Error) DecidedByState() bool {
 	switch e.Code {
 	case CodeConditionFailed, CodeFenced, CodeSessionEnded:

@@ -94,8 +94,7 @@ const (
 // Risk is the possible damage of a plan.
 type Risk string
 
-// The risks: a pause of writes, an election that may take several rounds, and the loss of the quorum or of
-// data.
+// The risks: a pause of writes, an election that may take several rounds, the loss of the quorum or of data.
 const (
 	RiskLow    Risk = "low"
 	RiskMedium Risk = "medium"
@@ -112,9 +111,8 @@ func (p Plan) ID() string {
 	return fmt.Sprintf("%s.%d.%s.%s", p.Action, p.Term, p.Target, hex.EncodeToString(h.Sum(nil)[:8]))
 }
 
-// Check returns nil if id is the ID of this plan, which was made just now for the same request. The error is
-// CodeTermStale if term or membership have changed since, and CodeBadRequest if id is that of another request
-// or malformed.
+// Check returns nil if id is the ID of this plan, made just now for the same request. The error is CodeTermStale if
+// term or membership have changed since, and CodeBadRequest if id is of another request or malformed.
 func (p Plan) Check(id string) *Error {
 	if id == p.ID() {
 		return nil
@@ -158,8 +156,7 @@ func ParsePlanID(id string) (action string, term uint64, target NodeID, err *Err
 
 const maxPlanID = 160
 
-// MembershipDigest returns a digest of all facts about the members on which a plan depends: IDs, addresses,
-// suffrage, and the right to lead.
+// MembershipDigest returns a digest of all facts about the members on which a plan depends.
 func MembershipDigest(servers []Server, members []Member) string {
 	var lines []string
 	for _, s := range servers {
@@ -174,3 +171,34 @@ func MembershipDigest(servers []Server, members []Member) string {
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	return hex.EncodeToString(sum[:8])
 }
+
+// The actions that move leadership, as plans name them.
+const (
+	ActionTransfer  = "transfer"
+	ActionFailover  = "failover"
+	ActionEmergency = "emergency"
+)
+
+// LeadershipRequest is an operator's request to move leadership.
+type LeadershipRequest struct {
+	Action    string // one of the above
+	Target    NodeID // the next leader; "": the best placed node
+	Reason    string
+	Operator  string // the operator who requests it
+	Forwarded bool   // another node has chosen this one to carry it out
+}
+
+// ElectionCause is the reason for which a node starts an election.
+type ElectionCause int
+
+const (
+	// CauseLeaderFailed: the node has detected by itself that the leader has failed. The node must be allowed
+	// to start elections, and voters rely on their own evidence.
+	CauseLeaderFailed ElectionCause = iota
+	// CauseTransferFailed: the node transferred leadership to one that does not lead. It starts an election
+	// even while automatic failover is paused. Voters rely on their own evidence.
+	CauseTransferFailed
+	// CauseOperator: an operator requests it. The node need not be allowed to start elections, and voters are
+	// asked to disregard the leader that they know.
+	CauseOperator
+)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // RecoveryRequest asks for the recovery of a lost quorum.
@@ -27,22 +26,19 @@ type Survivor struct {
 // compareUpToDate orders survivors by their logs, as Raft compares them: the more up-to-date log first. Equal
 // logs are ordered by suffrage, priority and ID.
 func compareUpToDate(a, b Survivor) int {
-	voter := map[bool]int{true: 1}
 	return cmp.Or(
 		cmp.Compare(b.LastTerm, a.LastTerm), cmp.Compare(b.LastIndex, a.LastIndex),
-		cmp.Compare(voter[b.Voter], voter[a.Voter]), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID),
+		CompareBool(b.Voter, a.Voter), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID),
 	)
 }
 
-// RecoveryInputs is everything that a recovery is decided from. Servers is the latest configuration of the
-// deciding node. Responses are its own report and those of the nodes that answer it, all of the same cluster
-// and generation.
+// RecoveryInputs is everything that a recovery is decided from. Servers is the latest configuration of the deciding
+// node. Responses are its report and those of other nodes of the same cluster and generation.
 type RecoveryInputs struct {
 	Identity Identity // of the deciding node
 	Servers  []Server
-	// ElectionBlocked: the deciding node must not start an election, not even as the only voter. Its
-	// configuration is older than its own re-admission, and no other node of the current cluster has
-	// answered.
+	// ElectionBlocked: the deciding node must not start an election, not even as the only voter: its configuration is
+	// older than its own re-admission.
 	ElectionBlocked bool
 	Responses       map[NodeID]Survivor
 }
@@ -171,10 +167,10 @@ func (p RecoveryPlan) Summary() string {
 		for _, s := range p.Survivors[1:] {
 			others = append(others, s.ID)
 		}
-		text += fmt.Sprintf("; %s set their data aside and come back as non-voters, then voters", joinIDs(others))
+		text += fmt.Sprintf("; %s set their data aside and come back as non-voters, then voters", JoinIDs(others))
 	}
 	if len(p.Lost) > 0 {
-		text += fmt.Sprintf("; %s stay out until they are wiped and re-admitted", joinIDs(p.Lost))
+		text += fmt.Sprintf("; %s stay out until they are wiped and re-admitted", JoinIDs(p.Lost))
 	}
 	return text
 }
@@ -184,20 +180,12 @@ func (p RecoveryPlan) Losses() string {
 	best := p.Survivors[0]
 	return fmt.Sprintf(
 		"every write that node %s does not hold: what the lost nodes (%s) acknowledged after entry %d of term %d. What it holds and nobody acknowledged may take effect now",
-		best.ID, joinIDs(p.Lost), best.LastIndex, best.LastTerm)
+		best.ID, JoinIDs(p.Lost), best.LastIndex, best.LastTerm)
 }
 
 // Warning returns what no recovery can prevent, for people.
 func (p RecoveryPlan) Warning() string {
 	return fmt.Sprintf(
 		"nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",
-		p.Generation-1, p.Generation, p.Needed, p.Voters, joinIDs(p.Lost))
-}
-
-func joinIDs(ids []NodeID) string {
-	names := make([]string, len(ids))
-	for i, id := range ids {
-		names[i] = string(id)
-	}
-	return strings.Join(names, ", ")
+		p.Generation-1, p.Generation, p.Needed, p.Voters, JoinIDs(p.Lost))
 }

@@ -161,7 +161,7 @@ func TestPlanRecovery(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if plan.Chosen != tt.chosen || plan.Generation != 5 || strings.ReplaceAll(joinIDs(plan.Lost), ", ",
+			if plan.Chosen != tt.chosen || plan.Generation != 5 || strings.ReplaceAll(JoinIDs(plan.Lost), ", ",
 				" ") != tt.lost {
 				t.Errorf("%+v", plan)
 			}

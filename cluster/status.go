@@ -2,8 +2,7 @@ package cluster
 
 import "time"
 
-// NodeStatus is a node's knowledge of itself and of its cluster at one moment. It is a value: the slices
-// never change after it was returned.
+// NodeStatus is a node's knowledge of itself and of its cluster at one moment. Its slices never change.
 type NodeStatus struct {
 	Identity
 	Role              Role
@@ -23,8 +22,7 @@ type NodeStatus struct {
 	Disk              DiskState
 }
 
-// Suffrage returns this node's own voting right. It is NonVoter too if the configuration does not contain the
-// node.
+// Suffrage returns this node's own voting right, NonVoter if the configuration does not contain the node.
 func (s NodeStatus) Suffrage() Suffrage {
 	if me, ok := FindServer(s.Servers, s.NodeID); ok && me.Suffrage == Voter {
 		return Voter

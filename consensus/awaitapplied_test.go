@@ -7,9 +7,9 @@ import (
 	"northstar/state"
 )
 
-// TestSpread: an operator learns that automatic failover is paused. From then on, every node that could replace a
-// failed leader must know it too.
-func TestSpread(t *testing.T) {
+// TestAwaitAppliedEverywhere: an operator learns that automatic failover is paused. From then on, every node that could
+// replace a failed leader must know it too.
+func TestAwaitAppliedEverywhere(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
 	set := func(auto bool) {

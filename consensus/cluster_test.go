@@ -6,8 +6,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,6 +50,12 @@ const (
 	timeoutMin  = time.Second * slowdown // generous: the machine that runs tests is busy
 	timeoutMax  = 2 * timeoutMin
 	testTimeout = 90 * time.Second // how long a condition may take on a busy machine
+
+	// noElection is how long a test watches that no election happens: each node's timer expires at least three times.
+	noElection = 3 * timeoutMax
+
+	// calm is the pace of a cluster in which only the test makes leadership move.
+	calm = 5
 )
 
 // testCluster is a cluster of whole nodes in this process, on loopback sockets and real data directories.
@@ -55,7 +64,8 @@ type testCluster struct {
 	first []consensus.FirstMember
 	nodes map[cluster.NodeID]*testNode
 	tune  func(*consensus.Config)
-	mu    sync.Mutex // guards writes to nodes, which the transports read
+	pace  time.Duration // of its election timeouts: how many times timeoutMin and timeoutMax they are
+	mu    sync.Mutex    // guards writes to nodes, which the transports read
 }
 
 func (c *testCluster) isCut(id cluster.NodeID) bool {
@@ -104,7 +114,7 @@ type testNode struct {
 	slowTo    atomic.Value                                 // cluster.NodeID: appends to it take too long
 	faults    atomic.Pointer[func(transport.Message) bool] // messages to drop
 	ordered   atomic.Bool                                  // its elections count as ordered
-	idle      atomic.Bool                                  // it may not stand by itself
+	idle      atomic.Bool                                  // it may start no election by itself
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
 	elections atomic.Int64
@@ -144,7 +154,7 @@ func (n *testNode) drop(which func(transport.Message) bool) {
 // newCluster makes nodes n1 … of which none runs yet.
 func newCluster(t *testing.T, size int) *testCluster {
 	t.Helper()
-	c := &testCluster{t: t, nodes: map[cluster.NodeID]*testNode{}}
+	c := &testCluster{t: t, nodes: map[cluster.NodeID]*testNode{}, pace: 1}
 	for i := range size {
 		n := c.addNode(cluster.NodeID(fmt.Sprintf("n%d", i+1)))
 		c.first = append(c.first, consensus.FirstMember{ID: n.id, RaftAddress: n.addr, HTTPAddress: "http-" +
@@ -183,11 +193,48 @@ func (c *testCluster) addNode(id cluster.NodeID) *testNode {
 // startCluster starts all of them and waits for a leader that is ready.
 func startCluster(t *testing.T, size int) (*testCluster, *testNode) {
 	t.Helper()
+	return startClusterAt(t, 1, size)
+}
+
+// startCalmCluster is startCluster with long election timeouts, for a test that does not wait for one: leadership does
+// not move when the machine is busy.
+func startCalmCluster(t *testing.T, size int) (*testCluster, *testNode) {
+	t.Helper()
+	return startClusterAt(t, calm, size)
+}
+
+func startClusterAt(t *testing.T, pace time.Duration, size int) (*testCluster, *testNode) {
+	t.Helper()
 	c := newCluster(t, size)
+	c.pace = pace
 	for _, n := range c.nodes {
 		n.start()
 	}
-	return c, c.leader()
+	return c, c.elect()
+}
+
+// elect has the running nodes elect a leader immediately, and not after an election timeout. It waits until the leader
+// is ready.
+func (c *testCluster) elect() *testNode {
+	c.t.Helper()
+	c.startElection()
+	return c.leader()
+}
+
+// startElection makes one of the running nodes start an election as soon as all of them take part.
+func (c *testCluster) startElection() {
+	c.t.Helper()
+	running := c.others(nil)
+	candidate := running[mathrand.IntN(len(running))]
+	led := func(n *testNode) bool { return n.Status().LeaderID != "" }
+	eventually(c.t, "all take part in elections", func() bool {
+		return slices.ContainsFunc(running, led) || !slices.ContainsFunc(running, func(n *testNode) bool {
+			return len(n.Status().Servers) == 0 || !n.MayVote() || !n.MayStartElection()
+		})
+	})
+	if !slices.ContainsFunc(running, led) { // otherwise, and when it is not elected, one is by the nodes' own timers
+		_ = candidate.tr.Raft().StartElection(within(c.t, testTimeout), candidate.Status().Term, cluster.CauseOperator)
+	}
 }
 
 func testLogger() hclog.Logger {
@@ -225,7 +272,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 			HTTPAddress: "http-" + string(n.id), Version: "test", Priority: 100, Eligible: true,
 		},
 		ClusterName: "test", InitialCluster: n.first, Join: n.join,
-		TimeoutMin: timeoutMin, TimeoutMax: timeoutMax, AutoFailover: true,
+		TimeoutMin: n.cluster.pace * timeoutMin, TimeoutMax: n.cluster.pace * timeoutMax, AutoFailover: true,
 		SnapshotThreshold: 8192, SnapshotInterval: 120 * time.Second, TrailingLogs: 10240,
 	}
 	n.tune(&cfg)
@@ -236,8 +283,8 @@ func (n *testNode) startOn(store storage.Storage) error {
 	}
 	members := &deferredNode{n: n}
 	tr, err := transport.New(transport.Config{
-		Listener: ln, Advertise: n.addr, ClusterName: "test", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
-		Logger:     logger,
+		Listener: ln, Advertise: n.addr, ClusterName: "test", Logger: logger,
+		TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
 		Membership: members, Elections: members, Lease: cfg.Lease,
 		ReadOnly:          func() bool { return node.ReadOnly() },
 		ReplicationPaused: func() bool { return node.Stalled() && !n.loud.Load() || node.StepDownPending() },
@@ -373,8 +420,51 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(slowdown * 2 * time.Millisecond)
 	}
+}
+
+// whileLeading repeats a step about one leader until leadership did not move in it, as it may on a busy machine. The
+// step then must return nil. A step that makes leadership move itself never succeeds.
+func (c *testCluster) whileLeading(what string, step func(leader *testNode) error) (leader *testNode) {
+	c.t.Helper()
+	eventually(c.t, what, func() bool {
+		leader = c.leader()
+		term := leader.Status().Term
+		problem := step(leader)
+		lost := cluster.IsCode(problem, cluster.CodeNoLeader) || cluster.IsCode(problem, cluster.CodeOutcomeUnknown)
+		if st := leader.Status(); st.Role != cluster.Leader || st.Term != term || lost { // the role is sampled
+			c.t.Logf("%s led in term %d, and is a %s of term %d: %v", leader.id, term, st.Role, st.Term, problem)
+			return false
+		}
+		if problem != nil {
+			c.t.Fatalf("%s: %v", what, problem)
+		}
+		return true
+	})
+	return leader
+}
+
+// transferTo makes a node lead. A transfer that was given up is refused for the rest of the term, so another node leads
+// the next one.
+func (c *testCluster) transferTo(target *testNode) {
+	c.t.Helper()
+	eventually(c.t, string(target.id)+" leads", func() bool {
+		l := c.leader()
+		if l == target {
+			return true
+		}
+		err := l.TransferTo(within(c.t, testTimeout), to(target.id))
+		if err != nil && strings.Contains(err.Error(), "no second one in this term") {
+			for _, other := range c.others(l) {
+				if other != target && healthy(l, other.id) {
+					c.t.Logf("%v; to another node: %v", err, l.TransferTo(within(c.t, testTimeout), to(other.id)))
+					break
+				}
+			}
+		}
+		return c.leader() == target
+	})
 }
 
 // leader waits until exactly one running node leads and is ready.
@@ -394,8 +484,8 @@ func (c *testCluster) leader() *testNode {
 	return leader
 }
 
-// leaderThatCommitsNothing restarts all nodes and drops all their appends, until the caller ends that. It returns the
-// leader that they elect.
+// leaderThatCommitsNothing restarts all nodes and drops all their appends, until the caller ends that. It makes them
+// elect a leader and returns it.
 func (c *testCluster) leaderThatCommitsNothing() (leader *testNode) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -405,6 +495,7 @@ func (c *testCluster) leaderThatCommitsNothing() (leader *testNode) {
 	for _, n := range c.nodes {
 		n.start()
 	}
+	c.startElection()
 	eventually(c.t, "one says that it leads", func() bool {
 		for _, n := range c.nodes {
 			if n.Status().Role == cluster.Leader {

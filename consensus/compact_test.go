@@ -16,6 +16,7 @@ func TestRestartedNodeCompactsItsLog(t *testing.T) {
 	c.tune = func(cfg *consensus.Config) { cfg.SnapshotThreshold, cfg.SnapshotInterval = 20, interval }
 	n := c.nodes["n1"]
 	n.start()
+	c.elect()
 	for i := range 30 {
 		c.write(fmt.Sprint("k", i), "1")
 	}

@@ -7,10 +7,10 @@ import (
 	"northstar/transport"
 )
 
-// TestFirstLeaderDiesWhileTheIDSpreads: the first leader dies and does not come back. One follower has adopted the
-// cluster's ID, and does not know yet that the command with the roster is committed. The two remaining nodes were
+// TestFirstLeaderLost_ClusterIDOnOneFollower: the first leader dies and does not come back. One follower has adopted
+// the cluster's ID, and does not know yet that the command with the roster is committed. The two remaining nodes were
 // never wiped, and must elect a leader.
-func TestFirstLeaderDiesWhileTheIDSpreads(t *testing.T) {
+func TestFirstLeaderLost_ClusterIDOnOneFollower(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	for i, n := range c.first {

@@ -2,6 +2,7 @@ package consensus_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,21 +14,25 @@ import (
 // Raft. They may change in between. This package's own commands are not checked.
 func TestMayWrite(t *testing.T) {
 	t.Parallel()
-	c, l := startCluster(t, 3)
+	c, _ := startCluster(t, 3)
 	c.write("a", "1")
-	var asked atomic.Int64
-	refuse := func() error {
-		if asked.Add(1) > 1 {
-			return errors.New("the lock is another's")
+	l := c.whileLeading("a write that is refused when it is submitted", func(l *testNode) error {
+		var asked atomic.Int64
+		refuse := func() error {
+			if asked.Add(1) > 1 {
+				return errors.New("the lock is another's")
+			}
+			return nil
+		}
+		l.mayWrite.Store(&refuse)
+		defer l.mayWrite.Store(nil)
+		err := l.put("a", "2")
+		if !cluster.IsCode(err, cluster.CodeNoLeader) || !strings.Contains(err.Error(), "the lock is another's") ||
+			l.has("a", "2") {
+			return fmt.Errorf("it was answered with %w", err)
 		}
 		return nil
-	}
-	l.mayWrite.Store(&refuse)
-	err := l.put("a", "2")
-	if !cluster.IsCode(err, cluster.CodeNoLeader) || !strings.Contains(err.Error(), "the lock is another's") ||
-		l.has("a", "2") {
-		t.Error(err)
-	}
+	})
 	never := func() error { return errors.New("never") }
 	for _, n := range c.nodes {
 		n.mayWrite.Store(&never)

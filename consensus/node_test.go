@@ -19,21 +19,26 @@ import (
 func TestProposeAndRead(t *testing.T) {
 	t.Parallel()
 	c, _ := startCluster(t, 3)
-	leader := c.onLeader("a write", func(n *testNode) error { return n.put("a", "1") })
-	if err := leader.ReadBarrier(within(t, testTimeout)); err != nil {
-		t.Fatal(err)
-	}
-	if !leader.has("a", "1") {
-		t.Error("a linearizable read misses an acknowledged write")
-	}
-	c.everywhere("a", "1")
-	for _, n := range c.others(leader) {
-		wantCode(t, n.put("b", "1"), cluster.CodeNoLeader)
-		wantCode(t, n.ReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
-		if st := n.Status(); st.LeaderID != leader.id || st.LeaderRaftAddress != leader.addr {
-			t.Errorf("%s sees leader %s at %s", n.id, st.LeaderID, st.LeaderRaftAddress)
+	leader := c.whileLeading("writes and reads", func(leader *testNode) error {
+		if err := errors.Join(leader.put("a", "1"), leader.ReadBarrier(within(t, testTimeout))); err != nil {
+			return err
 		}
-	}
+		if !leader.has("a", "1") {
+			return errors.New("a linearizable read misses an acknowledged write")
+		}
+		c.everywhere("a", "1")
+		for _, n := range c.others(leader) {
+			for _, err := range []error{n.put("b", "1"), n.ReadBarrier(within(t, testTimeout))} {
+				if !cluster.IsCode(err, cluster.CodeNoLeader) {
+					return fmt.Errorf("%s answered with %w", n.id, err)
+				}
+			}
+			if st := n.Status(); st.LeaderID != leader.id || st.LeaderRaftAddress != leader.addr {
+				return fmt.Errorf("%s sees leader %s at %s", n.id, st.LeaderID, st.LeaderRaftAddress)
+			}
+		}
+		return nil
+	})
 	id := leader.Identity().ClusterID
 	for _, n := range c.nodes {
 		eventually(t, "the cluster ID is durable on "+string(n.id),
@@ -98,7 +103,7 @@ func TestRestartOfAll(t *testing.T) {
 	for _, n := range c.nodes {
 		n.start()
 	}
-	leader = c.leader()
+	c.elect()
 	c.everywhere("a", "1")
 	leader = c.onLeader("a write", func(n *testNode) error { return n.put("b", "2") })
 	if got := leader.View().Revision(); got <= revision {
@@ -116,6 +121,7 @@ func TestLateThirdNode(t *testing.T) {
 	c := newCluster(t, 3)
 	c.nodes["n1"].start()
 	c.nodes["n2"].start()
+	c.elect()
 	c.write("a", "1")
 	late := c.nodes["n3"]
 	late.start()
@@ -123,18 +129,22 @@ func TestLateThirdNode(t *testing.T) {
 	if late.Status().Suffrage() != cluster.Voter {
 		t.Error("n3 is not the voter that it was bootstrapped as")
 	}
-	leader := c.leader()
 	eventually(t, "the data directory of n3 is recorded", func() bool {
-		m, _ := leader.View().Member("n3")
+		m, _ := c.leader().View().Member("n3")
 		return m.Incarnation == late.Identity().Incarnation && m.Reads == state.CommandVersion
 	})
 	// It counts: with it, one of the others may go.
-	c.others(leader)[0].stop()
+	for _, n := range c.others(c.leader()) {
+		if n != late {
+			n.stop()
+			break
+		}
+	}
 	c.write("b", "1")
 }
 
-// TestRivalBootstrap starts a node with another initial-cluster than the rest.
-func TestRivalBootstrap(t *testing.T) {
+// TestBootstrap_NotWithAnotherInitialCluster starts a node with another initial-cluster than the rest.
+func TestBootstrap_NotWithAnotherInitialCluster(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	rival := c.nodes["n3"]
@@ -208,16 +218,19 @@ func TestStaleLeader(t *testing.T) {
 // TestDeadlineAfterHandOver has a write whose deadline passes on its way.
 func TestDeadlineAfterHandOver(t *testing.T) {
 	t.Parallel()
-	_, leader := startCluster(t, 3)
-	leader.cut.Store(true)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	_, err := leader.Propose(ctx, put("a", "1"))
-	wantCode(t, err, cluster.CodeOutcomeUnknown)
-	var e *cluster.Error
-	if errors.As(err, &e) && e.Retryable() {
-		t.Error("an unknown outcome says that it may be retried")
-	}
+	c, _ := startCluster(t, 3)
+	c.whileLeading("the outcome is unknown", func(leader *testNode) error {
+		leader.cut.Store(true)
+		defer leader.cut.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		_, err := leader.Propose(ctx, put("a", "1"))
+		var e *cluster.Error
+		if !errors.As(err, &e) || e.Code != cluster.CodeOutcomeUnknown || e.Retryable() {
+			return fmt.Errorf("answered with %w, retryable: %v", err, e != nil && e.Retryable())
+		}
+		return nil
+	})
 }
 
 // TestLeaderTasks follows leader tasks over a change of leader. Their context ends with the cause, and no two
@@ -233,7 +246,7 @@ func TestLeaderTasks(t *testing.T) {
 			mu.Lock()
 			running[n.id]++
 			if running[n.id] > 1 {
-				t.Errorf("two reigns of %s overlap", n.id)
+				t.Errorf("two leaderships of %s overlap", n.id)
 			}
 			mu.Unlock()
 			<-ctx.Done()
@@ -244,16 +257,15 @@ func TestLeaderTasks(t *testing.T) {
 		})
 		n.start()
 	}
+	c.elect()
 	for range 3 {
 		old := c.leader()
-		eventually(t, "the task runs", func() bool { mu.Lock(); defer mu.Unlock(); return running[old.id] == 1 })
-		target := c.others(old)[0]
-		eventually(t, "leadership moves", func() bool {
-			if old.TransferTo(within(t, testTimeout), to(target.id)) == nil {
-				return true
-			}
-			return old.Status().Role != cluster.Leader
+		eventually(t, "the task runs, or has ended", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return running[old.id] == 1 || old.Status().Role != cluster.Leader
 		})
+		c.transferTo(c.others(old)[0])
 		eventually(t, "the task has ended", func() bool { mu.Lock(); defer mu.Unlock(); return running[old.id] == 0 })
 	}
 	mu.Lock()
@@ -267,36 +279,40 @@ func TestLeaderTasks(t *testing.T) {
 
 func TestTransferTo(t *testing.T) {
 	t.Parallel()
-	c, leader := startCluster(t, 3)
+	c, _ := startCluster(t, 3)
 	c.write("a", "1")
-	ctx := within(t, testTimeout)
-	wantCode(t, leader.TransferTo(ctx, to("n9")), cluster.CodeBadRequest)
-	wantCode(t, leader.TransferTo(ctx, to(leader.id)), cluster.CodeBadRequest)
-	target, other := c.others(leader)[0], c.others(leader)[1]
-	wantCode(t, other.TransferTo(ctx, to(target.id)), cluster.CodeNoLeader)
-
-	target.cut.Store(true)
-	eventually(t, "the target is out of contact", func() bool { return !inContact(leader, target.id) })
-	term := leader.Status().Term
-	var failed *consensus.TransferError
-	if err := leader.TransferTo(ctx, to(target.id)); !errors.As(err, &failed) || failed.TimeoutNowSent() {
-		t.Fatalf("to a node out of contact: %v", err)
-	}
-	if st := leader.Status(); st.Role != cluster.Leader || st.Term != term {
-		t.Errorf("the refused transfer disturbed the leader: %+v", st)
-	}
-	target.cut.Store(false)
-	eventually(t, "the target is back", func() bool { return healthy(leader, target.id) })
-	if err := leader.TransferTo(ctx, to(target.id)); err != nil {
-		t.Fatal(err)
-	}
-	if got := c.leader(); got != target {
-		t.Errorf("%s leads, not %s", got.id, target.id)
-	}
+	ctx := within(t, 3*testTimeout)
+	var target *testNode
+	c.whileLeading("transfers are refused", func(leader *testNode) error {
+		others := c.others(leader)
+		target = others[0]
+		for _, tt := range []struct {
+			by, to *testNode
+			code   cluster.Code
+		}{
+			{leader, &testNode{id: "n9"}, cluster.CodeBadRequest},
+			{leader, leader, cluster.CodeBadRequest},
+			{others[1], target, cluster.CodeNoLeader},
+		} {
+			if err := tt.by.TransferTo(ctx, to(tt.to.id)); !cluster.IsCode(err, tt.code) {
+				return fmt.Errorf("from %s to %s: got %w, want %s", tt.by.id, tt.to.id, err, tt.code.Name())
+			}
+		}
+		target.cut.Store(true)
+		defer target.cut.Store(false)
+		eventually(t, "the target is out of contact", func() bool { return !inContact(leader, target.id) })
+		return refusedTransfer(t, leader, target.id, "not in contact")
+	})
+	eventually(t, "a transfer to the node that is back", func() bool {
+		leader := c.leader()
+		if leader == target {
+			target = c.others(leader)[0]
+		}
+		return healthy(leader, target.id) && leader.TransferTo(ctx, to(target.id)) == nil &&
+			target.Status().Role == cluster.Leader
+	})
 	c.write("b", "1")
-	if item, ok := target.View().Get("b"); !ok || string(item.Value) != "1" {
-		t.Error("the new leader did not take the write")
-	}
+	c.everywhere("b", "1")
 }
 
 func inContact(n *testNode, id cluster.NodeID) bool {
@@ -319,7 +335,7 @@ func healthy(n *testNode, id cluster.NodeID) bool {
 
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
-	c, leader := startCluster(t, 3)
+	c, leader := startCalmCluster(t, 3)
 	c.write("kept", "old")
 	var backup bytes.Buffer
 	if err := leader.Backup(within(t, testTimeout), &backup); err != nil {
@@ -357,8 +373,14 @@ func TestBackupAndRestore(t *testing.T) {
 		if n.elections.Load() != 0 || n.Status().Term != term {
 			t.Errorf("an election came of the restore: %s in term %d", n.id, n.Status().Term)
 		}
-		n.restart()
 	}
+	for _, n := range c.nodes {
+		n.stop()
+	}
+	for _, n := range c.nodes {
+		n.start()
+	}
+	c.elect()
 	c.everywhere("kept", "old")
 	c.everywhere("after", "1")
 }
@@ -407,15 +429,20 @@ func TestRebuild(t *testing.T) {
 // applies the entry, and applies nothing after it. At least a majority learns of it. The last node may never do so.
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
-	c, leader := startCluster(t, 3)
+	c, _ := startCluster(t, 3)
 	c.write("a", "1")
-	_ = leader.ProposeRaw([]byte("\xff\xff\xff\xff what is this"))
+	c.everywhere("a", "1")
 	ended := func(n *testNode) bool { return len(n.done) > 0 }
 	eventually(t, "two nodes end", func() bool {
 		count := 0
 		for _, n := range c.nodes {
 			if ended(n) {
 				count++
+			}
+		}
+		for _, n := range c.nodes {
+			if count == 0 && n.Status().Role == cluster.Leader {
+				_ = n.ProposeRaw([]byte("\xff\xff\xff\xff what is this"))
 			}
 		}
 		return count >= 2

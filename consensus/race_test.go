@@ -4,6 +4,6 @@ package consensus_test
 
 // The race detector slows everything down. So the nodes' timeouts are longer, and fewer tests run in parallel.
 const (
-	slowdown = 3
-	parallel = "8"
+	slowdown = 4
+	parallel = "16"
 )

@@ -101,7 +101,7 @@ func checkOutside(t *testing.T, c *testCluster, leader *testNode, old ...*testNo
 		eventually(t, string(n.id)+" has read its log", func() bool { terms[n] = n.Status().Term; return terms[n] > 0 })
 	}
 	// Long enough for elections, were there any.
-	for end := time.Now().Add(6 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
+	for end := time.Now().Add(noElection); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
 		for _, n := range old {
 			if st := n.Status(); st.Role == cluster.Leader || n.MayStartElection() || n.MayVote() ||
 				st.Term != terms[n] {
@@ -148,9 +148,9 @@ func TestRecoverLastOfThree(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 3)
 	stop := c.flood()
-	eventually(t, "writes", func() bool { return leader.View().Revision() > 200 })
+	eventually(t, "writes", func() bool { return leader.View().Revision() > 60 })
 	left := c.others(leader)[0]
-	eventually(t, "the survivor has most of them", func() bool { return left.View().Revision() > 100 })
+	eventually(t, "the survivor has most of them", func() bool { return left.View().Revision() > 30 })
 	lost := c.others(left)
 	eventually(t, "no plan with all of them", func() bool {
 		_, err := left.PlanRecovery(within(t, testTimeout), c.order(left))
@@ -415,7 +415,7 @@ func TestNoElectionBeforeAllWereAsked(t *testing.T) {
 		n.heldProbes = answer
 		n.start()
 	}
-	for end := time.Now().Add(4 * timeoutMax); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
+	for end := time.Now().Add(noElection); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
 		for _, n := range both {
 			if st := n.Status(); st.Role == cluster.Leader || n.MayVote() || n.MayStartElection() {
 				t.Fatalf("%s takes part before it knows: %+v", n.id, st)

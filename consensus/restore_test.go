@@ -17,7 +17,7 @@ import (
 )
 
 // startRestore makes a leader restore a backup that reaches no follower. It returns when the leader's own state is
-// about to be replaced.
+// replaced.
 func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan error) {
 	t.Helper()
 	c = newCluster(t, 3)
@@ -25,18 +25,29 @@ func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan err
 	for _, n := range c.nodes {
 		n.start()
 	}
-	leader = c.leader()
+	c.elect()
 	c.write("a", "backup")
 	var backup bytes.Buffer
-	if err := leader.Backup(within(t, testTimeout), &backup); err != nil {
-		t.Fatal(err)
-	}
+	c.onLeader("a backup", func(n *testNode) error {
+		backup.Reset()
+		return n.Backup(within(t, testTimeout), &backup)
+	})
 	c.write("a", "new")
 	c.everywhere("a", "new")
-	leader.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" })
-	done = make(chan error, 1)
-	go func() { done <- leader.Restore(within(t, testTimeout), &backup) }()
-	eventually(t, "the state is replaced", func() bool { return leader.has("a", "backup") })
+	leader = c.onLeader("a restore", func(n *testNode) error {
+		n.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" })
+		done = make(chan error, 1)
+		go func() { done <- n.Restore(within(t, testTimeout), bytes.NewReader(backup.Bytes())) }()
+		eventually(t, "the state is replaced, or the restore is refused",
+			func() bool { return len(done) > 0 || n.has("a", "backup") })
+		if n.has("a", "backup") {
+			return nil
+		}
+		n.drop(nil)
+		err := <-done
+		wantCode(t, err, cluster.CodeNoLeader) // leadership has moved
+		return err
+	})
 	return c, leader, done
 }
 

@@ -38,11 +38,11 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 		func() bool { return next.Riding() })
 	select {
 	case err := <-acked:
-		t.Errorf("answered before anything of this reign was committed: %v", err)
+		t.Errorf("answered before anything of this leadership was committed: %v", err)
 	default:
 	}
 	if next.has("b", "2") {
-		t.Error("applied before anything of this reign was committed")
+		t.Error("applied before anything of this leadership was committed")
 	}
 	next.drop(nil)
 	if err := <-acked; err != nil {
@@ -58,7 +58,7 @@ func TestWritesGoWithTheLeaderStart(t *testing.T) {
 // about members make it careful.
 func TestPiggybackCommandVersion(t *testing.T) {
 	t.Parallel()
-	c, leader := startCluster(t, 3)
+	c, leader := startCalmCluster(t, 3)
 	f := c.others(leader)[0]
 	eventually(t, "the records say what members read", func() bool { return f.ReadsVersion() == state.CommandVersion })
 	c.write("a", "1")

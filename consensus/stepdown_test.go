@@ -17,13 +17,7 @@ import (
 // no TimeoutNow. Nothing that it acknowledged is lost.
 func TestStepDown(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 3)
-	// No node may lose leadership for another reason than this test.
-	c.tune = func(cfg *consensus.Config) { cfg.TimeoutMin, cfg.TimeoutMax = 5*timeoutMin, 5*timeoutMax }
-	for _, n := range c.nodes {
-		n.start()
-	}
-	leader := c.leader()
+	c, leader := startClusterAt(t, 3, 3) // no node may lose leadership for another reason than this test
 	c.write("before", "1")
 	var told atomic.Bool
 	leader.drop(func(m transport.Message) bool {
@@ -64,7 +58,7 @@ func TestStepDown(t *testing.T) {
 	}
 	writers.Wait()
 	close(acked)
-	eventually(t, "another reign begins", func() bool {
+	eventually(t, "another leadership begins", func() bool {
 		for _, n := range c.nodes {
 			if st := n.Status(); st.Role == cluster.Leader && st.Term > term && !st.LeaderSince.IsZero() {
 				return true
@@ -79,7 +73,7 @@ func TestStepDown(t *testing.T) {
 		c.everywhere(key, "1")
 	}
 	if told.Load() {
-		t.Error("it told another node to stand")
+		t.Error("it sent TimeoutNow to another node")
 	}
 	if leader.StepDownPending() {
 		t.Error("its Raft node was not replaced")
@@ -97,7 +91,7 @@ func TestStepDownEndsLeadership(t *testing.T) {
 		ended <- context.Cause(ctx)
 	})
 	n.start()
-	leader := c.leader()
+	leader := c.elect()
 	first := leader.Status().Term
 	leader.StepDown(first, "a test")
 	if err := <-ended; !errors.Is(err, consensus.ErrLeadershipLost) {

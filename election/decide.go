@@ -75,20 +75,20 @@ func DecideElection(in Input) Decision {
 	if v.Reason, v.After = in.selfObjection(); v.Reason != "" {
 		return v
 	}
-	others := in.others()
+	others, claims := in.others(), []cluster.Claim{in.Mine}
 	for _, s := range others {
-		reason, again := in.voterObjection(s)
-		if reason != "" {
-			v.Reason, v.After = reason, again
+		if v.Reason, v.After = in.voterObjection(s); v.Reason != "" {
 			return v
 		}
+		claims = append(claims, s.Claim)
 	}
-	agree := []cluster.Claim{in.Mine}
-	for _, s := range others {
-		if in.confirms(s.Claim) {
-			agree = append(agree, s.Claim)
+	var agree []string
+	for _, c := range claims {
+		if in.confirms(c) {
+			agree = append(agree, string(c.NodeID))
 		}
 	}
+	slices.Sort(agree)
 	voters := cluster.CountVoters(in.Servers)
 	switch waited := in.Mine.LeaderSilence; {
 	case in.Params.Lease && waited < in.Params.TimeoutMin:
@@ -97,26 +97,18 @@ func DecideElection(in Input) Decision {
 		return v
 	case !in.confirms(in.Mine), len(agree) < cluster.Quorum(voters):
 		v.After = Recheck
-		v.Reason = fmt.Sprintf("%d of %d voters report that leader %s is %s; %d are needed", count(agree, in.confirms),
-			voters,
+		v.Reason = fmt.Sprintf("%d of %d voters report that leader %s is %s; %d are needed", len(agree), voters,
 			in.Evidence.Leader, in.Evidence.adjective(), cluster.Quorum(voters))
 		return v
 	}
 	// Voters that have not noticed the failure are ranked too: they soon will. A candidate in a newer term is
 	// not, because it cannot start again before its own timer fires.
-	candidates := []cluster.Claim{in.Mine}
-	for _, s := range others {
-		if !in.isNewCandidate(s.Claim) {
-			candidates = append(candidates, s.Claim)
-		}
-	}
-	v.Ranking = in.Params.rank(candidates, in.Servers)
+	v.Ranking = in.Params.rank(slices.DeleteFunc(claims, in.isNewCandidate), in.Servers)
 	v.Rank = slices.IndexFunc(v.Ranking, func(r Ranked) bool { return r.ID == in.Mine.NodeID })
 	v.TermProgress = in.progress(others)
 	v.StartElection, v.After = true, in.remainingDelay(v, others)
 	v.Reason = fmt.Sprintf("leader %s is %s (reported by %s); rank %d (%s)", in.Evidence.Leader,
-		in.Evidence.adjective(),
-		names(agree), v.Rank+1, v.Ranking[v.Rank].Why)
+		in.Evidence.adjective(), strings.Join(agree, ", "), v.Rank+1, v.Ranking[v.Rank].Why)
 	return v
 }
 
@@ -153,9 +145,8 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 	return "", 0
 }
 
-// isNewCandidate reports whether a node has started an election. A node that sends pre-vote requests because
-// its timer fired has not: voters that know the leader reject it, and a TimeoutNow can still make it a
-// candidate.
+// isNewCandidate reports whether a node has started an election. One that only sends pre-vote requests has not: voters
+// that know the leader reject it, and a TimeoutNow can still make it a candidate.
 func (in Input) isNewCandidate(c cluster.Claim) bool {
 	return c.Role == cluster.Candidate && c.Term > in.Evidence.Term
 }
@@ -205,8 +196,7 @@ func (e Evidence) CountConfirming(claims map[cluster.NodeID]cluster.ReceivedClai
 // confirmed reports whether the claim is that the leader's process is dead.
 func (e Evidence) confirmed(c cluster.Claim) bool { return c.LeaderProcessDead && e.sameLeader(c) }
 
-// sameLeader reports whether a claim is about the leader in question. It compares boot IDs if known, because a
-// candidate has forgotten the leader's name.
+// sameLeader reports whether a claim is about the leader in question. A candidate has forgotten the leader's name.
 func (e Evidence) sameLeader(c cluster.Claim) bool {
 	if c.LeaderBootID != "" && e.BootID != "" {
 		return c.LeaderBootID == e.BootID
@@ -226,14 +216,18 @@ func (in Input) confirms(c cluster.Claim) bool {
 	return silent || c.LeaderProcessDead
 }
 
-// remainingDelay returns how much longer a rank must wait. If the term has moved on, there was another
-// candidate. It gets time to be heard as leader, counted from when that was noticed, because its disk may be
-// slow. A higher-ranked pre-vote candidate may be about to start its election. After a silent leader, its
-// pre-vote may only have been refused. Voters that have not responded keep their rank if an equal log would
-// place them above this node.
+// remainingDelay returns how much longer a rank must wait. If the term has moved on, there was another candidate: it
+// gets time to be heard as leader, counted from when that was noticed. A higher-ranked pre-vote candidate may be about
+// to start its election, or after a silent leader only have been refused. Voters that have not responded keep their
+// rank if an equal log would place them above this node.
 func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.Duration {
 	ahead := v.Ranking[:v.Rank]
-	lost := in.unwinnableTerms(others)
+	var lost []uint64 // terms whose candidate cannot win
+	for _, s := range others {
+		if in.isNewCandidate(s.Claim) && in.cannotWin(s.Claim, others) {
+			lost = append(lost, s.Claim.Term)
+		}
+	}
 	moves := func(c cluster.Claim) bool { return c.Term > in.Evidence.Term && !slices.Contains(lost, c.Term) }
 	moved, standing, late := moves(in.Mine), false, 0
 	for _, s := range others {
@@ -268,19 +262,8 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 	return max(0, wait-in.Now.Sub(since))
 }
 
-// unwinnableTerms returns the terms whose candidate cannot win.
-func (in Input) unwinnableTerms(others []cluster.ReceivedClaim) (terms []uint64) {
-	for _, s := range others {
-		if in.isNewCandidate(s.Claim) && in.cannotWin(s.Claim, others) {
-			terms = append(terms, s.Claim.Term)
-		}
-	}
-	return terms
-}
-
-// cannotWin reports whether a candidate cannot win: without the dead leader and all voters with more up-to-date
-// logs, no majority is left. This happens when a survivor receives the leader's last entries only after the
-// candidate's poll.
+// cannotWin reports whether no majority is left for a candidate, without the dead leader and all voters with more
+// up-to-date logs. A survivor may receive the leader's last entries only after the candidate's poll.
 func (in Input) cannotWin(candidate cluster.Claim, others []cluster.ReceivedClaim) bool {
 	if !in.Evidence.ProcessDead || candidate.Term > in.Mine.Term {
 		return false // a silent leader may vote, and this node would be a candidate of the same term
@@ -326,25 +309,6 @@ func (in Input) progress(others []cluster.ReceivedClaim) uint64 {
 		}
 	}
 	return 2*term + standing
-}
-
-func count(claims []cluster.Claim, is func(cluster.Claim) bool) int {
-	n := 0
-	for _, c := range claims {
-		if is(c) {
-			n++
-		}
-	}
-	return n
-}
-
-func names(claims []cluster.Claim) string {
-	ids := make([]string, len(claims))
-	for i, c := range claims {
-		ids[i] = string(c.NodeID)
-	}
-	slices.Sort(ids)
-	return strings.Join(ids, ", ")
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -9,10 +9,8 @@ import (
 	"northstar/cluster"
 )
 
-// ClusterPoll is what one node knows of all servers at one moment: its own claim and the responses to a poll.
-// Servers that did not respond are not in it.
+// ClusterPoll is what one node knows at one moment: its own claim, and those of the servers that responded.
 type ClusterPoll struct {
-	Now       time.Time
 	Servers   []cluster.Server
 	Mine      cluster.Claim
 	Responses map[cluster.NodeID]cluster.ReceivedClaim // of the other servers
@@ -74,8 +72,7 @@ func (s ClusterPoll) Leader() (id cluster.NodeID, why string) {
 	return leader.NodeID, ""
 }
 
-// Responding returns the number of voters that responded, this node included, and how many are needed to elect
-// a leader.
+// Responding returns the number of voters that responded, with this node, and of those needed to elect a leader.
 func (s ClusterPoll) Responding() (n, need int) {
 	for _, sv := range s.Servers {
 		if _, ok := s.claim(sv.ID); ok && sv.Suffrage == cluster.Voter {
@@ -127,10 +124,9 @@ const lastResort = 2 * vetoTimeouts
 // missed a membership change rejects candidates that its configuration does not have.
 const forcedLastResort = 4 * lastResort
 
-// LastResort reports whether this node, a drained voter, starts an election nevertheless. The cluster had no
-// leader for the duration leaderless. No responding eligible node could win, or none won for a long time.
-// Usually this node's log is the most up-to-date one, and the others get its entries only from a leader. It
-// transfers leadership once one of them has caught up. Responses holds only claims received during leaderless.
+// LastResort reports whether this node, a drained voter, starts an election nevertheless: no other node could win, or
+// none won for a long time. Usually the others get this node's entries only from a leader; it transfers leadership once
+// one of them has caught up. Responses holds only claims received during leaderless, the time without a leader.
 func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 	switch {
 	case leaderless < lastResort*s.Params.TimeoutMin:
@@ -150,8 +146,7 @@ func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 	return true
 }
 
-// TargetOptions evaluates every server as the target of a requested election, the best first: by its log, then
-// like DecideElection.
+// TargetOptions evaluates every server as the target of a requested election, the best first.
 func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 	end := uint64(0)
 	for _, c := range s.claims() {
@@ -162,7 +157,7 @@ func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 		ca, okA := s.claim(a.ID)
 		cb, okB := s.claim(b.ID)
 		if okA != okB || !okA {
-			return cmp.Compare(btoi(okB), btoi(okA))
+			return cluster.CompareBool(okB, okA)
 		}
 		return s.Params.compare(ca, cb, order)
 	})
@@ -171,8 +166,7 @@ func (s ClusterPoll) TargetOptions() []cluster.TargetOption {
 		choices[i] = s.choice(sv, end)
 	}
 	slices.SortStableFunc(choices, func(a, b cluster.TargetOption) int {
-		return cmp.Compare(btoi(b.Eligible),
-			btoi(a.Eligible))
+		return cluster.CompareBool(b.Eligible, a.Eligible)
 	})
 	return choices
 }
@@ -200,11 +194,4 @@ func (s ClusterPoll) choice(sv cluster.Server, end uint64) cluster.TargetOption 
 	}
 	ch.Eligible = ch.Reason == ""
 	return ch
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -12,7 +12,7 @@ import (
 // voters, and n4, which is none.
 func surveyed() ClusterPoll {
 	s := ClusterPoll{
-		Now: time.Now(), Params: Params{TimeoutMin: 150 * time.Millisecond},
+		Params:    Params{TimeoutMin: 150 * time.Millisecond},
 		Responses: map[cluster.NodeID]cluster.ReceivedClaim{},
 	}
 	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4"} {

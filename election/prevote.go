@@ -23,9 +23,8 @@ type PreVoteInput struct {
 	Params      Params
 }
 
-// MayPreVote reports whether the candidate may have this node's pre-vote with regard to priorities, and why
-// not. The veto is limited in time. Only claims received on a current connection within TimeoutMin count, so
-// that a preferred node that is down delays nothing.
+// MayPreVote reports whether the candidate may have this node's pre-vote with regard to priorities, and why not. The
+// veto is limited in time. Only recent claims on a current connection count.
 func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 	if in.LastContact.IsZero() || in.Now.Sub(in.LastContact) >= vetoTimeouts*in.Params.TimeoutMin {
 		return true, ""
@@ -51,8 +50,7 @@ func MayPreVote(in PreVoteInput) (ok bool, reason string) {
 	}
 	i := slices.IndexFunc(rivals, func(c cluster.Claim) bool { return c.NodeID == ranking[0].ID })
 	best, cand := rivals[i], candidate.Claim
-	// Only a higher priority justifies a veto. All other criteria only decide who starts, and both candidates
-	// are good.
+	// Only a higher priority justifies a veto: all other criteria only decide who starts.
 	if best.Priority <= cand.Priority || lessUpToDate(best, cand) {
 		return true, ""
 	}
@@ -77,4 +75,14 @@ func LogReason(lastTerm, lastIndex uint64, mine cluster.Claim) string {
 		return fmt.Sprintf("log behind: %d < %d", lastIndex, mine.LastLogIndex)
 	}
 	return ""
+}
+
+// MayIgnoreLeader reports whether a voter has its own evidence that its leader failed, so that leader stickiness does
+// not apply: it is silent for TimeoutMin, or, without a lease, its process is confirmed dead.
+func MayIgnoreLeader(mine cluster.Claim, p Params) bool {
+	if mine.Role == cluster.Leader {
+		return false
+	}
+	silent := mine.LeaderSilence >= p.TimeoutMin
+	return silent || mine.LeaderProcessDead && !p.Lease
 }

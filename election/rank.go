@@ -15,8 +15,7 @@ import (
 	"northstar/cluster"
 )
 
-// Stagger is the delay between two ranks. With half of it, the second candidate deposed the first one just
-// after its election.
+// Stagger is the delay between two ranks. With half of it, the second candidate deposed the first one.
 const Stagger = 20 * time.Millisecond
 
 // Recheck is when to poll again after too few voters agreed.
@@ -74,16 +73,10 @@ func ineligibleReason(c cluster.Claim) string {
 // compare orders two claims by who should lead: < 0 if a should. order is the index in the server list; the
 // later server comes first. raft.Raft requests votes in list order and writes its own vote in its turn.
 func (p Params) compare(a, b cluster.Claim, order func(cluster.NodeID) int) int {
-	slow := func(c cluster.Claim) int {
-		if p.Slow(c.Disk) {
-			return 1
-		}
-		return 0
-	}
 	return cmp.Or(
 		cmp.Compare(b.LastLogTerm, a.LastLogTerm),
 		cmp.Compare(b.LastLogIndex, a.LastLogIndex),
-		cmp.Compare(slow(a), slow(b)),
+		cluster.CompareBool(p.Slow(a.Disk), p.Slow(b.Disk)),
 		cmp.Compare(b.Priority, a.Priority),
 		cmp.Compare(order(b.NodeID), order(a.NodeID)),
 	)

@@ -23,7 +23,6 @@ type Peer struct {
 	FitSince       time.Time // since when it has been fit without interruption; zero: it is not
 	Disk           cluster.DiskState
 	DiskKnown      bool // Disk is from a recent claim
-	Connected      bool
 	IsVoter        bool
 	SelfIneligible bool // its claim says that it is ineligible: draining, or a bad disk
 }
@@ -66,8 +65,7 @@ type LeaderView struct {
 	Params    Params
 }
 
-// PriorityTarget returns a node with a higher priority than this leader that should take over, or "", and the
-// reason.
+// PriorityTarget returns a node with a higher priority that should take over, or "", and the reason.
 func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 	var better []Peer
 	var why []string
@@ -111,8 +109,7 @@ func preferred(peers []Peer) Peer {
 	})
 }
 
-// FullDiskTarget returns the node that should take over because this leader's disk is too full for writes, or
-// "", and the reason.
+// FullDiskTarget returns the node that should take over because this leader's disk is full, or "", and the reason.
 func FullDiskTarget(in LeaderView, disk cluster.DiskState) (target cluster.NodeID, reason string) {
 	if !disk.ReadOnly {
 		return "", "there is space on the disk"
@@ -136,8 +133,7 @@ func FullDiskTarget(in LeaderView, disk cluster.DiskState) (target cluster.NodeI
 // maxCooldown limits the pause after repeated failures to transfer leadership.
 const maxCooldown = 10 * time.Minute
 
-// Cooldown returns the pause after an attempt to transfer leadership: the delay after a success, and twice the
-// previous pause after each failure.
+// Cooldown returns the pause after an attempt to move leadership: the delay, twice the last one after a failure.
 func Cooldown(last, delay time.Duration, worked bool) time.Duration {
 	if worked || last <= 0 {
 		return delay
@@ -159,8 +155,7 @@ type OwnDisk struct {
 	Moved     time.Time // the last transfer for a slow disk, by any node; zero: never
 }
 
-// SlowDiskTarget returns the node that should take over because this leader's disk is slow and the target's is
-// not, or "", and the reason.
+// SlowDiskTarget returns the node that should take over because only this leader's disk is slow, or "", and why.
 func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason string) {
 	disk := own.DiskState
 	if !in.Params.Slow(disk) || own.SlowSince.IsZero() {

@@ -1,6 +1,5 @@
-// Package failover acts on leaders that are dead, silent or badly placed. It collects what the transport and
-// consensus know, lets package election decide, and executes the decision. It can only start elections earlier
-// than Raft's timers, or transfer leadership; Raft still counts the votes.
+// Package failover acts on leaders that are dead, silent or badly placed: it collects what the transport and consensus
+// know, lets package election decide, and executes that. Raft still counts the votes.
 package failover
 
 import (
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/time/rate"
 
 	"northstar/cluster"
 	"northstar/election"
@@ -21,8 +21,7 @@ type Peers interface {
 	Claims() map[cluster.NodeID]cluster.ReceivedClaim
 	// ClaimsChanged returns a channel that is closed at the next claim of any peer. It does not block.
 	ClaimsChanged() <-chan struct{}
-	// Poll requests claims of peers and returns those received before ctx ends. The request carries this node's
-	// claim.
+	// Poll requests claims of peers, with this node's claim, and returns those received before ctx ends.
 	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	// Confirm dials a peer again to find out whether the given process is dead. It takes at most about 60 ms.
 	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
@@ -61,8 +60,7 @@ type Config struct {
 	TimeoutMin    time.Duration // election.timeout-min
 	TimeoutMax    time.Duration
 	Lease         bool // election.lease: wait until the leader's lease has expired
-	// LeaseWait is how long a node elected over a live leader waits before it serves: that leader may have a
-	// lease. 0 without leases.
+	// LeaseWait is how long a node elected over a live leader, which may have a lease, waits before it serves.
 	LeaseWait time.Duration
 }
 
@@ -72,8 +70,7 @@ func (c Config) params() election.Params {
 
 // Deps are the dependencies of a Controller; all are required.
 type Deps struct {
-	// Claim returns this node's current claim, completed by AnnotateClaim. It is cheap. AnnotateClaim must not
-	// call it.
+	// Claim returns this node's current claim, completed by AnnotateClaim, which must not call it. It is cheap.
 	Claim     func() cluster.Claim
 	Peers     Peers
 	Raft      func() Raft // returns the running one
@@ -88,7 +85,6 @@ type Controller struct {
 	cfg  Config
 	deps Deps
 	log  hclog.Logger
-	now  func() time.Time
 
 	began time.Time // when New was called
 
@@ -101,7 +97,7 @@ type Controller struct {
 	deadLeader     leaderInstance // the leader whose process is confirmed dead; zero: none
 	deadLeaderAt   time.Time      // when it was confirmed
 	handover       cluster.TransferNotice
-	electionLimits map[string]*tokenBucket // fast elections by leader process
+	electionLimits map[string]*rate.Limiter // fast elections by leader process
 	cooldown       cooldown
 }
 
@@ -122,9 +118,9 @@ type cooldown struct {
 // New returns a Controller and starts no goroutine.
 func New(cfg Config, deps Deps) *Controller {
 	return &Controller{
-		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), now: time.Now, began: time.Now(),
-		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{},
-			1), electionLimits: map[string]*tokenBucket{},
+		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), began: time.Now(),
+		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1),
+		electionLimits: map[string]*rate.Limiter{},
 	}
 }
 
@@ -151,11 +147,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		case <-changed:
 		case loss := <-c.losses:
 			if c.handleConnectionLoss(ctx, loss) {
-				quiet = c.now().Add(c.cfg.TimeoutMin)
+				quiet = time.Now().Add(c.cfg.TimeoutMin)
 			}
 		case <-timer.C:
 			if c.handleSilence(ctx) {
-				quiet = c.now().Add(c.cfg.TimeoutMin)
+				quiet = time.Now().Add(c.cfg.TimeoutMin)
 			}
 		}
 		timer.Stop()
@@ -182,8 +178,7 @@ func (c *Controller) rememberLeader(st cluster.NodeStatus) {
 	c.deadLeader = leaderInstance{}
 }
 
-// clearDeadLeader drops the dead mark when the leader is heard more than TimeoutMin later. A firewall, for
-// example, may have refused the confirming dial.
+// clearDeadLeader drops the dead mark when the leader is heard later. A firewall may have refused the dial.
 func (c *Controller) clearDeadLeader() {
 	c.mu.Lock()
 	lost, at := c.deadLeader, c.deadLeaderAt
@@ -195,7 +190,7 @@ func (c *Controller) clearDeadLeader() {
 	if mine.LeaderID != lost.id || mine.LeaderSilence < 0 {
 		return
 	}
-	if heard := c.now().Add(-mine.LeaderSilence); heard.Sub(at) <= c.cfg.TimeoutMin {
+	if heard := time.Now().Add(-mine.LeaderSilence); heard.Sub(at) <= c.cfg.TimeoutMin {
 		return // sent before the process died, perhaps
 	}
 	c.mu.Lock()
@@ -238,7 +233,7 @@ func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	if !c.cfg.Fast || mine.Role == cluster.Leader {
 		return maxCheckInterval
 	}
-	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), quiet.Sub(c.now()))
+	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), time.Until(quiet))
 }
 
 // affectedBy reports whether this node follows the leader, or did when its own timer fired. A candidate that
@@ -265,8 +260,7 @@ func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 	return c.deadLeader.id == leader && c.deadLeader.term == term && leader != ""
 }
 
-// handleSilence starts a failover if the leader has been silent for too long. It returns false if the leader is
-// not silent, or was heard meanwhile.
+// handleSilence starts a failover if the leader is silent. It returns false if it is not, or was heard meanwhile.
 func (c *Controller) handleSilence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.lastLeader()
 	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
@@ -275,14 +269,13 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 	if !c.affectedBy(mine, l) {
 		return true // this node leads, is a candidate or knows no leader: Raft's timers decide
 	}
-	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: c.now()}
+	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: time.Now()}
 	ev.DiskStalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
 	c.runFailover(ctx, ev, time.Time{})
 	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // a leader heard meanwhile may become silent any moment
 }
 
-// handleConnectionLoss handles a lost monitor connection. If it was the leader's and a new dial confirms that
-// the process is dead, it starts a failover. Otherwise it returns false.
+// handleConnectionLoss starts a failover if the connection was the leader's and a new dial finds the process dead.
 func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.ConnectionLoss) bool {
 	c.rememberLeader(c.deps.Consensus.Status())
 	l, mine := c.lastLeader(), c.deps.Claim()
@@ -297,7 +290,7 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	settled := make(chan struct{}) // peers that hear of the dead process must also see the log with its last entries
 	go func() {
 		defer close(settled)
-		c.barrier(ctx)
+		c.barrier(ctx, pollWait)
 	}()
 	alive := c.deps.Peers.Confirm(ctx, loss.Peer, loss.BootID)
 	<-settled
@@ -310,12 +303,12 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 		if l.boot == "" {
 			c.leader.boot = loss.BootID
 		}
-		c.deadLeader, c.deadLeaderAt = c.leader, c.now()
+		c.deadLeader, c.deadLeaderAt = c.leader, time.Now()
 	}
 	l = c.leader
 	c.mu.Unlock()
 	// The first poll announces the dead process to all peers. One of them may need one more report.
 	c.runFailover(ctx, election.Evidence{Leader: l.id, BootID: l.boot, ProcessDead: true, Term: mine.Term, At: loss.At},
-		c.now())
+		time.Now())
 	return true
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"northstar/cluster"
 	"northstar/election"
 )
@@ -31,7 +33,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		if ctx.Err() != nil {
 			return
 		}
-		now := c.now()
+		now := time.Now()
 		if v.StartElection && ev.AgreedAt.IsZero() {
 			ev.AgreedAt = now
 		}
@@ -47,8 +49,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		case v.After == 0:
 			return
 		case !v.StartElection && v.After <= election.Recheck:
-			// Too few voters agree: poll less and less often. While this node waits for its rank's delay the
-			// interval is not doubled, because a node that sleeps past its delay loses its rank.
+			// Poll less and less often. A node that waits for its rank's delay must not: it would sleep past the delay.
 			recheck = min(max(2*recheck, election.Recheck), maxRecheck)
 			v.After = recheck
 		}
@@ -96,26 +97,24 @@ func (c *Controller) awaitChange(ctx context.Context, v election.Decision, chang
 	}
 }
 
-// evaluate polls the other voters and decides. All nodes wait for Raft to finish its append first; otherwise
-// the best candidate may claim one entry too few and be rejected. asked reports that the leader needs no poll
-// any more; its late response still counts.
+// evaluate polls the other voters and decides. All nodes wait for Raft to finish its append first, or the best
+// candidate may claim one entry too few. asked: the leader needs no poll any more.
 func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked bool) (v election.Decision,
 	mine cluster.Claim, seen map[cluster.NodeID]cluster.ReceivedClaim,
 ) {
 	servers := c.deps.Consensus.Status().Servers
 	var ask []cluster.NodeID
 	for _, sv := range servers {
-		// A silent leader is polled too. On a busy machine it may only have been delayed, and its response ends
-		// the silence.
+		// A silent leader is polled too: a response of one that was only delayed ends the silence.
 		if sv.ID != c.cfg.Self && (sv.Suffrage == cluster.Voter && sv.ID != ev.Leader || sv.ID == ev.Leader && !asked) {
 			ask = append(ask, sv.ID)
 		}
 	}
-	c.barrier(ctx)
+	c.barrier(ctx, pollWait)
 	c.pollVoters(ctx, ev, servers, ask, func(answers map[cluster.NodeID]cluster.ReceivedClaim) (enough bool) {
 		seen, mine = answers, c.deps.Claim()
 		v = election.DecideElection(election.Input{
-			Now: c.now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(),
+			Now: time.Now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(),
 			Evidence: ev, Params: c.cfg.params(),
 		})
 		return ev.ProcessDead && v.StartElection && v.After == 0
@@ -123,20 +122,19 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 	return v, mine, seen
 }
 
-// barrier waits briefly until this node's Raft has finished its append.
-func (c *Controller) barrier(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, pollWait)
+// barrier waits, at most for wait, until this node's Raft has finished its append.
+func (c *Controller) barrier(ctx context.Context, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if err := c.deps.Raft().WaitMainLoop(ctx); err != nil {
 		c.log.Debug("raft is busy: its log position may be out of date", "error", err)
 	}
 }
 
-// pollVoters polls peers and calls decide at the start, after each response and at the end, until decide
-// reports that its result is final. It is final if the leader's process is dead, a majority confirms it, this
-// node ranks first among the responses, and no other voter has a higher priority. This node can win then, and
-// one slow voter of five does not delay it. A peer that already confirmed the leader's death and ranks below
-// this node is not polled.
+// pollVoters polls peers and calls judge at the start, after each response and at the end, until its result is final:
+// the leader's process is dead, a majority confirms it, this node ranks first among the responses, and no other voter
+// has a higher priority. So one slow voter of five does not delay it. A peer that already confirmed the leader's death
+// and ranks below this node is not polled.
 func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, servers []cluster.Server,
 	ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool),
 ) {
@@ -191,8 +189,7 @@ func (c *Controller) unsolicited(ev election.Evidence,
 	return seen
 }
 
-// pollTimeout returns how long to wait for responses. It uses the network's round trip, because the last
-// exchange may include a delay of the peer itself.
+// pollTimeout returns how long to wait for responses: some round trips of the network, without delays of the peer.
 func (c *Controller) pollTimeout() time.Duration {
 	wait := pollWait
 	for _, s := range c.deps.Peers.Claims() {
@@ -203,20 +200,19 @@ func (c *Controller) pollTimeout() time.Duration {
 	return wait
 }
 
-// startElection starts an election, within the rate limit for this leader. An election's higher term would also
-// depose a living leader.
+// startElection starts an election, within a rate limit: its higher term would also depose a living leader.
 func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision,
 	mine cluster.Claim,
 ) {
-	now := c.now()
+	now := time.Now()
 	if !c.allowElection(ev, now) {
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
 		return
 	}
-	c.book.begin(candidacy{
-		term: mine.Term + 1, trigger: v.Trigger, reason: v.Reason, startedAt: now,
-		leaderlessSince: now.Add(-max(0, mine.LeaderSilence)),
-		steps:           Timeline{Noticed: ev.At, Confirmed: confirmed, Agreed: now},
+	c.book.begin(CandidacyRecord{
+		Term: mine.Term + 1, Trigger: v.Trigger, Reason: v.Reason, Began: now,
+		LeaderlessSince: now.Add(-max(0, mine.LeaderSilence)),
+		Steps:           Timeline{Noticed: ev.At, Confirmed: confirmed, Agreed: now},
 	})
 	c.deps.Event(cluster.Event{
 		Type: "failover", Term: mine.Term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, v.Reason),
@@ -229,7 +225,7 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		c.log.Warn("cannot start election", "error", err)
 		return
 	}
-	c.book.markStarted(mine.Term+1, c.now())
+	c.book.markStarted(mine.Term+1, time.Now())
 }
 
 func describe(ranking []election.Ranked) []string {
@@ -247,22 +243,6 @@ const (
 	maxLimits        = 64 // number of remembered leader processes
 )
 
-// tokenBucket is a token bucket.
-type tokenBucket struct {
-	left float64
-	at   time.Time
-}
-
-func (l *tokenBucket) allow(now time.Time) bool {
-	l.left = min(maxElectionBurst, l.left+float64(now.Sub(l.at))/float64(electionRefill))
-	l.at = now
-	if l.left < 1 {
-		return false
-	}
-	l.left--
-	return true
-}
-
 func (c *Controller) allowElection(ev election.Evidence, now time.Time) bool {
 	key := string(ev.Leader) + "/" + ev.BootID
 	c.mu.Lock()
@@ -272,8 +252,8 @@ func (c *Controller) allowElection(ev election.Evidence, now time.Time) bool {
 		if len(c.electionLimits) >= maxLimits {
 			clear(c.electionLimits) // most of these processes ended long ago
 		}
-		l = &tokenBucket{left: maxElectionBurst, at: now}
+		l = rate.NewLimiter(rate.Every(electionRefill), maxElectionBurst)
 		c.electionLimits[key] = l
 	}
-	return l.allow(now)
+	return l.AllowN(now, 1)
 }

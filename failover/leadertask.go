@@ -16,15 +16,13 @@ const (
 	freshClaim = 3 * time.Second
 	// moveTime limits one attempt to transfer leadership.
 	moveTime = 10 * time.Second
-	// fullDiskInterval is how often a leader checks whether its disk is full. Until it has transferred
-	// leadership, the cluster accepts no writes.
+	// fullDiskInterval is how often a leader checks whether its disk is full. Then the cluster accepts no writes.
 	fullDiskInterval = 100 * time.Millisecond
 	// fullDiskRetry is how often a leader without disk space retries a transfer to the same node.
 	fullDiskRetry = 5 * time.Second
 )
 
-// MonitorLeadership is the leader task that transfers leadership to a better target, or away from a full or
-// slow disk. It returns when ctx ends.
+// MonitorLeadership is the leader task that transfers leadership to a better target, or away from a bad disk.
 func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	tick := time.NewTicker(min(max(c.cfg.TakeoverDelay/5, leadMin), leadMax))
 	defer tick.Stop()
@@ -53,26 +51,25 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 		if to, why := election.FullDiskTarget(in, own.DiskState); to != "" {
 			if to != fullTo || in.Now.Sub(fullTried) >= fullDiskRetry {
 				fullTried, fullTo = in.Now, to
-				// The next check tries again
-				_ = c.transferWithEvent(ctx, term, cluster.TransferNotice{
-					To: to, Trigger: election.TriggerDiskStall,
-					Reason: why,
-				})
+				h := cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why}
+				_ = c.transferWithEvent(ctx, term, h) // the next check tries again
 			}
-		} else if to, why := election.PriorityTarget(in); to != "" {
-			h := cluster.TransferNotice{To: to, Trigger: election.TriggerPriority, Reason: why}
-			c.startCooldown(h, c.transferWithEvent(ctx, term, h))
-		} else if to, why := election.SlowDiskTarget(in, own); to != "" {
-			h := cluster.TransferNotice{To: to, Trigger: election.TriggerDiskStall, Reason: why}
+			continue
+		}
+		h := cluster.TransferNotice{Trigger: election.TriggerPriority}
+		if h.To, h.Reason = election.PriorityTarget(in); h.To == "" {
+			h.Trigger = election.TriggerDiskStall
+			h.To, h.Reason = election.SlowDiskTarget(in, own)
+		}
+		if h.To != "" {
 			c.startCooldown(h, c.transferWithEvent(ctx, term, h))
 		}
 	}
 }
 
-// leaderView returns the input of the transfer policy. It updates fitSince, the time since when each peer has
-// been fit.
+// leading returns the input of the transfer policy. It updates since when each peer has been fit.
 func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.LeaderView, election.OwnDisk) {
-	now := c.now()
+	now := time.Now()
 	st, view, claims := c.deps.Consensus.Status(), c.deps.Consensus.View(), c.deps.Peers.Claims()
 	in := election.LeaderView{
 		Now: now, Delay: c.cfg.TakeoverDelay, Paused: !view.AutoFailover(now), Params: c.cfg.params(),
@@ -94,15 +91,14 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	}
 	for _, ps := range c.deps.Consensus.Peers() {
 		sv, _ := cluster.FindServer(st.Servers, ps.ID)
-		p := election.Peer{
-			Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries,
-			NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter,
-		}
 		member, known := view.Member(ps.ID)
 		if !known {
 			continue
 		}
-		p.Member = member
+		p := election.Peer{
+			Member: member, Healthy: ps.Healthy, Reasons: ps.Reasons, LagEntries: ps.LagEntries,
+			NoTransfer: ps.TransferBlocked, IsVoter: sv.Suffrage == cluster.Voter,
+		}
 		if s, ok := claims[ps.ID]; ok && s.Connected && now.Sub(s.At) < freshClaim {
 			p.Disk, p.DiskKnown = s.Claim.Disk, true
 			p.SelfIneligible = s.Claim.Draining || s.Claim.Lifecycle == cluster.Draining || !s.Claim.Eligible
@@ -146,7 +142,7 @@ func (c *Controller) DetachFromLeadership(reign context.Context) (context.Contex
 
 // startCooldown starts the pause after an attempt to transfer leadership.
 func (c *Controller) startCooldown(h cluster.TransferNotice, err error) {
-	now := c.now()
+	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cooldown.last = election.Cooldown(c.cooldown.last, c.cfg.TakeoverDelay, err == nil)

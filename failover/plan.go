@@ -108,8 +108,7 @@ func (in planInput) planElection(p *cluster.Plan) {
 	in.warnPriorityTakeover(p, chosen)
 }
 
-// planEmergency checks only Raft's own rule: the target must be a voter, and its log must allow a majority to
-// vote for it.
+// planEmergency checks only Raft's own rule: the target is a voter, and a majority may vote for its log.
 func (in planInput) planEmergency(p *cluster.Plan) {
 	s := in.Survey
 	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(),
@@ -168,11 +167,14 @@ func (in planInput) member(id cluster.NodeID) cluster.Member {
 	return cluster.Member{}
 }
 
-// expect adds how long writes will wait, from the gaps of similar cases.
+// expect adds how long writes will wait, from the gaps of similar cases, the shortest first.
 func (in planInput) expect(p *cluster.Plan, gaps []time.Duration) {
-	if p.Gap = expectedDowntime(gaps); p.Gap.Samples == 0 {
+	n := len(gaps)
+	if n == 0 {
 		warn(p, "no similar move is recorded in this cluster: the expected write gap is unknown")
+		return
 	}
+	p.Gap = cluster.Gap{Expected: gaps[n/2], Worst: gaps[n-1], Samples: n}
 }
 
 func warn(p *cluster.Plan, format string, args ...any) {
@@ -208,15 +210,6 @@ func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetO
 			return
 		}
 	}
-}
-
-// expectedDowntime estimates the write gap from recorded gaps, the shortest first.
-func expectedDowntime(gaps []time.Duration) cluster.Gap {
-	n := len(gaps)
-	if n == 0 {
-		return cluster.Gap{}
-	}
-	return cluster.Gap{Expected: gaps[n/2], Worst: gaps[n-1], Samples: n}
 }
 
 func leadsAlready(id cluster.NodeID) *cluster.Error {

@@ -3,6 +3,7 @@ package failover
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,7 @@ func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (clu
 		in.Survey = c.pollForRequest(ctx, o)
 	}
 	view := c.deps.Consensus.View()
-	in.Status, in.Members, in.Paused = c.deps.Consensus.Status(), view.Members(), !view.AutoFailover(c.now())
+	in.Status, in.Members, in.Paused = c.deps.Consensus.Status(), view.Members(), !view.AutoFailover(time.Now())
 	in.Transfers = view.Gaps(election.TriggerTransfer, election.TriggerPriority)
 	in.Elections = view.Gaps(election.TriggerConnectionLost, election.TriggerTimeout, election.TriggerManual,
 		election.TriggerEmergency)
@@ -54,7 +55,7 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 	if o.Action == cluster.ActionEmergency || o.Forwarded || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
 		wait = emergencyPollTimeout
 	}
-	began := c.now()
+	began := time.Now()
 	look := time.NewTicker(inFlightPollInterval)
 	defer look.Stop()
 	for {
@@ -64,10 +65,12 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 		switch answer, need := s.Responding(); {
 		case answer < need:
 			patience = c.cfg.TimeoutMax
-		case o.Target != "" && lost && inFlight(s, o.Target):
+		case o.Target != "" && lost && slices.ContainsFunc(s.TargetOptions(), func(c cluster.TargetOption) bool {
+			return c.ID == o.Target && c.LagEntries <= election.CaughtUp // what a leader may be sending to it
+		}):
 			patience = c.cfg.TimeoutMin
 		}
-		if c.now().Sub(began) >= patience {
+		if time.Since(began) >= patience {
 			return s
 		}
 		select {
@@ -76,16 +79,6 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 			return s
 		}
 	}
-}
-
-// inFlight reports whether a node lags by no more than what a leader may be sending to it.
-func inFlight(s election.ClusterPoll, id cluster.NodeID) bool {
-	for _, ch := range s.TargetOptions() {
-		if ch.ID == id {
-			return ch.LagEntries <= election.CaughtUp
-		}
-	}
-	return false
 }
 
 // survey polls all servers, for at most wait, and waits for this node's Raft.
@@ -100,22 +93,16 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var barrier sync.WaitGroup
-	barrier.Go(func() {
-		if err := c.deps.Raft().WaitMainLoop(ctx); err != nil {
-			c.log.Debug("raft is busy: its log position may be out of date", "error", err)
-		}
-	})
+	barrier.Go(func() { c.barrier(ctx, wait) })
 	seen := c.deps.Peers.Poll(ctx, ask)
 	barrier.Wait()
 	return election.ClusterPoll{
-		Now: c.now(), Servers: servers, Mine: c.deps.Claim(), Responses: seen,
-		Params: c.cfg.params(),
+		Servers: servers, Mine: c.deps.Claim(), Responses: seen, Params: c.cfg.params(),
 	}
 }
 
-// Execute executes a request by the plan made for it on this node, and returns once the target is seen leading.
-// It returns the errors of Transfer.Execute; for an election also CodeVoteDenied with the votes,
-// CodeElectionFailed, and CodeBusy while this node executes another request.
+// Execute executes a request by this node's plan for it, and returns once the target is seen leading. It returns the
+// errors of Transfer.Execute; for an election also CodeVoteDenied with the votes, CodeElectionFailed and CodeBusy.
 func (c *Controller) Execute(ctx context.Context, o cluster.LeadershipRequest,
 	p cluster.Plan,
 ) (cluster.TransferOutcome, error) {
@@ -152,12 +139,11 @@ func triggerOf(action string) string {
 	return election.TriggerTransfer
 }
 
-// runRequestedElection starts an election at operator request and waits for its result. If other nodes are in a
-// later term, it starts another election with that term known.
+// runRequestedElection starts an election and waits for its result. It repeats it if others are in a later term.
 func (c *Controller) runRequestedElection(ctx context.Context, o cluster.LeadershipRequest,
 	p cluster.Plan,
 ) (cluster.TransferOutcome, error) {
-	began, old := c.now(), c.lastLeader().id
+	began, old := time.Now(), c.lastLeader().id
 	for try := range maxElectionAttempts {
 		if try > 0 {
 			if leader, _ := c.survey(ctx, emergencyPollTimeout).Leader(); leader != "" {
@@ -167,9 +153,14 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		mine := c.deps.Claim()
 		term := mine.Term
 		why := fmt.Sprintf("%s ordered by %s: %s", o.Action, o.Operator, o.Reason)
-		c.book.begin(candidacy{
-			term: term + 1, trigger: triggerOf(o.Action), reason: o.Reason, operator: o.Operator, overLiveLeader: true,
-			startedAt: c.now(), leaderlessSince: leaderlessSince(mine, c.now(), c.cfg.TimeoutMin),
+		now := time.Now()
+		leaderless := now // unless the leader is silent
+		if mine.LeaderSilence >= c.cfg.TimeoutMin {
+			leaderless = now.Add(-mine.LeaderSilence)
+		}
+		c.book.begin(CandidacyRecord{
+			Term: term + 1, Trigger: triggerOf(o.Action), Reason: o.Reason, Operator: o.Operator, Ordered: true,
+			Began: now, LeaderlessSince: leaderless,
 		})
 		c.deps.Event(cluster.Event{
 			Type: "failover", Term: term, Message: fmt.Sprintf("node %s starts an election: %s", c.cfg.Self, why),
@@ -194,20 +185,12 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		st := c.deps.Consensus.Status()
 		return cluster.TransferOutcome{
 			OldLeader: old, NewLeader: c.cfg.Self, Term: st.Term,
-			Duration: c.now().Sub(began),
+			Duration: time.Since(began),
 		}, nil
 	}
 	return cluster.TransferOutcome{},
 		electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self,
 			maxElectionAttempts)
-}
-
-// leaderlessSince returns when the leader was last heard, or now if it is alive.
-func leaderlessSince(mine cluster.Claim, now time.Time, silent time.Duration) time.Time {
-	if mine.LeaderSilence >= silent {
-		return now.Add(-mine.LeaderSilence)
-	}
-	return now
 }
 
 // awaitRequestedElection waits for the end of the election after term. The error is nil when this node leads

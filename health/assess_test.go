@@ -30,6 +30,12 @@ func input(role cluster.Role, leader cluster.NodeID) Input {
 	return in
 }
 
+// assess returns one of the statuses.
+func assess(in Input, id cluster.NodeID) cluster.PeerStatus {
+	all := Assess(in)
+	return all[slices.IndexFunc(all, func(p cluster.PeerStatus) bool { return p.ID == id })]
+}
+
 func TestAssess(t *testing.T) {
 	seen := func(in *Input, change func(*cluster.ReceivedClaim)) {
 		s := in.Claims["n2"]
@@ -107,7 +113,7 @@ func TestAssess(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&in)
 			}
-			p := Assess(in).Peers["n2"]
+			p := assess(in, "n2")
 			if p.Healthy != (tt.reason == "") || len(p.Reasons) > 1 ||
 				!strings.Contains(strings.Join(p.Reasons, "; "), tt.reason) {
 				t.Errorf("healthy %v for %q, want %q", p.Healthy, p.Reasons, tt.reason)
@@ -122,17 +128,17 @@ func TestAssess(t *testing.T) {
 // A draining node rejects leadership: it is healthy, but no transfer target.
 func TestDrainingPeerIsNoTarget(t *testing.T) {
 	in := input(cluster.Leader, "n1")
-	if p := Assess(in).Peers["n2"]; p.TransferBlocked != "" {
+	if p := assess(in, "n2"); p.TransferBlocked != "" {
 		t.Errorf("before: %q", p.TransferBlocked)
 	}
 	seen := in.Claims["n2"]
 	seen.Claim.Draining = true
 	in.Claims["n2"] = seen
-	if p := Assess(in).Peers["n2"]; !p.Healthy || p.TransferBlocked != "node n2 is draining" {
+	if p := assess(in, "n2"); !p.Healthy || p.TransferBlocked != "node n2 is draining" {
 		t.Errorf("healthy %v, %q", p.Healthy, p.TransferBlocked)
 	}
 	in.RaftPeers[0].TransferBlocked = "stuck"
-	if p := Assess(in).Peers["n2"]; p.TransferBlocked != "stuck" {
+	if p := assess(in, "n2"); p.TransferBlocked != "stuck" {
 		t.Errorf("%q", p.TransferBlocked)
 	}
 }
@@ -142,11 +148,11 @@ func TestReportsAreIndependent(t *testing.T) {
 	in.RaftPeers[0].Reasons = make([]string, 1, 4)
 	r := Assess(in)
 	in.RaftPeers[0].Reasons[0] = "changed"
-	if r.Peers["n2"].Reasons[0] != "" {
+	if r[1].Reasons[0] != "" {
 		t.Error("a report shares memory with its input")
 	}
 	var order []cluster.NodeID
-	for _, p := range r.Statuses() {
+	for _, p := range r {
 		order = append(order, p.ID)
 	}
 	if !slices.Equal(order, []cluster.NodeID{"n3", "n2"}) {

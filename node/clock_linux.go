@@ -9,8 +9,7 @@ import (
 // hasBootClock: sinceBoot runs on while the machine is suspended.
 const hasBootClock = true
 
-// sinceBoot reads CLOCK_BOOTTIME. Unlike Go's monotonic clock it includes suspended time, so leases expire
-// during a suspend.
+// sinceBoot reads CLOCK_BOOTTIME, which includes suspended time: leases expire during a suspend.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

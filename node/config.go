@@ -3,16 +3,17 @@ package node
 import (
 	"cmp"
 	"net"
+	"reflect"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"northstar/cluster"
 )
 
-// Config is everything that can be set on a node, and the only list of its
-// keys: flags, environment variables, the TOML file, `check-config` and the
-// documentation are derived from it (Keys). A key is the field's name tag, in a
-// section the section's name, a dot and the tag.
+// Config is everything that can be set on a node. Flags, environment variables, the TOML file, `check-config` and the
+// documentation are derived from it (Keys). A key is the field's name tag, behind the section's name and a dot.
 //
 // Load reads one; a Config made in Go starts from Default.
 type Config struct {
@@ -31,66 +32,49 @@ type Config struct {
 	Eligible       bool           `name:"eligible" default:"true" negatable:"" help:"Whether this node may lead; if not, it only votes. First value only."`
 	Zone           string         `name:"zone" help:"Label for display. First value only."`
 
-	Election   ElectionConfig   `embed:"" prefix:"election-"`
-	Failover   FailoverConfig   `embed:"" prefix:"failover-"`
-	Members    MembersConfig    `embed:"" prefix:"members-"`
-	Transfer   TransferConfig   `embed:"" prefix:"transfer-"`
-	SplitBrain SplitBrainConfig `embed:"" prefix:"splitbrain-"`
-	Snapshot   SnapshotConfig   `embed:"" prefix:"snapshot-"`
-	Disk       DiskConfig       `embed:"" prefix:"disk-"`
-	TLS        TLSConfig        `embed:"" prefix:"tls-"`
-	Auth       AuthConfig       `embed:"" prefix:"auth-"`
+	Election struct {
+		TimeoutMin time.Duration `name:"timeout-min" default:"150ms" help:"Minimum election timeout: a follower starts an election after a random time between this and timeout-max without a heartbeat."`
+		TimeoutMax time.Duration `name:"timeout-max" default:"300ms" help:"Maximum election timeout. Must be twice timeout-min: the Raft library uses that range."`
+		Lease      bool          `name:"lease" help:"Clock-bounded leader lease: the leader answers reads with consistency=lease without a round trip."`
+		LeaseDrift Percent       `name:"lease-drift" default:"10%" help:"Maximum clock drift assumed for leases, 0% to 50%."`
+	} `embed:"" prefix:"election-"`
+	Failover struct {
+		Auto bool `name:"auto" default:"true" negatable:"" help:"Whether the cluster elects a new leader automatically. First value only, set by the first leader; later changes go through the API."`
+		Fast bool `name:"fast" default:"true" negatable:"" help:"Fast failover: elect a new leader once a majority agrees that the leader is dead or silent, before election timeouts."`
+
+		TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node with a higher priority than the leader must be healthy and caught up before leadership is transferred to it."`
+		ExternalLock  string        `name:"external-lock" placeholder:"URL" help:"postgres://... of a PostgreSQL server (14 or later): the leader serves writes only while it also holds a lock there. Use the same value on every node; prefer the environment to a flag."`
+	} `embed:"" prefix:"failover-"`
+	Members struct {
+		DeadAfter time.Duration `name:"dead-after" default:"0s" help:"Remove a voter after this time without contact, if at least three voters and a reachable majority remain; 10s to 8760h. Use the same value on all nodes; 0s disables it."`
+	} `embed:"" prefix:"members-"`
+	Transfer struct {
+		Timeout time.Duration `name:"timeout" default:"30s" help:"Maximum duration of a planned leadership transfer."`
+	} `embed:"" prefix:"transfer-"`
+	SplitBrain struct {
+		Interval time.Duration `name:"interval" default:"1s" help:"Interval of split-brain checks with every peer, which find a second leader or another cluster: 100ms to 1m."`
+	} `embed:"" prefix:"splitbrain-"`
+	Snapshot struct {
+		Threshold    uint64        `name:"threshold" default:"8192" help:"Take a snapshot after this many log entries."`
+		Interval     time.Duration `name:"interval" default:"120s" help:"Snapshot check interval; the first check runs after 1/24 to 1/12 of it."`
+		TrailingLogs uint64        `name:"trailing-logs" default:"10240" help:"Log entries kept after a snapshot for lagging followers; at least 1000."`
+	} `embed:"" prefix:"snapshot-"`
+	Disk struct {
+		Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
+	} `embed:"" prefix:"disk-"`
+	TLS  TLSConfig `embed:"" prefix:"tls-"`
+	Auth struct {
+		Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`
+	} `embed:"" prefix:"auth-"`
 
 	Insecure     bool          `name:"insecure" help:"Allow a non-loopback address without TLS: every client then has operator rights."`
 	DrainTimeout time.Duration `name:"drain-timeout" default:"30s" help:"Maximum wait after SIGTERM for the leadership transfer and for requests in flight."`
 	Log          LogConfig     `embed:"" prefix:"log-"`
 
-	sources     map[string]string // key → where its value was set; no entry: default
-	invalidKeys map[string]bool   // keys whose value could not be read: Validate is silent about them
-}
-
-// ElectionConfig is when elections happen.
-type ElectionConfig struct {
-	TimeoutMin time.Duration `name:"timeout-min" default:"150ms" help:"Minimum election timeout: a follower starts an election after a random time between this and timeout-max without a heartbeat."`
-	TimeoutMax time.Duration `name:"timeout-max" default:"300ms" help:"Maximum election timeout. Must be twice timeout-min: the Raft library uses that range."`
-	Lease      bool          `name:"lease" help:"Clock-bounded leader lease: the leader answers reads with consistency=lease without a round trip."`
-	LeaseDrift Percent       `name:"lease-drift" default:"10%" help:"Maximum clock drift assumed for leases, 0% to 50%."`
-}
-
-// FailoverConfig is what the cluster does about a lost leader.
-type FailoverConfig struct {
-	Auto bool `name:"auto" default:"true" negatable:"" help:"Whether the cluster elects a new leader automatically. First value only, set by the first leader; later changes go through the API."`
-	Fast bool `name:"fast" default:"true" negatable:"" help:"Fast failover: elect a new leader once a majority agrees that the leader is dead or silent, before election timeouts."`
-
-	TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node with a higher priority than the leader must be healthy and caught up before leadership is transferred to it."`
-	ExternalLock  string        `name:"external-lock" placeholder:"URL" help:"postgres://... of a PostgreSQL server (14 or later): the leader serves writes only while it also holds a lock there. Use the same value on every node; prefer the environment to a flag."`
-}
-
-// MembersConfig is what the leader does about members by itself.
-type MembersConfig struct {
-	DeadAfter time.Duration `name:"dead-after" default:"0s" help:"Remove a voter after this time without contact, if at least three voters and a reachable majority remain; 10s to 8760h. Use the same value on all nodes; 0s disables it."`
-}
-
-// TransferConfig is about planned transfers of leadership.
-type TransferConfig struct {
-	Timeout time.Duration `name:"timeout" default:"30s" help:"Maximum duration of a planned leadership transfer."`
-}
-
-// SplitBrainConfig is how nodes watch each other.
-type SplitBrainConfig struct {
-	Interval time.Duration `name:"interval" default:"1s" help:"Interval of split-brain checks with every peer, which find a second leader or another cluster: 100ms to 1m."`
-}
-
-// SnapshotConfig is how the log is compacted.
-type SnapshotConfig struct {
-	Threshold    uint64        `name:"threshold" default:"8192" help:"Take a snapshot after this many log entries."`
-	Interval     time.Duration `name:"interval" default:"120s" help:"Snapshot check interval; the first check runs after 1/24 to 1/12 of it."`
-	TrailingLogs uint64        `name:"trailing-logs" default:"10240" help:"Log entries kept after a snapshot for lagging followers; at least 1000."`
-}
-
-// DiskConfig is about the disk under the data directory.
-type DiskConfig struct {
-	Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
+	// sources has the place where the value of a key was set: "--priority", "NORTHSTAR_PRIORITY" or
+	// "northstar.toml line 3". It does not have defaults.
+	sources     map[string]string
+	invalidKeys map[string]bool // keys whose value could not be read: Validate is silent about them
 }
 
 // TLSConfig holds the files of this node's certificate; all three or none.
@@ -98,11 +82,6 @@ type TLSConfig struct {
 	Cert string `name:"cert" placeholder:"FILE" help:"Certificate of this node, PEM, with the URI northstar://CLUSTER-NAME/node/ID. Reloaded when it changes."`
 	Key  string `name:"key" placeholder:"FILE" help:"Private key of the certificate, PEM."`
 	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities of nodes and clients, PEM."`
-}
-
-// AuthConfig is who may call the API.
-type AuthConfig struct {
-	Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`
 }
 
 // LogConfig is what is logged, to stderr.
@@ -114,19 +93,13 @@ type LogConfig struct {
 // Enabled reports whether this node has a certificate.
 func (t TLSConfig) Enabled() bool { return t.Cert != "" && t.Key != "" && t.CA != "" }
 
-// AdvertisedHTTP is the HTTP address that others are told, as configured: with
-// port 0 the node puts the bound port in its place.
+// AdvertisedHTTP is the HTTP address that others are told. The node puts the bound port in place of port 0.
 func (c *Config) AdvertisedHTTP() string { return cmp.Or(c.HTTPAdvertise, c.HTTPAddr) }
 
 // AdvertisedRaft is AdvertisedHTTP for peer traffic.
 func (c *Config) AdvertisedRaft() string { return cmp.Or(c.RaftAdvertise, c.RaftAddr) }
 
-// Source returns the place where the value of key was set, such as "--priority", "NORTHSTAR_PRIORITY" or
-// "northstar.toml line 3". It is "" for a default.
-func (c *Config) Source(key string) string { return c.sources[key] }
-
-// loopback reports whether only processes of this machine can reach the host of addr. A name other than
-// localhost is not resolved: the result is false.
+// loopback reports whether only this machine can reach the host of addr. No name but localhost is resolved.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -137,4 +110,78 @@ func loopback(addr string) bool {
 	}
 	ip := net.ParseIP(host)
 	return ip != nil && ip.IsLoopback()
+}
+
+// Key is one key of Config with its names in file, environment and flags.
+type Key struct {
+	Name    string // in the file: section.key
+	Flag    string // without the dashes
+	Env     string
+	Default string // "" when there is none
+	Help    string
+	kind    reflect.Kind // of the field, in the file: Bool, Int, Slice, or String for all text forms
+	secret  bool
+}
+
+// Keys returns all keys in the order of Config's fields.
+var Keys = sync.OnceValue(func() []Key { return collectKeys(reflect.TypeFor[Config](), "") })
+
+func collectKeys(t reflect.Type, section string) []Key {
+	var all []Key
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if prefix, ok := f.Tag.Lookup("prefix"); ok {
+			all = append(all, collectKeys(f.Type, strings.TrimSuffix(prefix, "-"))...)
+			continue
+		}
+		name, ok := f.Tag.Lookup("name")
+		if !ok {
+			continue
+		}
+		if section != "" {
+			name = section + "." + name
+		}
+		key := Key{
+			Name: name, Default: f.Tag.Get("default"), Help: f.Tag.Get("help"), kind: fileKind(f.Type),
+			secret: strings.HasSuffix(name, "token") || name == keyExternalLock,
+		}
+		key.Flag = strings.ReplaceAll(name, ".", "-")
+		key.Env = "NORTHSTAR_" + strings.ToUpper(strings.ReplaceAll(key.Flag, "-", "_"))
+		if key.kind == reflect.Bool && key.Default == "" {
+			key.Default = "false"
+		}
+		all = append(all, key)
+	}
+	return all
+}
+
+// fileKind returns how the file writes a field: durations, sizes and other values with a unit are text.
+func fileKind(t reflect.Type) reflect.Kind {
+	switch {
+	case t.PkgPath() != "" && t.Kind() != reflect.Slice:
+		return reflect.String
+	case t.Kind() == reflect.Int, t.Kind() == reflect.Uint64:
+		return reflect.Int
+	}
+	return t.Kind()
+}
+
+func keyOfFlag(flag string) (Key, bool) {
+	for _, k := range Keys() {
+		if k.Flag == flag {
+			return k, true
+		}
+	}
+	return Key{}, false
+}
+
+// show returns a value as it may be printed.
+func (k Key) show(value string) string {
+	switch {
+	case k.secret && value != "":
+		return "(secret)"
+	case k.kind == reflect.Int, k.kind == reflect.Bool:
+		return value
+	}
+	return strconv.Quote(value)
 }

@@ -141,7 +141,7 @@ func TestEveryKeyByFlagEnvironmentAndFile(t *testing.T) {
 				if got := valueOf(t, cfg, key.Name); !reflect.DeepEqual(got, want) {
 					t.Errorf("%s gives %v, the flag %v", from, got, want)
 				}
-				if got := cfg.Source(key.Name); got != from {
+				if got := cfg.sources[key.Name]; got != from {
 					t.Errorf("Source = %q, want %q", got, from)
 				}
 			}

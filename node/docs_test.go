@@ -150,7 +150,7 @@ func TestExampleFile_MatchesDefaults(t *testing.T) {
 	}
 	defaults := Default()
 	for _, k := range Keys() {
-		if cfg.Source(k.Name) == "" {
+		if cfg.sources[k.Name] == "" {
 			t.Errorf("%s is missing", k.Name)
 		}
 		if k.Default == "" || k.Name == "id" {

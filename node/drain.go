@@ -13,9 +13,8 @@ const (
 	drainNoTargetTimeout = 2 * time.Second        // how long there may be no eligible target
 )
 
-// Drain prepares the node for its stop, within drain-timeout or the end of ctx. The node starts no elections,
-// rejects new writes and transfers leadership to the best target. It ends its streams, finishes requests in
-// flight and accepts no new ones. It remains a follower; end Run's context next.
+// Drain prepares the node for its stop, within drain-timeout or the end of ctx: it starts no elections, rejects new
+// writes, transfers leadership, ends its streams and finishes requests in flight. End Run's context next.
 func (n *Node) Drain(ctx context.Context) {
 	if !n.draining.CompareAndSwap(false, true) {
 		return
@@ -27,8 +26,7 @@ func (n *Node) Drain(ctx context.Context) {
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node is draining"})
 	n.api.Drain()
 	n.handOver(ctx)
-	// The listener closes before the last request has ended. Those requests may need the new leader, which is
-	// known by now.
+	// The listener closes first. Requests in flight may need the new leader, which is known by now.
 	if err := n.http.Shutdown(ctx); err != nil {
 		n.log.Warn("aborting in-flight requests", "error", err)
 	}
@@ -38,8 +36,7 @@ func (n *Node) Drain(ctx context.Context) {
 // eligibilityPollInterval is how often a leader checks whether its member record lets it lead.
 const eligibilityPollInterval = 100 * time.Millisecond
 
-// handOverIfIneligible is the leader task of a node that is drained or ineligible: it transfers leadership and
-// retries until another node leads.
+// handOverIfIneligible is the leader task that transfers leadership while this node is drained or ineligible.
 func (n *Node) handOverIfIneligible(ctx context.Context, _ uint64) {
 	warned := "" // reason already logged; the error text differs between attempts
 	for ; ctx.Err() == nil; sleep(ctx, eligibilityPollInterval) {
@@ -62,8 +59,7 @@ func (n *Node) handOverIfIneligible(ctx context.Context, _ uint64) {
 	}
 }
 
-// handOver transfers leadership and retries until another node leads. It gives up early if there is no eligible
-// target for drainNoTargetTimeout.
+// handOver transfers leadership and retries, until another node leads or there is no target for a while.
 func (n *Node) handOver(ctx context.Context) {
 	var trouble string
 	var nobody time.Time // since when there is no eligible target; zero: there is one

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
@@ -15,8 +16,7 @@ import (
 	"northstar/transport"
 )
 
-// Env holds what a node uses of the operating system. The zero value of each field selects the real
-// implementation; a simulation sets its own.
+// Env holds what a node uses of the operating system. The zero value of a field selects the real implementation.
 type Env struct {
 	// Listen opens the listeners for peers and for HTTP.
 	Listen func(addr string) (net.Listener, error)
@@ -32,8 +32,7 @@ type Env struct {
 	Resolver Resolver
 	// Notify sends the state of this process to the service manager, like sd_notify.
 	Notify func(state string)
-	// WatchdogInterval is the period of WATCHDOG=1. 0 reads it from the service manager; a negative value
-	// disables the watchdog.
+	// WatchdogInterval is the period of WATCHDOG=1. 0: as the service manager says; negative: no watchdog.
 	WatchdogInterval time.Duration
 	// Faults is the hook of chaos tests in peer traffic.
 	Faults transport.Faults
@@ -59,12 +58,9 @@ func (e Env) withDefaults() Env {
 	if e.LeaseClock == nil {
 		e.LeaseClock = sinceBoot
 	}
-	if e.Entropy == nil {
-		e.Entropy = rand.Reader
-	}
-	if e.Resolver == nil {
-		e.Resolver = net.DefaultResolver
-	}
+	e.Entropy = cmp.Or(e.Entropy, rand.Reader)
+	e.Resolver = cmp.Or[Resolver](e.Resolver, net.DefaultResolver)
+	e.Logger = cmp.Or(e.Logger, hclog.NewNullLogger())
 	if e.Notify == nil {
 		// without a service manager there is nothing to do
 		e.Notify = func(state string) { _, _ = daemon.SdNotify(false, state) }
@@ -74,9 +70,6 @@ func (e Env) withDefaults() Env {
 		if every, err := daemon.SdWatchdogEnabled(false); err == nil && every > 0 {
 			e.WatchdogInterval = every / 3
 		}
-	}
-	if e.Logger == nil {
-		e.Logger = hclog.NewNullLogger()
 	}
 	return e
 }

@@ -16,8 +16,7 @@ import (
 const (
 	// pollInterval is how often the node looks for state changes that have no notification.
 	pollInterval = 250 * time.Millisecond
-	// healthWarmup is how long a new leader waits for contact with all nodes before it reports one as
-	// unhealthy.
+	// healthWarmup is how long a new leader waits for contact before it reports a node as unhealthy.
 	healthWarmup = time.Second
 )
 
@@ -37,59 +36,62 @@ type pause struct {
 	set    state.Settings
 }
 
-// diffEvents returns the events for the difference between two snapshots. warn is set for events that need
-// attention.
-func diffEvents(prev, next stateSnapshot) (events []journalEvent) {
-	events = append(events, memberChanges(prev, next)...)
-	events = append(events, healthChanges(prev, next)...)
-	events = append(events, diskChanges(prev.status.Disk, next.status.Disk)...)
-	events = append(events, lifecycleChanges(prev.status, next.status)...)
-	events = append(events, pauseChanges(prev.pause, next.pause)...)
+// diffEvents returns the events for the difference between two snapshots.
+func diffEvents(prev, next stateSnapshot) (events eventList) {
+	events.addMembers(prev, next)
+	events.addHealth(prev, next)
+	events.addDisk(prev.status.Disk, next.status.Disk)
+	events.addLifecycle(prev.status, next.status)
+	events.addPause(prev.pause, next.pause)
 	for _, w := range next.warnings {
 		if !slices.Contains(prev.warnings, w) {
-			events = append(events, journalEvent{warn: true, Event: cluster.Event{Type: "node", Message: w}})
+			events.add(true, "node", w, nil)
 		}
 	}
 	return events
 }
 
+type eventList []journalEvent
+
+// journalEvent is an event; warn is set for one that needs attention.
 type journalEvent struct {
 	cluster.Event
 	warn bool
 }
 
-func memberEvent(id cluster.NodeID, format string, args ...any) journalEvent {
-	return journalEvent{Event: cluster.Event{
-		Type: "member", Message: fmt.Sprintf("member %s ", id) +
-			fmt.Sprintf(format, args...), Fields: map[string]any{"member": string(id)},
-	}}
+func (l *eventList) add(warn bool, kind, message string, fields map[string]any) {
+	*l = append(*l, journalEvent{cluster.Event{Type: kind, Message: message, Fields: fields}, warn})
 }
 
-func memberChanges(prev, next stateSnapshot) (events []journalEvent) {
+func (l *eventList) addMember(id cluster.NodeID, format string, args ...any) {
+	message := fmt.Sprintf("member %s ", id) + fmt.Sprintf(format, args...)
+	l.add(false, "member", message, map[string]any{"member": string(id)})
+}
+
+func (l *eventList) addMembers(prev, next stateSnapshot) {
 	before, after := suffrages(prev.status), suffrages(next.status)
 	if len(before) == 0 {
-		return nil // the first configuration is not a change
+		return // the first configuration is not a change
 	}
 	for _, id := range sortedKeys(after) {
 		switch old := before[id]; {
 		case old == "":
-			events = append(events, memberEvent(id, "joined as %s", after[id]))
+			l.addMember(id, "joined as %s", after[id])
 		case old != after[id]:
-			events = append(events, memberEvent(id, "is now a %s", after[id]))
+			l.addMember(id, "is now a %s", after[id])
 		}
 	}
 	for _, id := range sortedKeys(before) {
 		if after[id] == "" {
-			events = append(events, memberEvent(id, "left the configuration"))
+			l.addMember(id, "left the configuration")
 		}
 	}
 	for _, id := range sortedKeys(next.members) {
 		old, known := prev.members[id]
 		if what := recordChange(old, next.members[id]); known && what != "" {
-			events = append(events, memberEvent(id, "%s", what))
+			l.addMember(id, "%s", what)
 		}
 	}
-	return events
 }
 
 func suffrages(s cluster.NodeStatus) map[cluster.NodeID]cluster.Suffrage {
@@ -120,86 +122,71 @@ func recordChange(old, now cluster.Member) string {
 	return strings.Join(what, ", ")
 }
 
-func healthChanges(prev, next stateSnapshot) (events []journalEvent) {
+func (l *eventList) addHealth(prev, next stateSnapshot) {
 	for _, id := range sortedKeys(next.peers) {
 		old, known := prev.peers[id]
 		now := next.peers[id]
-		if !known {
-			old.Healthy = true // a healthy first report is not an event
-		}
-		if old.Healthy == now.Healthy {
+		if healthy := old.Healthy || !known; healthy == now.Healthy { // a healthy first report is not an event
 			continue
 		}
-		e := journalEvent{warn: !now.Healthy, Event: cluster.Event{
-			Type: "health", Message: fmt.Sprintf("member %s is healthy again", id),
-			Fields: map[string]any{"member": string(id)},
-		}}
+		message := fmt.Sprintf("member %s is healthy again", id)
 		if !now.Healthy {
-			e.Message = fmt.Sprintf("member %s is not healthy: %s", id, strings.Join(now.Reasons, ", "))
+			message = fmt.Sprintf("member %s is not healthy: %s", id, strings.Join(now.Reasons, ", "))
 		}
-		events = append(events, e)
+		l.add(!now.Healthy, "health", message, map[string]any{"member": string(id)})
 	}
-	return events
 }
 
-func diskChanges(prev, next cluster.DiskState) (events []journalEvent) {
+func (l *eventList) addDisk(prev, next cluster.DiskState) {
 	note := func(was, is bool, bad, good string) {
 		switch {
 		case is && !was:
-			events = append(events, journalEvent{warn: true, Event: cluster.Event{Type: "disk", Message: bad}})
+			l.add(true, "disk", bad, nil)
 		case was && !is:
-			events = append(events, journalEvent{Event: cluster.Event{Type: "disk", Message: good}})
+			l.add(false, "disk", good, nil)
 		}
 	}
 	note(prev.Stalled, next.Stalled, "disk stalled: an I/O operation does not complete", "the disk is working again")
 	note(prev.ReadOnly, next.ReadOnly, "the disk has less space left than the reserve: this node is read-only",
 		"disk space recovered: node accepts writes")
-	return events
 }
 
-func lifecycleChanges(prev, next cluster.NodeStatus) []journalEvent {
+func (l *eventList) addLifecycle(prev, next cluster.NodeStatus) {
 	if next.Lifecycle == prev.Lifecycle || prev.Lifecycle == "" {
-		return nil
+		return
 	}
-	e := journalEvent{Event: cluster.Event{Type: "node", Message: fmt.Sprintf("this node is %s", next.Lifecycle)}}
-	if next.Lifecycle == cluster.Dead {
-		e.warn = true
-		e.Message += ": " + next.DeadReason
+	message, dead := fmt.Sprintf("this node is %s", next.Lifecycle), next.Lifecycle == cluster.Dead
+	if dead {
+		message += ": " + next.DeadReason
 	}
-	return []journalEvent{e}
+	l.add(dead, "node", message, nil)
 }
 
-// pauseChanges returns events for a pause of automatic failover that begins, changes or ends.
-func pauseChanges(prev, next pause) []journalEvent {
+// addPause adds an event for a pause of automatic failover that begins, changes or ends.
+func (l *eventList) addPause(prev, next pause) {
 	if prev == next || !prev.paused && !next.paused {
-		return nil
+		return
 	}
-	e := journalEvent{warn: next.paused, Event: cluster.Event{
-		Type:   "failover",
-		Fields: map[string]any{"auto_failover": !next.paused},
-	}}
-	switch set := next.set; {
+	set, fields, message := next.set, map[string]any{"auto_failover": !next.paused}, "automatic failover is paused"
+	switch {
 	case !next.paused && !set.AutoFailover:
-		e.Message = "automatic failover resumed (pause expired)"
-		return []journalEvent{e}
+		l.add(false, "failover", "automatic failover resumed (pause expired)", fields)
+		return
 	case !next.paused:
-		e.Message = "automatic failover is on again"
-	default:
-		e.Message = "automatic failover is paused"
-		if set.PausedUntil != 0 {
-			until := time.Unix(0, set.PausedUntil).UTC()
-			e.Message += " until " + until.Format(time.RFC3339)
-			e.Fields["paused_until"] = until
+		message = "automatic failover is on again"
+	case set.PausedUntil != 0:
+		until := time.Unix(0, set.PausedUntil).UTC()
+		message += " until " + until.Format(time.RFC3339)
+		fields["paused_until"] = until
+	}
+	if set.Operator != "" {
+		fields["operator"], fields["reason"] = set.Operator, set.Reason
+		message += ", by " + set.Operator
+		if set.Reason != "" {
+			message += ": " + set.Reason
 		}
 	}
-	if by := next.set.Operator; by != "" {
-		e.Fields["operator"], e.Fields["reason"] = by, next.set.Reason
-		e.Message += ", by " + by
-		if next.set.Reason != "" {
-			e.Message += ": " + next.set.Reason
-		}
-	}
-	return []journalEvent{e}
+	l.add(next.paused, "failover", message, fields)
 }
 
 func sortedKeys[V any](m map[cluster.NodeID]V) []cluster.NodeID {

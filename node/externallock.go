@@ -12,7 +12,6 @@ import (
 	"northstar/client"
 	"northstar/client/postgres"
 	"northstar/cluster"
-	"northstar/telemetry"
 )
 
 const (
@@ -22,22 +21,11 @@ const (
 	lockRetryDelay     = time.Second     // after an error that needs a change of the configuration
 )
 
-// externalLock is a lock outside the cluster that a leader must also hold to serve writes, for users who want
-// two systems to agree on the leader. Each leadership campaigns for it, and campaigns again when it loses the
-// lock.
+// externalLock is a lock outside the cluster that a leader must also hold to serve writes, for users who want two
+// systems to agree on the leader. Each leadership campaigns for it, also when it loses the lock.
 type externalLock struct {
-	cfg       *Config
-	clusterID func() string
-	gate      client.Gate
-	journal   *telemetry.Journal
-	log       hclog.Logger
-}
-
-func (n *Node) newExternalLock() *externalLock {
-	return &externalLock{
-		cfg: &n.cfg, clusterID: func() string { return n.consensus.View().ClusterID() },
-		journal: n.journal, log: n.log.Named("external-lock"),
-	}
+	n    *Node
+	gate client.Gate
 }
 
 // newExternalElector returns this node's elector for the lock of a cluster.
@@ -63,15 +51,16 @@ func (x *externalLock) mayWrite() error {
 
 // runWhileLeader campaigns for the lock and holds it for one leadership.
 func (x *externalLock) runWhileLeader(ctx context.Context, term uint64) {
-	e, err := newExternalElector(x.cfg, x.clusterID())
+	log := x.n.log.Named("external-lock")
+	e, err := newExternalElector(&x.n.cfg, x.n.consensus.View().ClusterID())
 	if err != nil { // the URL was valid when the node started
-		x.log.Error("no external lock", "error", err)
+		log.Error("no external lock", "error", err)
 		return
 	}
 	for ctx.Err() == nil {
 		l, err := e.Campaign(ctx)
 		if err != nil {
-			x.wait(ctx, err)
+			awaitLockRetry(ctx, log, err)
 			continue
 		}
 		x.gate.Bind(l)
@@ -87,23 +76,18 @@ func (x *externalLock) runWhileLeader(ctx context.Context, term uint64) {
 	defer cancel()
 	// Close closes the write gate before it releases the lock.
 	if err := e.Close(leave); err != nil {
-		x.log.Warn("external lock not released: the next leader must wait for its TTL", "error", err)
+		log.Warn("external lock not released: the next leader must wait for its TTL", "error", err)
 	}
 }
 
-// wait logs the problem and waits before the next attempt.
-func (x *externalLock) wait(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	x.log.Error("cannot acquire the external lock, retrying", "error", err)
-	select {
-	case <-time.After(lockRetryDelay):
-	case <-ctx.Done():
+// awaitLockRetry logs the problem and waits before the next attempt.
+func awaitLockRetry(ctx context.Context, log hclog.Logger, err error) {
+	if ctx.Err() == nil {
+		log.Error("cannot acquire the external lock, retrying", "error", err)
+		sleep(ctx, lockRetryDelay)
 	}
 }
 
 func (x *externalLock) event(term uint64, message string, fields map[string]any) {
-	x.log.Info(message, "term", term)
-	x.journal.Append(cluster.Event{Type: "failover", Term: term, Message: message, Fields: fields})
+	x.n.journal.Append(cluster.Event{Type: "failover", Term: term, Message: message, Fields: fields})
 }

@@ -2,12 +2,14 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/failover"
 	"northstar/telemetry"
+	"northstar/transport"
 )
 
 // buildFailover builds the failover controller and its leader tasks.
@@ -23,11 +25,6 @@ func (n *Node) buildFailover() {
 	})
 	n.consensus.AddLeaderTask(n.failover.MonitorLeadership)
 	n.consensus.AddLeaderTask(n.handOverIfIneligible)
-}
-
-// campaignAgain starts an election after a transfer that left the cluster without a leader.
-func (n *Node) campaignAgain(ctx context.Context, term uint64, h cluster.TransferNotice) error {
-	return n.failover.ReclaimLeadership(ctx, term, h)
 }
 
 // claim returns this node's claim for its peers.
@@ -59,7 +56,7 @@ func (n *Node) election(e consensus.Election) {
 		return // Raft's timer made it a candidate, and its vote requests were not sent
 	}
 	if e.Open {
-		n.journal.Warn(openElectionEvent(e))
+		n.journal.Warn(electionEvent(e, "open", nil))
 		return
 	}
 	var how failover.Timeline
@@ -73,8 +70,7 @@ func (n *Node) election(e consensus.Election) {
 	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
 }
 
-// addElectionCause adds cause and votes to a lost candidacy. It returns false if the facts are of an earlier
-// candidacy.
+// addElectionCause adds cause and votes to a lost candidacy, unless the facts are of an earlier one.
 func addElectionCause(e *consensus.Election, f failover.CandidacyRecord) bool {
 	if f.Term == 0 || f.Term < e.FromTerm {
 		return false
@@ -106,3 +102,63 @@ func failoverPhases(s failover.Timeline, led, serving time.Time) map[string]any 
 	}
 	return fields
 }
+
+var (
+	_ transport.Membership = (*membership)(nil)
+	_ transport.Elections  = elections{}
+)
+
+// membership is what the transport knows of the members. The split-brain detector hears of each hello too.
+type membership struct {
+	*consensus.Node // nil until it is made; the transport asks after that
+	n               *Node
+}
+
+// OnHello hears of each completed hello. It does not block.
+func (m *membership) OnHello(p cluster.Peer, a cluster.Admission) {
+	m.Node.OnHello(p, a)
+	m.n.splitBrain.OnHello(p)
+}
+
+// elections decides about this node's votes and elections for the transport.
+type elections struct{ n *Node }
+
+func (e elections) VetoPreVote(candidate cluster.NodeID, now time.Time) string {
+	return e.n.failover.VetoPreVote(candidate, now)
+}
+
+func (e elections) MayIgnoreLeader(candidate cluster.NodeID, term uint64, now time.Time) bool {
+	return e.n.failover.MayIgnoreLeader(candidate, term, now)
+}
+
+// ApproveTimeoutNow rejects every TimeoutNow while this node is about to stop.
+func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) string {
+	if e.n.draining.Load() {
+		return fmt.Sprintf("node %s is draining", e.n.cfg.ID)
+	}
+	return e.n.failover.ApproveTimeoutNow(ctx, by, term)
+}
+
+// MayStartElection reports whether this node may start elections by itself. It may not while it is about to
+// stop or part of a split brain. It may not if its record forbids it, or, before there is one, its
+// configuration. It may not while failover is paused, with two exceptions: the cluster's first election, and the
+// last leader, which was stopped or cut off for a while. A drained node may if no other node could lead, and
+// transfers leadership then.
+func (e elections) MayStartElection() bool {
+	n := e.n
+	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
+		return false
+	}
+	view := n.consensus.View()
+	priority, eligible := n.cfg.Priority, n.cfg.Eligible
+	if m, ok := view.Member(n.cfg.ID); ok {
+		priority, eligible = m.Priority, m.Eligible && (m.Lifecycle != cluster.Draining || n.failover.LastResort())
+	}
+	return priority > 0 && eligible && (n.autoFailoverEnabled() || n.consensus.LedLast())
+}
+
+func (e elections) MayVote() bool { return e.n.consensus.MayVote() && e.n.splitBrain.MayVote() }
+
+func (e elections) VoteReceived(a cluster.VoteResponse) { e.n.failover.OnVoteResponse(a) }
+
+func (e elections) VoteAnswered(granted bool, reason string) { e.n.metrics.Vote(granted, reason) }

@@ -77,7 +77,7 @@ func TestFailoverPhases(t *testing.T) {
 }
 
 // An election can be so fast that its start is not observed. Its event then has no started_at.
-func TestElectionWithoutABeginning(t *testing.T) {
+func TestElectionFields_OmitUnknownStart(t *testing.T) {
 	e := consensus.Election{Candidate: "n1", Trigger: "startup", Won: true}
 	if at, ok := electionFields(e)["started_at"]; ok {
 		t.Errorf("it began at %v", at)

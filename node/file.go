@@ -1,11 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"reflect"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,8 +17,7 @@ import (
 // maxFileBytes limits the size of the configuration file.
 const maxFileBytes = 1 << 20
 
-// readFile reads a TOML file; an empty name is an empty file. The errors list every unknown key and every value
-// of the wrong type, in line order.
+// readFile reads a TOML file, "" for none. The errors list every unknown key and wrong type, in line order.
 func readFile(name string) (*file, []error) {
 	f := &file{name: name, values: map[string]fileValue{}}
 	if name == "" {
@@ -45,17 +45,17 @@ func readFile(name string) (*file, []error) {
 		return f, []error{&Problem{Key: "config", Value: strconv.Quote(name), Message: err.Error()}}
 	}
 	r := fileReader{file: f, lines: linesOf(data), known: map[string]Key{}, sections: map[string]bool{}}
-	for _, k := range keys() {
+	for _, k := range Keys() {
 		r.known[k.Name] = k
 		if section, _, ok := strings.Cut(k.Name, "."); ok {
 			r.sections[section] = true
 		}
 	}
 	r.take(tree, "")
-	sort.SliceStable(r.problems, func(i, j int) bool { return r.problems[i].line < r.problems[j].line })
+	slices.SortStableFunc(r.problems, func(a, b *Problem) int { return cmp.Compare(a.line, b.line) })
 	errs := make([]error, len(r.problems))
 	for i, p := range r.problems {
-		errs[i] = &p.Problem
+		errs[i] = p
 	}
 	return f, errs
 }
@@ -65,12 +65,7 @@ type fileReader struct {
 	lines    map[string]int
 	known    map[string]Key
 	sections map[string]bool
-	problems []*fileProblem
-}
-
-type fileProblem struct {
-	Problem
-	line int
+	problems []*Problem
 }
 
 func (r *fileReader) take(tree map[string]any, section string) {
@@ -99,9 +94,7 @@ func (r *fileReader) take(tree map[string]any, section string) {
 
 func (r *fileReader) problem(key, value, message string) {
 	line := r.lines[key]
-	r.problems = append(r.problems, &fileProblem{
-		Problem: Problem{Key: key, Value: value, Message: message, Source: r.file.source(line)}, line: line,
-	})
+	r.problems = append(r.problems, &Problem{key, value, r.file.source(line), message, line})
 }
 
 // text returns the value of a key as a flag would have it, and false if the type is wrong.

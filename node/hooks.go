@@ -49,9 +49,9 @@ func leaderEvent(id cluster.NodeID, term uint64) cluster.Event {
 	if id == "" {
 		return cluster.Event{Type: "election", Term: term, Message: "no leader known"}
 	}
+	message := fmt.Sprintf("node %s leads in term %d", id, term)
 	return cluster.Event{
-		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id,
-			term), Fields: map[string]any{"leader_id": string(id)},
+		Type: "election", Term: term, Message: message, Fields: map[string]any{"leader_id": string(id)},
 	}
 }
 
@@ -73,26 +73,20 @@ func recoveredEvent(self cluster.NodeID, r consensus.Recovered) cluster.Event {
 	}
 }
 
+// electionEvent reports the end of a candidacy, or one that has not won while no leader is known.
 func electionEvent(e consensus.Election, result string, steps map[string]any) cluster.Event {
 	ev := cluster.Event{
 		Type: "election", Term: e.Term, Fields: electionFields(e),
 		Message: fmt.Sprintf("node %s %s the election of term %d (%s)", e.Candidate, result, e.Term, e.Trigger),
 	}
+	if e.Open {
+		ev.Message = fmt.Sprintf("node %s has been a candidate for %v and no leader is elected", e.Candidate,
+			e.Duration.Round(time.Millisecond))
+	}
 	ev.Fields["result"] = result
 	if steps != nil {
 		ev.Fields["steps"] = steps
 	}
-	return ev
-}
-
-// openElectionEvent reports a candidate that has not won while no leader is known.
-func openElectionEvent(e consensus.Election) cluster.Event {
-	ev := cluster.Event{
-		Type: "election", Term: e.Term, Fields: electionFields(e),
-		Message: fmt.Sprintf("node %s has been a candidate for %v and no leader is elected", e.Candidate,
-			e.Duration.Round(time.Millisecond)),
-	}
-	ev.Fields["result"] = "open"
 	return ev
 }
 

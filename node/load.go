@@ -12,8 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Flags is the part of a command line that configures a node. A command embeds it and is parsed with the
-// options of a Loader.
+// Flags is the part of a command line that configures a node. It is parsed with the options of a Loader.
 type Flags struct {
 	File   string `name:"config" placeholder:"FILE" help:"TOML file with any of the keys below, such as priority or [election] timeout-min."`
 	Config `embed:""`
@@ -25,6 +24,7 @@ type Problem struct {
 	Value   string // as given; "" if absent
 	Source  string // where it was set; "" for a default
 	Message string // the error, or the allowed values
+	line    int    // in the file
 }
 
 // Error returns one line: key, value, allowed values, source.
@@ -44,8 +44,7 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Loader resolves values that have no flag: the environment first, then the file, then the default. It serves
-// one parse.
+// Loader resolves values that have no flag, for one parse: environment, then file, then default.
 type Loader struct {
 	lookupEnv   func(string) (string, bool)
 	file        *file
@@ -71,8 +70,7 @@ func (l *Loader) Options() []kong.Option {
 	}
 }
 
-// Check is called after the parse. It returns every problem: values that cannot be read, and what Validate
-// finds in the rest.
+// Check is called after the parse. It returns every value that cannot be read, and what Validate finds.
 func (l *Loader) Check(ctx *kong.Context, flags *Flags, now time.Time) error {
 	errs := l.finish(ctx, flags)
 	if l.file != nil && l.file.broken {
@@ -81,8 +79,7 @@ func (l *Loader) Check(ctx *kong.Context, flags *Flags, now time.Time) error {
 	return errors.Join(errs, flags.Validate(now))
 }
 
-// finish sets the sources of the Config's values. It returns every value of the environment and the file that
-// could not be read, joined; each is a *Problem.
+// finish sets the sources of the Config's values. It returns a *Problem for each that could not be read.
 func (l *Loader) finish(ctx *kong.Context, flags *Flags) error {
 	for _, p := range ctx.Path {
 		if p.Flag == nil || p.Resolved {
@@ -96,8 +93,7 @@ func (l *Loader) finish(ctx *kong.Context, flags *Flags) error {
 	return errors.Join(l.problems...)
 }
 
-// resolve is called by the parser for each flag that was not given. It collects values that cannot be read, so
-// that the user sees all of them.
+// resolve is called by the parser for each flag that was not given. It collects values that cannot be read.
 func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
 	key, ok := keyOfFlag(flag.Name)
 	if !ok || !l.open(ctx, parent) {
@@ -109,7 +105,8 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 	}
 	l.sources[key.Name] = source
 	scratch := reflect.New(flag.Target.Type()).Elem()
-	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan(value)}, scratch); err != nil {
+	scan := &kong.DecodeContext{Value: flag.Value, Scan: kong.Scan().PushTyped(value, kong.FlagValueToken)}
+	if err := flag.Mapper.Decode(scan, scratch); err != nil {
 		l.invalidKeys[key.Name] = true
 		l.problems = append(l.problems, &Problem{
 			Key: key.Name, Value: key.show(value), Source: source,
@@ -118,10 +115,6 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 		return nil, nil
 	}
 	return value, nil
-}
-
-func scan(value string) *kong.Scanner {
-	return kong.Scan().PushTyped(value, kong.FlagValueToken)
 }
 
 // lookup returns the value of a key from environment or file.

@@ -3,12 +3,14 @@
 package node
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,8 +30,7 @@ import (
 	"northstar/transport/crashdetect"
 )
 
-// ErrRestart ends Run when the data was set aside and the node must be built again, over the same data
-// directory and in the same process.
+// ErrRestart ends Run when the data was set aside: the node must be built again, in the same process.
 var ErrRestart = errors.New("node restart requested")
 
 // Node is one member of a cluster; it does nothing before Run. Its methods may be called from any goroutine.
@@ -56,8 +57,8 @@ type Node struct {
 	external   *externalLock // nil: no failover.external-lock
 	api        *api.Server
 	http       *http.Server
-	conns      connCount
-	joiner     *joiner // nil: neither join nor discover
+	conns      sync.WaitGroup // one for each connection whose goroutine has not ended
+	joiner     *joiner        // nil: neither join nor discover
 
 	draining         atomic.Bool
 	restartRequested chan struct{} // capacity 1
@@ -71,10 +72,11 @@ func New(cfg Config, env Env) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, env: env.withDefaults(), restartRequested: make(chan struct{}, 1)}
 	n.log = n.env.Logger.With("node_id", string(cfg.ID))
-	var err error
-	if n.boot, err = newBootID(n.env.Entropy); err != nil {
-		return nil, err
+	var boot [8]byte
+	if _, err := io.ReadFull(n.env.Entropy, boot[:]); err != nil {
+		return nil, fmt.Errorf("read random bytes: %w", err)
 	}
+	n.boot = hex.EncodeToString(boot[:])
 	if err := n.build(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -113,14 +115,17 @@ func (n *Node) build() error {
 		}
 	}
 	if n.cfg.Failover.ExternalLock != "" {
-		n.external = n.newExternalLock()
+		n.external = &externalLock{n: n}
 	}
 	if err := n.buildConsensus(); err != nil {
 		return err
 	}
 	n.transfer = transfer.New(nodeWithHealth{n.consensus, n}, transfer.Options{
-		Done:              n.onTransfer,
-		ReclaimLeadership: n.campaignAgain, Logger: n.log,
+		Done: n.onTransfer,
+		ReclaimLeadership: func(ctx context.Context, term uint64, h cluster.TransferNotice) error {
+			return n.failover.ReclaimLeadership(ctx, term, h)
+		},
+		Logger: n.log,
 	})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{
@@ -138,7 +143,7 @@ func (n *Node) build() error {
 		return err
 	}
 	n.http = n.api.HTTPServer()
-	n.http.ConnState = n.conns.track
+	n.http.ConnState = n.trackConn
 	n.metrics.SetSource(telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
@@ -202,37 +207,10 @@ func configProblem(err error) error {
 	return err
 }
 
-func newBootID(entropy io.Reader) (string, error) {
-	var b [8]byte
-	if _, err := io.ReadFull(entropy, b[:]); err != nil {
-		return "", fmt.Errorf("read random bytes: %w", err)
-	}
-	return hex.EncodeToString(b[:]), nil
-}
-
-// ID returns the node's ID.
-func (n *Node) ID() cluster.NodeID { return n.cfg.ID }
-
-// HTTPAddr returns the advertised HTTP address.
-func (n *Node) HTTPAddr() string { return n.httpAddr }
-
-// RaftAddr returns the advertised Raft address.
-func (n *Node) RaftAddr() string { return n.raftAddr }
-
 // Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
 
-// Transport returns the peer transport.
-func (n *Node) Transport() *transport.Transport { return n.transport }
-
-// Journal returns the events of this node.
-func (n *Node) Journal() *telemetry.Journal { return n.journal }
-
-// Handler returns the API's handler, for tests without connections.
-func (n *Node) Handler() http.Handler { return n.api }
-
-// autoFailoverEnabled reports whether the cluster may replace a leader without an operator. Before the first
-// leader it may.
+// autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.View().AutoFailover(time.Now()) }
 
 // replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its
@@ -310,7 +288,7 @@ func (n *Node) snapshotState() stateSnapshot {
 	}
 	if since := o.status.LeaderSince; !since.IsZero() && time.Since(since) > healthWarmup {
 		o.peers = map[cluster.NodeID]cluster.PeerStatus{}
-		for _, p := range n.health().Statuses() {
+		for _, p := range (nodeWithHealth{n.consensus, n}).Peers() {
 			o.peers[p.ID] = p
 		}
 	}

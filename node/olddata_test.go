@@ -76,9 +76,11 @@ func oldNodes(t *testing.T) []*testNode {
 	nodes := []*testNode{
 		prepare(t, "n1", func(c *Config) {
 			c.RaftAddr, c.RaftAdvertise, c.HTTPAddr, c.HTTPAdvertise = free[0], old[0], free[1], old[1]
+			calm(0, c) // failover is paused: who has lost leadership is not replaced
 		}),
 		prepare(t, "n2", func(c *Config) {
 			c.RaftAddr, c.RaftAdvertise, c.HTTPAddr, c.HTTPAdvertise = free[2], old[2], free[3], old[3]
+			calm(1, c)
 		}),
 	}
 	for i, archive := range []string{"leader.tar.gz", "follower.tar.gz"} {
@@ -148,9 +150,8 @@ func TestDataOfTheBuildBefore(t *testing.T) {
 func TestBackupOfTheBuildBefore(t *testing.T) {
 	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
-	n.start()
-	leader(t, []*testNode{n})
-	url := "http://" + n.HTTPAddr()
+	startAll(t, []*testNode{n})
+	url := "http://" + n.httpAddr
 	backup := unzip(t, "backup.snapshot.gz")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/admin/snapshot/restore", backup)
 	if err != nil {

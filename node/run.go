@@ -82,12 +82,10 @@ func (n *Node) tasks() []func(context.Context) error {
 	return tasks
 }
 
-// restartDrainTimeout limits requests in flight when the node restarts. The recovery request that caused the
-// restart is one of them.
+// restartDrainTimeout limits requests in flight, such as the recovery request that caused the restart.
 const restartDrainTimeout = 10 * time.Second
 
-// restartWhenRequested ends Run once the node's data has been set aside and requests in flight have been
-// answered.
+// restartWhenRequested ends Run once requests in flight have been answered.
 func (n *Node) restartWhenRequested(ctx context.Context) error {
 	select {
 	case <-n.restartRequested:
@@ -154,7 +152,7 @@ func (n *Node) serve(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	_ = n.http.Close()
-	n.conns.wait(closeTimeout)
+	n.awaitConns(closeTimeout)
 	return nil
 }
 
@@ -178,45 +176,25 @@ func (n *Node) watchdog(ctx context.Context) error {
 	}
 }
 
-// connCount counts the connections whose goroutine has not ended.
-type connCount struct {
-	mu   sync.Mutex
-	open int
-	zero chan struct{} // closed when open is 0; nil without a waiter
-}
-
-// track is an http.Server's ConnState.
-func (c *connCount) track(_ net.Conn, s http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// trackConn is the ConnState of the HTTP server.
+func (n *Node) trackConn(_ net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateNew:
-		c.open++
+		n.conns.Add(1)
 	case http.StateClosed, http.StateHijacked:
-		c.open--
-	}
-	if c.open == 0 && c.zero != nil {
-		close(c.zero)
-		c.zero = nil
+		n.conns.Done()
 	}
 }
 
-// wait waits until there are no connections, at most for d.
-func (c *connCount) wait(d time.Duration) {
-	c.mu.Lock()
-	if c.open == 0 {
-		c.mu.Unlock()
-		return
-	}
-	if c.zero == nil {
-		c.zero = make(chan struct{})
-	}
-	zero := c.zero
-	c.mu.Unlock()
-	t := time.NewTimer(d)
-	defer t.Stop()
+// awaitConns waits until there are no connections, at most for d. No new one may come meanwhile.
+func (n *Node) awaitConns(d time.Duration) {
+	ended := make(chan struct{})
+	go func() {
+		n.conns.Wait()
+		close(ended)
+	}()
 	select {
-	case <-zero:
-	case <-t.C:
+	case <-ended:
+	case <-time.After(d):
 	}
 }

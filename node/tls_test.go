@@ -44,16 +44,16 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 		c.TLS = ca.issue(string(c.ID), "northstar://northstar/node/"+string(c.ID), nil)
 		c.Auth.Tokens = tokens
 	}
-	nodes := newCluster(t, 3, func(_ int, c *Config) { secure(c) })
-	for _, n := range nodes {
-		n.start()
-	}
-	lead := leader(t, nodes)
+	nodes := newCluster(t, 3, func(i int, c *Config) {
+		secure(c)
+		calm(i, c)
+	})
+	lead := startAll(t, nodes)
 	follower := nodes[0]
 	if follower == lead {
 		follower = nodes[1]
 	}
-	url := "https://" + follower.HTTPAddr()
+	url := "https://" + follower.httpAddr
 	app := ca.issue("app", "northstar://northstar/client/app", nil)
 	want(t, ca.httpsClient(&app), "PUT", url+"/v1/kv/a", "1", 200, `"revision"`) // forwarded with the node's certificate
 	want(t, ca.httpsClient(nil), "PUT", url+"/v1/kv/a", "1", 401, "ERR_UNAUTHENTICATED")
@@ -71,12 +71,12 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 	}{{"n4", operator}, {"n5", ""}} {
 		n := prepare(t, join.id, func(c *Config) {
 			secure(c)
-			c.Join, c.JoinToken = []string{nodes[0].HTTPAddr(), nodes[1].HTTPAddr()}, join.token
+			c.Join, c.JoinToken = []string{nodes[0].httpAddr, nodes[1].httpAddr}, join.token
 		})
 		n.start()
 		eventually(t, "a new node is a voter",
 			func() bool { return n.Consensus().Status().Suffrage() == cluster.Voter })
-		want(t, ca.httpsClient(&app), "GET", "https://"+n.HTTPAddr()+"/v1/kv/a", "", 200, "1")
+		want(t, ca.httpsClient(&app), "GET", "https://"+n.httpAddr+"/v1/kv/a", "", 200, "1")
 	}
 }
 
@@ -99,9 +99,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		c.TLS = ca.issue(string(c.ID), "northstar://northstar/node/"+string(c.ID), nil)
 		c.Auth.Tokens = tokens
 	})[0]
-	n.start()
-	leader(t, []*testNode{n})
-	client, url := ca.httpsClient(nil), "https://"+n.HTTPAddr()
+	startAll(t, []*testNode{n})
+	client, url := ca.httpsClient(nil), "https://"+n.httpAddr
 	put := func() int {
 		req, _ := http.NewRequest("PUT", url+"/v1/kv/a", strings.NewReader("1"))
 		req.Header.Set("Authorization", "Bearer "+tok)
@@ -133,7 +132,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	want(t, client, "GET", url+"/status", "", 200, "auth.tokens: reload failed")
 	want(t, client, "GET", url+"/status", "", 200, "tls: reload failed")
 	eventually(t, "the journal tells", func() bool {
-		items, _, _ := n.Journal().Latest("node", 20)
+		items, _, _ := n.journal.Latest("node", 20)
 		return slices.ContainsFunc(items, func(e cluster.Event) bool {
 			return strings.HasPrefix(e.Message,
 				"auth.tokens: ")

@@ -1,17 +1,21 @@
 package node
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"northstar/api/apiv1"
+	"northstar/api/token"
 	"northstar/cluster"
 )
 
@@ -60,7 +64,7 @@ func (v *validator) problem(key string, value any, format string, args ...any) {
 	if value != nil {
 		text = fmt.Sprint(value)
 	}
-	for _, k := range keys() {
+	for _, k := range Keys() {
 		if k.Name == key && value != nil {
 			text = k.show(text)
 		}
@@ -118,8 +122,7 @@ func (v *validator) address(listenKey, listen, advertiseKey, advertise string) {
 	}
 }
 
-// startWays checks how an empty data directory gets a cluster. Whether there is any way is checked once the
-// directory is known to be empty.
+// startWays checks how an empty data directory gets a cluster, if there is any way.
 func (v *validator) startWays() {
 	c := v.cfg
 	if len(c.InitialCluster) > 0 {
@@ -204,33 +207,28 @@ func (v *validator) storage() {
 
 func (v *validator) security() {
 	c := v.cfg
-	set, readable := 0, 0
-	for _, f := range []struct{ key, file string }{
-		{"tls.cert", c.TLS.Cert},
-		{"tls.key", c.TLS.Key},
-		{"tls.ca", c.TLS.CA},
-	} {
-		if f.file == "" {
-			v.require(c.TLS == (TLSConfig{}), f.key, nil,
+	files, readable := map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key, "tls.ca": c.TLS.CA}, 0
+	for _, key := range []string{"tls.cert", "tls.key", "tls.ca"} {
+		if files[key] == "" {
+			v.require(c.TLS == (TLSConfig{}), key, nil,
 				"required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
-			continue
+		} else if _, err := os.ReadFile(files[key]); err != nil {
+			v.problem(key, files[key], "%v", err)
+		} else {
+			readable++
 		}
-		set++
-		if _, err := os.ReadFile(f.file); err != nil {
-			v.problem(f.key, f.file, "%v", err)
-			continue
-		}
-		readable++
 	}
-	if readable == 3 {
-		v.certificate()
+	if readable == len(files) {
+		if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
+			v.problem(key, files[key], "%v", err)
+		}
 	}
 	if c.Auth.Tokens != "" {
 		if err := checkTokens(c.Auth.Tokens); err != nil {
 			v.problem("auth.tokens", c.Auth.Tokens, "%v", err)
 		}
 	}
-	if c.Insecure || set == 3 {
+	if c.Insecure || c.TLS.Enabled() {
 		return // with a CA, client certificates are accepted in addition to tokens
 	}
 	for _, a := range []struct{ key, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}} {
@@ -239,17 +237,55 @@ func (v *validator) security() {
 	}
 }
 
-func (v *validator) certificate() {
-	c := v.cfg
-	if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
-		files := map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key, "tls.ca": c.TLS.CA}
-		v.problem(key, files[key], "%v", err)
-	}
-}
-
 func (v *validator) logging() {
 	l := v.cfg.Log
 	v.require(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level,
 		"want trace, debug, info, warn, error or off")
 	v.require(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
+}
+
+// checkCertificate reads this node's readable certificate as the transport will, and names the wrong key.
+func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, now time.Time) (key string, err error) {
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return "tls.cert", err
+	}
+	pem, err := os.ReadFile(files.CA)
+	if err != nil {
+		return "tls.ca", err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return "tls.ca", errors.New("holds no certificate in PEM form")
+	}
+	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
+	if !slices.ContainsFunc(pair.Leaf.URIs, func(u *url.URL) bool { return u.String() == want }) {
+		return "tls.cert", fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want,
+			pair.Leaf.URIs)
+	}
+	intermediates := x509.NewCertPool()
+	for _, der := range pair.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			intermediates.AddCert(c)
+		}
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{
+			Roots: pool, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+		})
+		if err != nil {
+			return "tls.cert", fmt.Errorf("peers will refuse it: %w", err)
+		}
+	}
+	return "", nil
+}
+
+// checkTokens reads the token file as the API will.
+func checkTokens(name string) error {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	_, err = token.ParseFile(data)
+	return err
 }

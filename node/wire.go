@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -11,11 +13,16 @@ import (
 	"northstar/api"
 	"northstar/api/apiv1"
 	"northstar/api/attach"
+	"northstar/audit"
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
+	"northstar/health"
 	"northstar/roles"
+	"northstar/splitbrain"
+	"northstar/state"
+	"northstar/telemetry"
 	"northstar/transfer"
 	"northstar/transport"
 )
@@ -71,8 +78,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		Poll:       n.transport.Poll,
 		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
 		Announce: func(ctx context.Context, h cluster.TransferNotice) func() {
-			return n.failover.AnnounceTransfer(ctx,
-				h)
+			return n.failover.AnnounceTransfer(ctx, h)
 		},
 		HeldWrites: func() int { return n.api.QueuedWrites() },
 		Facts:      n.electionFacts,
@@ -162,4 +168,129 @@ func (n *Node) newJoiner() (*joiner, error) {
 	}
 	j.client = &http.Client{Transport: t}
 	return j, nil
+}
+
+// nodeWithHealth is consensus whose Peers also have the health that the peers report about themselves.
+type nodeWithHealth struct {
+	*consensus.Node
+	of *Node
+}
+
+// Peers returns what this node knows of the other servers of the configuration.
+func (i nodeWithHealth) Peers() []cluster.PeerStatus {
+	return health.Assess(health.Input{
+		Now: time.Now(), Self: i.Status(), RaftPeers: i.Node.Peers(), Claims: i.of.transport.Claims(),
+		MaxSilence: 2 * i.of.cfg.Election.TimeoutMax,
+	})
+}
+
+// buildSplitBrainDetector builds the detector of second leaders and other clusters.
+func (n *Node) buildSplitBrainDetector() {
+	n.splitBrain = splitbrain.New(splitbrain.Config{
+		Self: n.cfg.ID, BootID: n.boot, RaftAddress: n.raftAddr, Interval: n.cfg.SplitBrain.Interval,
+		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
+	}, splitbrain.Deps{
+		Self: n.consensus.Claim, Servers: n.consensus.Servers,
+		Claims: n.transport.Claims, Changed: n.transport.ClaimsChanged, Poll: n.transport.Poll,
+		BroadcastClaim: n.transport.Announce,
+		FetchLeader: func(ctx context.Context, id cluster.NodeID) (splitbrain.Answer, string, error) {
+			return n.api.AskLeader(ctx, id)
+		},
+		Probe: func(ctx context.Context, address string) bool {
+			_, _, err := n.transport.Probe(ctx, address) // the hello itself reaches the detector through OnHello
+			return err == nil || errors.As(err, new(*transport.RefusedError))
+		},
+		VerifyLeadership: n.consensus.ReadBarrier, StepDown: n.consensus.StepDown,
+		Event: func(e cluster.Event, alarm bool) {
+			e.Term = n.consensus.Status().Term
+			if alarm {
+				n.journal.Warn(e)
+			} else {
+				n.journal.Append(e)
+			}
+		},
+		Detected: n.metrics.SplitBrain,
+	})
+}
+
+// vacantRoleMetricTTL is how long a vacant role without candidates stays in the metrics, for an alert.
+const vacantRoleMetricTTL = 24 * time.Hour
+
+// metricRoles returns the metrics of roles and sessions.
+func (n *Node) metricRoles(limit int) (roles []telemetry.Role, sessions int) {
+	v := n.consensus.View()
+	for r := range v.RolesAfter("") {
+		if len(roles) == limit {
+			break
+		}
+		if exportRole(r, v.Time()) {
+			roles = append(roles, telemetry.Role{Name: r.Name, Token: r.Current.Token, Elections: r.Elections})
+		}
+	}
+	return roles, v.Sessions()
+}
+
+func exportRole(r *state.Role, now time.Time) bool {
+	if r.Held() || len(r.Queue) > 0 || len(r.History) == 0 {
+		return true
+	}
+	return now.Sub(time.Unix(0, r.History[len(r.History)-1].EndedAt)) < vacantRoleMetricTTL
+}
+
+// auditFile is the file of audit records that are not committed yet.
+const auditFile = "audit-spool"
+
+func (n *Node) buildAudit() {
+	n.audit = audit.New(audit.Deps{
+		Source: string(n.cfg.ID) + "/" + n.boot,
+		Send:   n.sendAudit, SendWithin: 2 * n.cfg.Election.TimeoutMax,
+		Changed: n.consensus.LeaderChanged,
+		Load:    func() ([]byte, error) { return n.consensus.LoadFile(auditFile) },
+		Save:    func(data []byte) error { return n.consensus.SaveFile(auditFile, data) },
+		Count:   n.metrics.Audit, Logger: n.log,
+	})
+}
+
+// sendAudit commits a batch of audit records, here or through the leader.
+func (n *Node) sendAudit(ctx context.Context, batch state.Command) error {
+	leader := n.consensus.Status().LeaderID
+	switch need := batch.MinVersion(); {
+	case leader == "":
+		return fmt.Errorf("no leader known")
+	case n.consensus.ReadsVersion() < need:
+		return fmt.Errorf("a member does not support command version %d", need)
+	case leader == n.cfg.ID:
+		return n.proposeAudit(ctx, batch)
+	}
+	data, err := state.EncodeBatch([]state.Command{batch})
+	if err != nil {
+		return err
+	}
+	return n.transport.Relay(ctx, leader, data)
+}
+
+// auditDropped returns the number of records removed from the cluster's audit log.
+func (n *Node) auditDropped() map[string]uint64 {
+	dropped := n.consensus.View().AuditCounts().Dropped
+	return map[string]uint64{"clients": dropped[state.AuditClients], "operators": dropped[state.AuditOperators]}
+}
+
+// receiveAuditBatch commits a batch of another member.
+func (n *Node) receiveAuditBatch(ctx context.Context, from cluster.NodeID, data []byte) error {
+	batch, err := state.DecodeBatch(data)
+	if err != nil {
+		return err
+	}
+	if len(batch) != 1 || batch[0].Kind != state.KindAudit {
+		return fmt.Errorf("node %s sends %d commands where one batch of audit records belongs", from, len(batch))
+	}
+	return n.proposeAudit(ctx, batch[0])
+}
+
+func (n *Node) proposeAudit(ctx context.Context, batch state.Command) error {
+	result, err := n.consensus.Propose(ctx, batch)
+	if err == nil && result.Err != nil {
+		return result.Err
+	}
+	return err
 }

@@ -22,13 +22,6 @@ type stream struct {
 	lastRenewedAt time.Duration // on the leaderState's clock: time of the last renewal
 }
 
-// RenewAttached renews attached sessions, under the rules of Renew. Without an error, this leadership has recorded
-// the connections. During the report window of a new leader they must be reported again, because unknown connections
-// end with their sessions.
-func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
-	return k.renewAfterBarrier(ctx, list)
-}
-
 // attach records a live connection. It forgets connections of nodes that died without a report.
 func (e *sessionTimer) attach(id string, at time.Duration) {
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool { return s.id == id || !s.isLive(e, at) })
@@ -41,8 +34,7 @@ func (s stream) isLive(e *sessionTimer, now time.Duration) bool {
 }
 
 // Detach ends the sessions of closed connections, immediately or after their grace, unless another connection holds
-// them. It returns when they have ended or are known to live on. After an error, usually CodeNoLeader, it must be
-// repeated.
+// them. It returns when they have ended or are known to live on, and must be repeated after an error.
 func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) error {
 	ends, unsure, err := k.detachAll(list)
 	if err != nil {
@@ -93,8 +85,7 @@ func (k *SessionManager) detachAll(list []cluster.Attachment) (ends []*pendingEx
 	return ends, unsure, nil
 }
 
-// detach removes a connection from its session. unsure reports that another connection, unknown to this leader, may
-// hold the session.
+// detach removes a connection from its session. unsure: another one, unknown to this leader, may hold the session.
 func (r *leaderState) detach(e *sessionTimer, a cluster.Attachment, now time.Duration) (unsure bool) {
 	known, others := false, false
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool {

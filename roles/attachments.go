@@ -221,12 +221,10 @@ func (a *connection) notify(k cluster.KeepAlive) {
 	}
 }
 
-// renew reports connections to the leader. A session is not renewed while its client has not acknowledged the last
-// event: the client may be gone.
+// renew reports connections. A client that has not acknowledged the last event may be gone: it renews nothing.
 func (h *Attachments) renew(ctx context.Context, batch []*connection) ([]cluster.AttachResult, error) {
-	list := make([]cluster.Attachment, len(batch))
+	list := attachmentsOf(batch)
 	for i, a := range batch {
-		list[i] = a.Attachment
 		a.renewsSession = !a.Passive && !a.Unacknowledged()
 		list[i].Passive = !a.renewsSession
 	}
@@ -280,7 +278,12 @@ func (h *Attachments) detachLoop(ctx context.Context) {
 			pause(ctx, leader, h.detach, time.Hour)
 			continue
 		}
-		if err := h.detachBatch(ctx, batch); err != nil {
+		// The grace is complete even if the report is late: the client counts its grace from the last renewal, which
+		// may be newer than this node's record.
+		detaching, cancel := h.bound(ctx)
+		err := h.leader.Detach(detaching, batch[0].Credential, attachmentsOf(batch))
+		cancel()
+		if err != nil {
 			h.mu.Lock()
 			h.closed = append(h.closed, batch...)
 			h.mu.Unlock()
@@ -289,8 +292,7 @@ func (h *Attachments) detachLoop(ctx context.Context) {
 	}
 }
 
-// takeClosed removes closed connections with the same credential. It drops those whose TTL has passed: their sessions
-// have already expired.
+// takeClosed removes closed connections with one credential, and drops those whose session has expired.
 func (h *Attachments) takeClosed() (batch []*connection) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -310,14 +312,10 @@ func (h *Attachments) takeClosed() (batch []*connection) {
 	return batch
 }
 
-// detachBatch reports with the complete grace, even if the report is late: the client counts its grace from the last
-// renewal, which may be newer than this node's record.
-func (h *Attachments) detachBatch(ctx context.Context, batch []*connection) error {
+func attachmentsOf(batch []*connection) []cluster.Attachment {
 	list := make([]cluster.Attachment, len(batch))
 	for i, a := range batch {
 		list[i] = a.Attachment
 	}
-	ctx, cancel := h.bound(ctx)
-	defer cancel()
-	return h.leader.Detach(ctx, batch[0].Credential, list)
+	return list
 }

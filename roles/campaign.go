@@ -11,15 +11,13 @@ import (
 	"northstar/state"
 )
 
-// orphanTimeout is how long a candidate without a waiting request stays queued after a leader change: its client or
-// node asks again.
+// orphanTimeout is how long a candidate without a waiting request stays queued: its client asks again.
 const orphanTimeout = 10 * time.Second
 
 // maxWithdrawalsPerPass limits the withdrawals between two passes over the elections.
 const maxWithdrawalsPerPass = 20
 
-// Limits of role events in the journal, which has other events too. The history and the watch of a role have all of
-// them.
+// Limits of role events in the journal. The history and the watch of a role have all of them.
 const (
 	eventsPerSecond = 20
 	maxEventBurst   = 200
@@ -58,23 +56,20 @@ func (k *SessionManager) TrackWaiter(role, session string) (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.waiters[c]++
-	return func() { k.releaseWaiter(c) }
-}
-
-func (k *SessionManager) releaseWaiter(c candidacy) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.waiters[c]--; k.waiters[c] > 0 {
-		return
-	}
-	delete(k.waiters, c)
-	if r := k.leaderState; r != nil {
-		r.orphans[c] = r.clock.read(k.deps.Clock())
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.waiters[c]--; k.waiters[c] > 0 {
+			return
+		}
+		delete(k.waiters, c)
+		if r := k.leaderState; r != nil {
+			r.orphans[c] = r.clock.read(k.deps.Clock())
+		}
 	}
 }
 
-// Withdraw removes a candidate from its queue immediately, unless another request waits for it. It returns the role
-// after that, nil if it did nothing.
+// Withdraw removes a candidate from its queue, unless another request waits for it: then the role is nil.
 func (k *SessionManager) Withdraw(ctx context.Context, role, session string) (*state.Role, error) {
 	k.mu.Lock()
 	attended := k.waiters[candidacy{role, session}] > 0
@@ -87,15 +82,6 @@ func (k *SessionManager) Withdraw(ctx context.Context, role, session string) (*s
 		RoleWithdraw: &state.RoleWithdraw{Role: role, Session: session},
 	})
 	return result.Role, err
-}
-
-// markAllOrphaned marks every candidate as orphaned: no request waits here yet.
-func (r *leaderState) markAllOrphaned(view *state.View) {
-	for role := range view.RolesAfter("") {
-		for _, c := range role.Queue {
-			r.orphans[candidacy{role.Name, c.Session}] = 0
-		}
-	}
 }
 
 // electionLoop proposes due elections and withdrawals until ctx ends.
@@ -160,8 +146,7 @@ func (k *SessionManager) electReadyRoles(ctx context.Context, r *leaderState) {
 	}
 }
 
-// watchRoles starts the timers of roles when a takeover delay begins or the state is replaced, and emits role events,
-// until ctx ends.
+// watchRoles starts the timers of roles whose delay begins, and emits role events, until ctx ends.
 func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
 	told := roleEventEmitter{limit: rate.NewLimiter(eventsPerSecond, maxEventBurst), event: k.deps.Event}
 	for ctx.Err() == nil {
@@ -185,8 +170,7 @@ func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
 	}
 }
 
-// startRoleTimers starts the timers of all roles with a pending delay. It returns the revision of the state that it
-// used.
+// startRoleTimers starts the timers of all pending delays, and returns the revision of the state.
 func (k *SessionManager) startRoleTimers(r *leaderState) uint64 {
 	view := k.deps.Consensus.View()
 	k.startRoleTimer(r, "")

@@ -34,8 +34,7 @@ func (k *SessionManager) timerLoop(ctx context.Context, r *leaderState) {
 	}
 }
 
-// tick advances the clock and hands over expired sessions. It returns the time until the next tick, and the length of
-// a pause that has just ended.
+// tick advances the clock and hands over expired sessions. It returns the length of a pause that has just ended.
 func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 	view := k.deps.Consensus.View()
 	raw := k.deps.Clock()
@@ -181,5 +180,66 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// pauseClock counts the time in which this process could receive renewals. Its owner calls tick and announces the
+// next call. A call that is later than announced, plus a slack for a busy machine, reveals a pause of the process or
+// the machine. No part of the pause counts: renewals that wait to be read may have arrived at any time in it.
+//
+// The clock never runs faster than the raw clock. It is a value without locks.
+type pauseClock struct {
+	counted time.Duration // as of the last tick
+	at      time.Duration // raw time of the last tick
+	allowed time.Duration // until the next tick; a longer time is a pause
+}
+
+// pauseSlack is how late a tick may be without counting as a pause. Deadlines are extended by it.
+const pauseSlack = 100 * time.Millisecond
+
+// read returns the time counted up to raw, which must not be before the last tick. When a pause is detected, the
+// clock goes back behind earlier reads: deadlines become later, never earlier.
+func (c *pauseClock) read(raw time.Duration) time.Duration {
+	if passed := raw - c.at; passed > 0 && passed <= c.allowed {
+		return c.counted + passed
+	}
+	return c.counted
+}
+
+// tick counts up to raw and expects the next tick within next. It returns the length of an uncounted pause, or 0.
+func (c *pauseClock) tick(raw, next time.Duration) (pause time.Duration) {
+	if raw-c.at > c.allowed {
+		pause = raw - c.at
+	}
+	*c = pauseClock{counted: c.read(raw), at: raw, allowed: next + pauseSlack}
+	return pause
+}
+
+// How long a dead application node stays registered, and how often the registry is checked for such nodes.
+const (
+	deadNodeRetention     = time.Hour
+	deadNodeSweepInterval = time.Minute
+)
+
+// purgeDeadNodes removes application nodes that have been dead for deadNodeRetention, until ctx ends.
+func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
+	for sleep(ctx, deadNodeSweepInterval) {
+		before := time.Now().Add(-deadNodeRetention).UnixNano()
+		var ids []string
+		for n := range k.deps.Consensus.View().AppNodesAfter("") {
+			if n.Status == state.AppDead && n.ChangedAt < before && len(ids) < maxExpireBatch {
+				ids = append(ids, n.ID)
+			}
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{
+			IDs:       ids,
+			DeadSince: before,
+		}}
+		if _, err := k.deps.Consensus.Propose(ctx, cmd); err != nil {
+			k.logger.Debug("removing dead application nodes failed, will retry", "nodes", len(ids), "error", err)
+		}
 	}
 }

@@ -1,3 +1,6 @@
+// Package roles keeps the timers of sessions and roles on the leader, in memory. It knows which sessions were not
+// renewed for their TTL, which takeover delays are over, and which candidates still wait. The consequences go through
+// the log as commands of package state, which decides who holds what. DESIGN.md explains why no session ends early.
 package roles
 
 import (
@@ -12,14 +15,11 @@ import (
 	"northstar/state"
 )
 
-// Consensus is the part of consensus that SessionManager uses. Methods may be called from any goroutine; errors are
-// *cluster.Error.
+// Consensus is what SessionManager uses of consensus, from any goroutine. Errors are *cluster.Error.
 type Consensus interface {
-	// Propose returns once the command is applied here. CodeOutcomeUnknown is the only error after which the command
-	// may still be applied.
+	// Propose returns once the command is applied here. After CodeOutcomeUnknown alone it may still be applied.
 	Propose(ctx context.Context, c state.Command) (state.Result, error)
-	// ReadBarrier proves that this node leads, by appends sent after the call. View then has everything acknowledged
-	// before the call.
+	// ReadBarrier proves that this node leads. View then has everything acknowledged before the call.
 	ReadBarrier(ctx context.Context) error
 	View() *state.View
 	RoleFeed() *state.Feed
@@ -33,8 +33,7 @@ type Deps struct {
 	Logger    hclog.Logger
 }
 
-// SessionManager keeps the timers of all sessions while this node leads. Its methods may be called from any
-// goroutine, at any time.
+// SessionManager keeps the timers of all sessions while this node leads. Any goroutine may call its methods.
 type SessionManager struct {
 	deps   Deps
 	logger hclog.Logger
@@ -100,17 +99,20 @@ func (k *SessionManager) Lead(ctx context.Context, _ uint64) {
 	k.stopLeading(r)
 }
 
-// startLeading starts every TTL and every takeover delay again: a renewal that an earlier leader acknowledged cannot
-// be newer.
+// startLeading starts every TTL and delay again: no renewal that an earlier leader acknowledged is newer.
 func (k *SessionManager) startLeading() *leaderState {
 	r := &leaderState{
-		clock: newPauseClock(k.deps.Clock()), sessions: map[string]*sessionTimer{},
+		clock: pauseClock{at: k.deps.Clock()}, sessions: map[string]*sessionTimer{},
 		wakeExpiry: make(chan struct{}, 1), wakeElections: make(chan struct{}, 1), wakeTimer: make(chan struct{}, 1),
 		pendingRoles: map[string]pendingRole{}, orphans: map[candidacy]time.Duration{},
 	}
 	view := k.deps.Consensus.View()
 	r.addNewSessions(view, 0)
-	r.markAllOrphaned(view)
+	for role := range view.RolesAfter("") {
+		for _, c := range role.Queue { // no request waits here yet
+			r.orphans[candidacy{role.Name, c.Session}] = 0
+		}
+	}
 	k.mu.Lock()
 	k.leaderState = r
 	k.mu.Unlock()

@@ -20,35 +20,20 @@ func (k *SessionManager) Renew(ctx context.Context, ids []string) (state.Renewed
 	for i, id := range ids {
 		list[i].Session = id
 	}
-	return k.renewAfterBarrier(ctx, list)
+	return k.RenewAttached(ctx, list)
 }
 
-// renewAfterBarrier finds the live sessions and renews them as of the time of the call. It skips passive connections
-// and sessions with a revoked role. It records attachments that name a stream.
-func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.Attachment) (out state.Renewed,
-	err error,
-) {
+// RenewAttached is Renew for attached sessions. Without an error, this leadership has recorded the connections that
+// name a stream. In the report window of a new leader they must be reported again. A passive connection renews nothing.
+func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attachment) (state.Renewed, error) {
 	a := k.beginRenewal(list)
 	if err := k.deps.Consensus.ReadBarrier(ctx); err != nil {
-		k.abortRenewal(a)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		a.release()
 		return state.Renewed{}, err
 	}
-	var late []*pendingExpiry
-	noted := true
-	for i := range list {
-		r := k.finishRenewal(a, i, &list[i])
-		noted = noted && !r.unnoted
-		switch {
-		case r.end != nil:
-			late = append(late, r.end)
-		case r.session == nil:
-			out.Ended = append(out.Ended, list[i].Session)
-		case r.parted.Role != "":
-			out.Revoked = append(out.Revoked, r.parted)
-		default:
-			out.Alive = append(out.Alive, r.session)
-		}
-	}
+	out, late, noted := k.finishRenewal(a, list)
 	switch {
 	case len(late) == 0 && noted:
 		return out, nil
@@ -61,7 +46,7 @@ func (k *SessionManager) renewAfterBarrier(ctx context.Context, list []cluster.A
 		}
 	}
 	// The results of the expirations are known now. Sessions that live on are renewed from the start.
-	return k.renewAfterBarrier(ctx, list)
+	return k.RenewAttached(ctx, list)
 }
 
 // wait returns once the result of the expiry is known.
@@ -77,14 +62,14 @@ func (e *pendingExpiry) wait(ctx context.Context) error {
 	return nil
 }
 
-// pendingRenewal is a renewal request that waits for the barrier.
+// pendingRenewal is a renewal request that waits for the barrier. SessionManager.mu guards the timers.
 type pendingRenewal struct {
 	leaderState *leaderState // nil: this node did not lead
 	arrivedAt   time.Duration
-	timers      []*sessionTimer // one for each ID; nil: unknown when the renewal arrived
+	timers      []*sessionTimer // of the sessions that were known when the renewal arrived
 }
 
-// beginRenewal records that renewals have arrived, which holds off the expiry of their sessions.
+// beginRenewal records that renewals have arrived, which holds off the expiry of their sessions until release.
 func (k *SessionManager) beginRenewal(list []cluster.Attachment) pendingRenewal {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -93,71 +78,72 @@ func (k *SessionManager) beginRenewal(list []cluster.Attachment) pendingRenewal 
 		return a
 	}
 	a.arrivedAt = a.leaderState.clock.read(k.deps.Clock())
-	a.timers = make([]*sessionTimer, len(list))
+	a.timers = make([]*sessionTimer, 0, len(list))
 	for i := range list {
 		if e := a.leaderState.sessions[list[i].Session]; e != nil {
 			e.pendingRenewals++
-			a.timers[i] = e
+			a.timers = append(a.timers, e)
 		}
 	}
 	return a
 }
 
-// abortRenewal undoes beginRenewal.
-func (k *SessionManager) abortRenewal(a pendingRenewal) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (a pendingRenewal) release() {
 	for _, e := range a.timers {
-		if e != nil {
-			e.pendingRenewals--
-		}
+		e.pendingRenewals--
 	}
 }
 
-// renewal is the result for one session.
-type renewal struct {
-	session *state.Session   // nil: the session does not exist
-	parted  state.Revocation // the revoked role because of which it was not renewed
-	end     *pendingExpiry   // expiry in flight, whose result the caller must await
-	unnoted bool             // this leadership has not recorded the connection
-}
-
-// finishRenewal finishes renewal i of p after the barrier. It looks up everything under the lock, so that a renewal
-// which comes after collectExpired sees what that has seen.
+// finishRenewal finishes renewals after the barrier. It returns the expirations in flight, whose results the caller
+// must await, and whether this leadership has recorded the connections. It looks up everything under the lock: a
+// renewal that comes after collectExpired sees what that has seen.
 //
-// If leadership has changed since the renewal arrived, the TTL counts from now. If this node no longer leads, the
-// next leader starts every TTL after the renewal arrived.
-func (k *SessionManager) finishRenewal(a pendingRenewal, i int, c *cluster.Attachment) (out renewal) {
+// If leadership has changed since the renewal arrived, the TTL counts from now, or from the start of the next leader.
+func (k *SessionManager) finishRenewal(a pendingRenewal, list []cluster.Attachment) (out state.Renewed,
+	late []*pendingExpiry, noted bool,
+) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r, at := k.leaderState, a.arrivedAt
-	if a.leaderState != nil {
-		if e := a.timers[i]; e != nil {
-			e.pendingRenewals--
-		}
-	}
-	view := k.deps.Consensus.View()
-	s, lives := view.Session(c.Session)
-	if !lives {
-		return out
-	}
-	out.session = s
-	if list := view.Revocations(c.Session); len(list) > 0 && !c.Passive {
-		out.parted = list[0]
-	}
-	if r == nil {
-		out.unnoted = c.Stream != ""
-		return out
-	}
-	if r != a.leaderState {
+	a.release()
+	view, r, at := k.deps.Consensus.View(), k.leaderState, a.arrivedAt
+	if r != nil && r != a.leaderState {
 		at = r.clock.read(k.deps.Clock())
 	}
-	e := r.sessions[c.Session]
+	noted = true
+	for i := range list {
+		c := &list[i]
+		s, lives := view.Session(c.Session)
+		if !lives {
+			out.Ended = append(out.Ended, c.Session)
+			continue
+		}
+		var revoked []state.Revocation
+		if !c.Passive {
+			revoked = view.Revocations(c.Session)
+		}
+		if r == nil {
+			noted = noted && c.Stream == ""
+		} else if end := r.renew(s, c, at, len(revoked) > 0); end != nil {
+			late = append(late, end)
+			continue
+		}
+		if len(revoked) > 0 {
+			out.Revoked = append(out.Revoked, revoked[0])
+		} else {
+			out.Alive = append(out.Alive, s)
+		}
+	}
+	return out, late, noted
+}
+
+// renew renews a session that has no revoked role and is not expiring, and records its connection.
+func (r *leaderState) renew(s *state.Session, c *cluster.Attachment, at time.Duration, revoked bool) *pendingExpiry {
+	e := r.sessions[s.ID]
 	if e == nil { // its timer has not started yet
 		e = r.addSession(s, at)
 	}
-	if out.end = e.expiry; e.expiry != nil || out.parted.Role != "" {
-		return out
+	if e.expiry != nil || revoked {
+		return e.expiry
 	}
 	if !c.Passive {
 		e.renew(at)
@@ -165,7 +151,7 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, i int, c *cluster.Attac
 	if c.Stream != "" {
 		e.attach(c.Stream, at)
 	}
-	return out
+	return nil
 }
 
 // renew counts the TTL from at.

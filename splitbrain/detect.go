@@ -16,8 +16,7 @@ type Input struct {
 	Claims  []Claim // of all other nodes, and of all processes that sent a hello
 	Doubles []DuplicateID
 	MaxAge  time.Duration // older claims are ignored
-	// Since is the minimum time of claims about leading or following; zero: none. Leadership may move between
-	// two claims, but not back.
+	// Since is the minimum time of claims about leading; zero: none. Leadership may move between two claims.
 	Since time.Time
 	// Proven: after the claims were received, a majority of voters acknowledged that this node leads.
 	Proven bool
@@ -87,11 +86,6 @@ func (d *detection) own(c Claim) bool {
 // isCurrent reports whether a claim is of this cluster, recent, and names a leader.
 func (d *detection) isCurrent(c Claim) bool { return c.Term != 0 && d.own(c) && !c.At.Before(d.Since) }
 
-// supporters returns the number of nodes known to be of this cluster and generation, this one included.
-func (d *detection) supporters() int {
-	return 1 + len(nodesOf(d.fresh(func(c Claim) bool { return c.trusted() && c.Node != d.Self.Node && d.own(c) })))
-}
-
 // foreign finds nodes of other clusters.
 func (d *detection) foreign() {
 	strangers := d.fresh(func(c Claim) bool { return c.ClusterID != "" && c.ClusterID != d.Self.ClusterID })
@@ -107,7 +101,8 @@ func (d *detection) foreign() {
 // outnumbered reports whether at least as many nodes contradict this node as agree with it.
 func (d *detection) outnumbered(others []Claim) bool {
 	trusted := slices.DeleteFunc(slices.Clone(others), func(c Claim) bool { return !c.trusted() })
-	return len(trusted) > 0 && len(nodesOf(trusted)) >= d.supporters()
+	agree := d.fresh(func(c Claim) bool { return c.trusted() && c.Node != d.Self.Node && d.own(c) })
+	return len(trusted) > 0 && len(nodesOf(trusted)) >= 1+len(nodesOf(agree)) // 1: this node
 }
 
 // generations finds nodes of this cluster that missed a recovery or had another one.
@@ -207,7 +202,7 @@ func (d *detection) leading() []Claim {
 // claims leadership to its peers and at its HTTP address.
 func (d *detection) duplicateLeaders(same []Claim) {
 	nodes := nodesOf(same)
-	f := d.found(SplitBrain, nodes, "nodes %s all lead in term %d", join(nodes), same[0].Term)
+	f := d.found(SplitBrain, nodes, "nodes %s all lead in term %d", cluster.JoinIDs(nodes), same[0].Term)
 	sure := slices.ContainsFunc(same, func(c Claim) bool {
 		return c.Source == FromPeer && len(d.fresh(func(other Claim) bool {
 			return other.Source == FromHTTP && other.Node == c.Node && other.Leads && other.Term == c.Term &&
@@ -261,7 +256,7 @@ func (d *detection) unreachable() {
 		}
 	}
 	if len(silent) > 0 {
-		d.found(Unreachable, silent, "no answer of %s: whether it leads is not known", join(silent))
+		d.found(Unreachable, silent, "no answer of %s: whether it leads is not known", cluster.JoinIDs(silent))
 	}
 }
 
@@ -292,12 +287,4 @@ func uniqueTexts(claims []Claim, of func(Claim) string) []string {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-func join(ids []cluster.NodeID) string {
-	var all []string
-	for _, id := range ids {
-		all = append(all, string(id))
-	}
-	return strings.Join(all, ", ")
 }

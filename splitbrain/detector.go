@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"golang.org/x/time/rate"
 
 	"northstar/cluster"
@@ -44,11 +43,9 @@ type Deps struct {
 	Poll func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	// FetchLeader asks a node's HTTP address, and returns that address.
 	FetchLeader func(ctx context.Context, id cluster.NodeID) (a Answer, address string, err error)
-	// Probe sends a hello to the peer address; the response is reported through OnHello. It returns false
-	// without a response.
+	// Probe sends a hello to the peer address, which is reported through OnHello. false: no response.
 	Probe func(ctx context.Context, address string) bool
-	// VerifyLeadership reports whether this node leads: whether a majority of voters acknowledges it after the
-	// call.
+	// VerifyLeadership reports whether a majority of voters acknowledges after the call that this node leads.
 	VerifyLeadership func(ctx context.Context) error
 	// BroadcastClaim sends this node's claim to all peers.
 	BroadcastClaim func()
@@ -58,7 +55,6 @@ type Deps struct {
 	Event func(e cluster.Event, alarm bool)
 	// Detected counts a new conflict.
 	Detected func()
-	Logger   hclog.Logger
 }
 
 const (
@@ -73,14 +69,11 @@ const (
 type Detector struct {
 	cfg            Config
 	deps           Deps
-	log            hclog.Logger
 	maxAge         time.Duration
 	recheckLimiter *rate.Limiter // limits checks triggered by peers, which may lie
 
-	report       atomic.Pointer[Report]
-	refuseReason atomic.Pointer[string] // why this node rejects requests; nil: it does not
-	duplicateIDs atomic.Pointer[string]
-	checks       chan chan<- Report
+	last   atomic.Pointer[consequences] // never nil
+	checks chan chan<- Report
 
 	mu        sync.Mutex // guards the fields below; no blocking call while it is held
 	processes processLog
@@ -89,6 +82,14 @@ type Detector struct {
 	background sync.WaitGroup // probes without a waiting check; Run waits for them
 
 	active map[string]*conflict // used by Run only
+}
+
+// consequences are what follows from the newest report.
+type consequences struct {
+	report          *Report // nil: no check yet
+	refusal         string  // why this node rejects requests; "": it does not
+	duplicateIDs    string  // separated by blanks
+	ownIDDuplicated bool
 }
 
 // conflict is a reported finding that is not over.
@@ -100,8 +101,8 @@ type conflict struct {
 // New returns a Detector and starts no goroutine.
 func New(cfg Config, deps Deps) *Detector {
 	overlap := max(2*time.Second, 3*cfg.TimeoutMax)
-	return &Detector{
-		cfg: cfg, deps: deps, log: deps.Logger.Named("splitbrain"),
+	w := &Detector{
+		cfg: cfg, deps: deps,
 		// Idle peers send a claim each 10/3 timeout-min, and each check probes processes.
 		maxAge:         max(3*cfg.Interval, 8*cfg.TimeoutMin, 2*time.Second),
 		recheckLimiter: rate.NewLimiter(rate.Every(conflictInterval), 5),
@@ -109,6 +110,8 @@ func New(cfg Config, deps Deps) *Detector {
 		processes:      processLog{self: cfg.Self, boot: cfg.BootID, overlapping: overlap},
 		active:         map[string]*conflict{}, hellos: map[string]probeState{},
 	}
+	w.last.Store(&consequences{})
+	return w
 }
 
 // OnHello records a completed hello. It does not block.
@@ -119,32 +122,19 @@ func (w *Detector) OnHello(p cluster.Peer) {
 }
 
 // Refusing returns why this node must reject requests, "" if it need not. It is cheap.
-func (w *Detector) Refusing() string {
-	if why := w.refuseReason.Load(); why != nil {
-		return *why
-	}
-	return ""
-}
+func (w *Detector) Refusing() string { return w.last.Load().refusal }
 
 // DuplicateIDs returns the IDs that two processes use each, for this node's claims: the two processes may be
 // connected only with other peers. It is cheap.
-func (w *Detector) DuplicateIDs() string {
-	if ids := w.duplicateIDs.Load(); ids != nil {
-		return *ids
-	}
-	return ""
-}
+func (w *Detector) DuplicateIDs() string { return w.last.Load().duplicateIDs }
 
 // MayVote reports whether this node may vote. It may not while another process uses its ID, because that
 // process could give the same vote to another candidate.
-func (w *Detector) MayVote() bool {
-	r := w.report.Load()
-	return r == nil || !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.OwnIDDuplicated })
-}
+func (w *Detector) MayVote() bool { return !w.last.Load().ownIDDuplicated }
 
 // Report returns the newest report, if needed of a first check.
 func (w *Detector) Report(ctx context.Context) (Report, error) {
-	if r := w.report.Load(); r != nil {
+	if r := w.last.Load().report; r != nil {
 		return *r, nil
 	}
 	return w.Check(ctx)
@@ -169,22 +159,18 @@ func (w *Detector) Check(ctx context.Context) (Report, error) {
 	}
 }
 
-// Run checks at each interval, on request, and when a peer claims a later term than the one that this node
-// leads in, until ctx ends.
+// Run checks at each interval, on request, and when a peer knows a later term while this node leads.
 func (w *Detector) Run(ctx context.Context) error {
 	defer w.background.Wait()
 	for ctx.Err() == nil {
-		r := w.check(ctx)
-		w.publish(r)
-		if err := w.wait(ctx); err != nil {
-			return nil
-		}
+		w.publish(w.check(ctx))
+		w.wait(ctx)
 	}
 	return nil
 }
 
 // wait waits for the next reason to check.
-func (w *Detector) wait(ctx context.Context) error {
+func (w *Detector) wait(ctx context.Context) {
 	pause := w.cfg.Interval
 	known := w.peersWithNewerLeader() // only a larger number justifies another check without delay
 	if known > 0 || w.Refusing() != "" {
@@ -195,17 +181,17 @@ func (w *Detector) wait(ctx context.Context) error {
 	for {
 		changed := w.deps.Changed()
 		if w.peersWithNewerLeader() > known && w.recheckLimiter.Allow() {
-			return nil
+			return
 		}
 		select {
 		case <-timer.C:
-			return nil
+			return
 		case answer := <-w.checks:
 			w.answer(ctx, answer)
-			return nil
+			return
 		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err()
+			return
 		}
 	}
 }
@@ -244,24 +230,19 @@ func (w *Detector) peersWithNewerLeader() (count int) {
 
 // publish stores a report and executes its consequences.
 func (w *Detector) publish(r Report) {
-	w.report.Store(&r)
-	var why []string
-	var doubled []string
+	next := consequences{report: &r}
+	var why, doubled []string
 	for _, f := range r.Findings {
 		if f.RefuseService {
 			why = append(why, f.Detail)
 		}
+		next.ownIDDuplicated = next.ownIDDuplicated || f.OwnIDDuplicated
 	}
 	for _, x := range r.DuplicateIDs {
 		doubled = append(doubled, string(x.Node))
 	}
-	ids := strings.Join(slices.Compact(doubled), " ")
-	w.duplicateIDs.Store(&ids)
-	w.refuseReason.Store(nil)
-	if len(why) > 0 {
-		text := strings.Join(why, "; ")
-		w.refuseReason.Store(&text)
-	}
+	next.refusal, next.duplicateIDs = strings.Join(why, "; "), strings.Join(slices.Compact(doubled), " ")
+	w.last.Store(&next)
 	for _, f := range r.Findings {
 		if f.StepDownTerm != 0 {
 			w.deps.StepDown(f.StepDownTerm, f.Detail)
@@ -300,7 +281,7 @@ func (w *Detector) announce(r Report) {
 }
 
 // key identifies a conflict while it lasts.
-func (f Finding) key() string { return string(f.Verdict) + " " + join(f.Nodes) }
+func (f Finding) key() string { return string(f.Verdict) + " " + cluster.JoinIDs(f.Nodes) }
 
 func (f Finding) event(message string) cluster.Event {
 	nodes := make([]string, len(f.Nodes))

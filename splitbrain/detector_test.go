@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
 	"northstar/cluster"
@@ -148,7 +147,6 @@ func (w *testCluster) deps() Deps {
 				w.events = append(w.events, text)
 			})
 		},
-		Logger: hclog.NewNullLogger(),
 	}
 }
 

@@ -12,9 +12,8 @@ import (
 	"northstar/cluster"
 )
 
-// check collects the claims and evaluates them. Leadership may move between two claims, so a conflict of other
-// nodes is checked again with newer claims. A finding that makes this node step down takes effect immediately:
-// it does not depend on timing.
+// check collects the claims and evaluates them. Leadership may move between two claims, so a conflict of other nodes is
+// checked again. A finding that makes this node step down takes effect immediately.
 func (w *Detector) check(ctx context.Context) Report {
 	w.fetchLeaders(ctx)
 	answers := w.fetchLeader(ctx, w.peers())
@@ -25,7 +24,9 @@ func (w *Detector) check(ctx context.Context) Report {
 		return r
 	}
 	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.StepDownTerm != 0 }) {
-		in.Proven = w.verifyLeadership(ctx)
+		proof, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
+		in.Proven = w.deps.VerifyLeadership(proof) == nil
+		cancel()
 		return Detect(in, time.Now())
 	}
 	poll, cancel := context.WithTimeout(ctx, w.probeTimeout())
@@ -33,13 +34,6 @@ func (w *Detector) check(ctx context.Context) Report {
 	cancel()
 	maps.Copy(answers, w.fetchLeader(ctx, leading(answers)))
 	return Detect(w.input(answers, since), time.Now())
-}
-
-// verifyLeadership reports whether this node can prove that it leads.
-func (w *Detector) verifyLeadership(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
-	defer cancel()
-	return w.deps.VerifyLeadership(ctx) == nil
 }
 
 // leading returns the nodes whose HTTP address claims leadership.
@@ -68,9 +62,8 @@ func (w *Detector) peers() []cluster.NodeID {
 	return ids
 }
 
-// fetchLeaders probes servers without a recent claim, processes that share an ID, the configured address of
-// this node if it differs from the advertised one, and its own address if a peer reports its ID twice. The
-// responses are reported through OnHello.
+// fetchLeaders probes servers without a recent claim, processes that share an ID, the configured address of this node
+// if it differs, and its own address if a peer reports its ID twice. OnHello hears of the responses.
 func (w *Detector) fetchLeaders(ctx context.Context) {
 	now := time.Now()
 	w.mu.Lock()
@@ -100,8 +93,7 @@ const (
 	probeInBackground            // no response, and another probe is running
 )
 
-// probeAddresses probes all addresses. It does not wait for addresses whose last probe timed out. The next
-// check uses their late responses.
+// probeAddresses probes all addresses. The next check uses late responses of those that timed out.
 func (w *Detector) probeAddresses(ctx context.Context, addresses []string) {
 	w.mu.Lock()
 	last := maps.Clone(w.hellos)
@@ -185,7 +177,8 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 	claims := w.deps.Claims()
 	for id, s := range claims {
 		if s.Connected {
-			in.Claims = append(in.Claims, fromPeerClaim(s.Claim, addressOf(in.Servers, id), s.At))
+			sv, _ := cluster.FindServer(in.Servers, id)
+			in.Claims = append(in.Claims, fromPeerClaim(s.Claim, sv.Address, s.At))
 		}
 	}
 	for _, a := range answers {
@@ -213,9 +206,4 @@ func fromPeerClaim(c cluster.Claim, address string, at time.Time) Claim {
 		ClusterID: c.ClusterID, Generation: c.Generation, Term: c.Term, Leads: c.Role == cluster.Leader,
 		LeaderID: c.LeaderID,
 	}
-}
-
-func addressOf(servers []cluster.Server, id cluster.NodeID) string {
-	s, _ := cluster.FindServer(servers, id)
-	return s.Address
 }

@@ -19,8 +19,7 @@ const (
 type processLog struct {
 	self cluster.NodeID
 	boot string // boot ID of this process
-	// overlapping is longer than a hello takes. A process whose hello ended that much later than another one's
-	// was alive after it.
+	// overlapping is longer than a hello takes. A process whose hello ended later than that was alive after another.
 	overlapping time.Duration
 	procs       []processRecord // in order of arrival
 }
@@ -60,9 +59,8 @@ func (s *processLog) claims(now time.Time, maxAge time.Duration) (all []Claim) {
 	return all
 }
 
-// doubles returns the IDs that two processes of one cluster used at the same time, both within maxAge: the
-// first was seen alive after the second. This node's own process is alive now. Processes of other clusters are
-// ignored.
+// doubles returns the IDs that two processes of this cluster used at the same time, both within maxAge: the first was
+// seen alive after the second. This node's own process is alive now.
 func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Duration) (all []DuplicateID) {
 	s.procs = slices.DeleteFunc(s.procs, func(p processRecord) bool {
 		return now.Sub(p.last) > max(processRetention,
@@ -93,8 +91,7 @@ func doubleOf(id cluster.NodeID, a, b string) DuplicateID {
 	return DuplicateID{Node: id, Boots: [2]string{min(a, b), max(a, b)}}
 }
 
-// duplicateAddresses returns the addresses of processes that share their ID with another one. If both respond
-// again, they are two processes.
+// duplicateAddresses returns the addresses of processes that share their ID. If both respond again, they are two.
 func (s *processLog) duplicateAddresses() (addresses []string) {
 	count := map[cluster.NodeID]int{}
 	for _, p := range s.procs {

@@ -53,8 +53,7 @@ type AppNodePut struct {
 // AppNodeRemove removes nodes. CodeBadRequest with status 404 if none of them exists.
 type AppNodeRemove struct {
 	IDs []string // 1 to maxNodesRemoved
-	// DeadSince, if not 0, is Unix nanoseconds. Then only nodes that died before are removed, and it is no error if
-	// there are none.
+	// DeadSince, if not 0, is Unix nanoseconds: only nodes that died before are removed, and there may be none.
 	DeadSince int64
 }
 
@@ -62,7 +61,9 @@ type AppNodeRemove struct {
 func (v *View) AppNode(id string) (*AppNode, bool) { return v.appNodes.Get([]byte(id)) }
 
 // AppNodesAfter yields the nodes with an ID greater than after, in order.
-func (v *View) AppNodesAfter(after string) iter.Seq[*AppNode] { return valuesAfter(v.appNodes, after) }
+func (v *View) AppNodesAfter(after string) iter.Seq[*AppNode] {
+	return values(v.appNodes.Root(), after)
+}
 
 func (p *AppNodePut) check() *cluster.Error {
 	n := &p.Node

@@ -9,8 +9,7 @@ import (
 	"northstar/cluster"
 )
 
-// Bounds of the audit log. They are the same on every node and in every build: eviction must not depend on the
-// node.
+// Bounds of the audit log, the same on every node and in every build: eviction must not depend on the node.
 const (
 	MaxAuditRecords = 10_000              // of a class …
 	MaxAuditBytes   = 4 << 20             // … in so many bytes …
@@ -99,47 +98,38 @@ func (v *View) AuditCounts() AuditCounts {
 // AuditAfter yields the records with a Seq greater than since, oldest first.
 func (v *View) AuditAfter(since uint64) iter.Seq[*AuditRecord] {
 	return func(yield func(*AuditRecord) bool) {
-		var at [auditClasses]uint64 // position of the next record of each class
-		for i := range at {
-			at[i] = v.audit.rings[i].records.search(func(r *AuditRecord) bool { return r.Seq > since })
+		a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
+		later := func(r *AuditRecord) bool { return r.Seq > since }
+		for i, j := a.search(later), b.search(later); i < a.end || j < b.end; {
+			var next *AuditRecord
+			if j == b.end || i < a.end && a.at(i).Seq < b.at(j).Seq {
+				next = a.at(i)
+				i++
+			} else {
+				next = b.at(j)
+				j++
+			}
+			if !yield(next) {
+				return
+			}
 		}
-		v.audit.merge(at, false, yield)
 	}
 }
 
 // AuditBackward yields all records, newest first.
 func (v *View) AuditBackward(yield func(*AuditRecord) bool) {
-	var at [auditClasses]uint64 // position after the next record of each class
-	for i := range at {
-		at[i] = v.audit.rings[i].records.end
-	}
-	v.audit.merge(at, true, yield)
-}
-
-// merge yields the records of both classes in order of Seq, starting at the positions at.
-func (l *auditLog) merge(at [auditClasses]uint64, backward bool, yield func(*AuditRecord) bool) {
-	for {
+	a, b := &v.audit.rings[0].records, &v.audit.rings[1].records
+	for i, j := a.end, b.end; i > a.first || j > b.first; {
 		var next *AuditRecord
-		from := 0
-		for i := range l.rings {
-			q, pos := &l.rings[i].records, at[i]
-			if backward {
-				pos--
-			}
-			if pos < q.first || pos >= q.end || at[i] == 0 && backward {
-				continue
-			}
-			if r := q.at(pos); next == nil || (r.Seq < next.Seq) != backward {
-				next, from = r, i
-			}
-		}
-		if next == nil || !yield(next) {
-			return
-		}
-		if backward {
-			at[from]--
+		if j == b.first || i > a.first && a.at(i-1).Seq > b.at(j-1).Seq {
+			i--
+			next = a.at(i)
 		} else {
-			at[from]++
+			j--
+			next = b.at(j)
+		}
+		if !yield(next) {
+			return
 		}
 	}
 }
@@ -185,8 +175,13 @@ func (w *txn) record(c *Command, result Result) {
 
 func (b *AuditBatch) apply(w *txn) Result {
 	byName := func(p auditProducer, name string) int { return cmp.Compare(p.name, name) }
-	i, known := slices.BinarySearchFunc(w.audit.producers, b.Producer, byName)
 	producers := slices.Clone(w.audit.producers) // older Views share the list
+	i, known := slices.BinarySearchFunc(producers, b.Producer, byName)
+	if !known && len(producers) >= maxAuditProducers { // evict the one that sent its last batch first
+		oldest := slices.MinFunc(producers, func(a, b auditProducer) int { return cmp.Compare(a.at, b.at) })
+		producers = slices.DeleteFunc(producers, func(p auditProducer) bool { return p.name == oldest.name })
+		i, _ = slices.BinarySearchFunc(producers, b.Producer, byName)
+	}
 	if !known {
 		producers = slices.Insert(producers, i, auditProducer{name: b.Producer})
 	}
@@ -205,23 +200,8 @@ func (b *AuditBatch) apply(w *txn) Result {
 		r := b.Records[j]
 		w.audit.push(&r)
 	}
-	w.audit.producers = evictAuditProducer(producers, i)
+	w.audit.producers = producers
 	return Result{}
-}
-
-// evictAuditProducer evicts the producer that sent its last batch first if there is one too many. It never evicts the
-// producer at index keep, which sent the present batch.
-func evictAuditProducer(producers []auditProducer, keep int) []auditProducer {
-	if len(producers) <= maxAuditProducers {
-		return producers
-	}
-	oldest := -1
-	for i, p := range producers {
-		if i != keep && (oldest < 0 || p.at < producers[oldest].at) {
-			oldest = i
-		}
-	}
-	return slices.Delete(producers, oldest, oldest+1)
 }
 
 func (b *AuditBatch) check() *cluster.Error {

@@ -61,7 +61,7 @@ func TestCommandsAreAudited(t *testing.T) {
 		second.What != "PUT /v1/kv/b" {
 		t.Errorf("got %+v", second)
 	}
-	if v := s.View().MaxVersion(); v != auditVersion {
+	if v := s.View().version; v != auditVersion {
 		t.Errorf("version %d", v)
 	}
 	if got := put("k", "v").MinVersion(); got != 1 {
@@ -191,7 +191,7 @@ func TestAuditOutlivesRestoreAndRecovery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := auditOf(merged.View()); got != "1:a:403" {
+	if got := auditOf(merged.view); got != "1:a:403" {
 		t.Errorf("after a restore: %s", got)
 	}
 	mustApply(t, s, Command{

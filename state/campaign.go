@@ -26,13 +26,11 @@ type RoleWithdraw struct {
 	Session string
 }
 
-// RoleRelease has three uses. A holder releases the role. A session from which the role was revoked acknowledges that.
-// A candidate leaves the queue.
+// RoleRelease ends a session's tenure, acknowledges that a role was revoked from it, or ends its candidacy.
 type RoleRelease struct {
 	Role    string
 	Session string
-	// Token, if not 0, limits the command to the tenure with that token: a late command must not end a later tenure.
-	// CodeFenced otherwise.
+	// Token, if not 0, limits the command to the tenure with that token: CodeFenced for a later one.
 	Token uint64
 }
 
@@ -47,8 +45,7 @@ type RoleTransfer struct {
 	AwaitPreviousHolder bool
 }
 
-// RoleElect elects the next candidates of vacant roles whose takeover delay or lock delay is over. It has no effect on
-// a role that has changed since.
+// RoleElect elects the next candidates of roles whose delay is over and that have not changed since.
 type RoleElect struct {
 	Roles []ElectableRole // 1 to MaxElectableRoles
 }

@@ -51,10 +51,7 @@ func encodeCommand(c *codec, cmd *Command) error {
 	}
 	c.buf = binary.AppendUvarint(c.buf, uint64(cmd.Kind))
 	c.buf = binary.AppendUvarint(c.buf, uint64(cmd.MinVersion()))
-	at := len(c.buf)
-	c.buf = append(c.buf, 0, 0, 0, 0)
-	cmd.fields(c)
-	binary.LittleEndian.PutUint32(c.buf[at:], uint32(len(c.buf)-at-4))
+	c.putSized(cmd)
 	return nil
 }
 

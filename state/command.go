@@ -71,9 +71,8 @@ type Command struct {
 	extension
 }
 
-// Idempotency executes a retried command only once. The first result of a Key is kept and returned for every later
-// command with the same Key and RequestHash. The same Key with another RequestHash is CodeBadRequest with status
-// 422.
+// Idempotency executes a retried command only once: later commands with the same Key and RequestHash get the first
+// result. The same Key with another RequestHash is CodeBadRequest with status 422.
 type Idempotency struct {
 	Key         string // 1 to MaxIdempotencyKey bytes, with the caller's identity
 	RequestHash []byte // of the request; at most MaxRequestHash bytes
@@ -102,8 +101,7 @@ type Delete struct {
 	IfPresent  bool    // an absent key is CodeConditionFailed instead of CodeBadRequest
 }
 
-// LeaderStart is the first command of a term. It proves that the term's leader can commit, and records its
-// election.
+// LeaderStart is the first command of a term: its leader can commit. It records the election.
 type LeaderStart struct {
 	Term      uint64 // must be the term of the log entry, else CodeTermStale
 	Node      cluster.NodeID
@@ -149,17 +147,11 @@ type MemberRemove struct {
 }
 
 // SettingsChange replaces the settings of automatic failover.
-type SettingsChange struct {
-	AutoFailover bool
-	PausedUntil  int64 // end of a pause (AutoFailover false), Unix nanoseconds; 0: no end
-	Reason       string
-	Operator     string // operator that set it
-}
+type SettingsChange Settings
 
-// Recovery begins a new generation after the permanent loss of a quorum. The lost nodes may have acknowledged
-// writes and granted roles that this state does not have. So every key gets a new revision above all of the
-// previous generation, all sessions end, all roles become vacant, and all watches end. Only a higher generation
-// than the state's has an effect. Otherwise the result has Created false and no error.
+// Recovery begins a new generation after the permanent loss of a quorum. The lost nodes may have acknowledged writes
+// and granted roles that this state does not have. So every key gets a new revision above all previous ones, and all
+// sessions, tenures and watches end. Only a higher generation has an effect; otherwise the result has Created false.
 type Recovery struct {
 	Generation cluster.Generation
 	Voters     []cluster.NodeID // become voters again when they have caught up
@@ -178,7 +170,7 @@ type payload interface {
 	apply(w *txn) Result
 }
 
-// kindInfo describes a kind. The zero kindInfo is that of an unknown kind.
+// kindInfo describes a kind.
 type kindInfo struct {
 	version uint32 // command version that introduced the kind
 	// payload returns the payload in a command, nil if it has none. With create it first sets an empty payload.
@@ -234,7 +226,7 @@ func kindOf[T any, P interface {
 }
 
 func (k Kind) info() *kindInfo {
-	if int(k) < len(kinds) {
+	if int(k) < len(kinds) && kinds[k].payload != nil {
 		return &kinds[k]
 	}
 	return k.extension()
@@ -244,17 +236,12 @@ func (k Kind) info() *kindInfo {
 func (k Kind) ofSessions() bool { return k >= KindSessionCreate && k <= KindAppNodeRemove }
 
 // payload returns the payload of the kind, nil if there is none.
-func (c *Command) payload() payload { return c.payloadOf(false) }
+func (c *Command) payload() payload { return c.Kind.info().payload(c, false) }
 
 // newPayload creates an empty payload of the kind. It returns nil for an unknown kind.
-func (c *Command) newPayload() payload { return c.payloadOf(true) }
+func (c *Command) newPayload() payload { return c.Kind.info().payload(c, true) }
 
-func (c *Command) payloadOf(create bool) payload {
-	if k := c.Kind.info(); k.payload != nil {
-		return k.payload(c, create)
-	}
-	return nil
-}
+var unknownKind = kindInfo{payload: func(*Command, bool) payload { return nil }}
 
 // Administrative reports whether the kind may change members, settings or the cluster's identity.
 func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }
@@ -308,8 +295,7 @@ func (c Command) Validate() *cluster.Error {
 	return firstError(err, p.check())
 }
 
-// UnknownCommandError means that a log entry or a snapshot needs a newer build. The node must stop before it
-// applies anything further.
+// UnknownCommandError means that a log entry or a snapshot needs a newer build. The node must stop.
 type UnknownCommandError struct {
 	Kind    Kind   // 0 if the error is not about one command
 	Version uint32 // command version needed, as recorded by the writer

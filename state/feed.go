@@ -18,12 +18,10 @@ type Change struct {
 	Deleted  bool
 }
 
-// Feed returns the changes of one kind of record, such as keys. All cursors share one history. A watcher costs
-// memory only while it waits, and a slow one costs none. It gets an error when the history no longer has its next
-// change. Any goroutine may call the methods.
+// Feed returns the changes of one kind of record, such as keys. All cursors share one history. A watcher costs memory
+// only while it waits. One that is too slow gets an error. Any goroutine may call the methods.
 //
-// Waiting cursors are grouped by prefix. A batch of changes wakes only the groups whose prefix matches one of its
-// keys.
+// Waiting cursors are grouped by prefix. A batch wakes only the groups whose prefix matches one of its keys.
 type Feed struct {
 	state *State
 	of    func(*View) *history
@@ -64,10 +62,9 @@ func (f *Feed) Cursor(prefix string, since uint64) (*Cursor, error) {
 	return &Cursor{feed: f, prefix: prefix, seen: since, epoch: v.epoch}, nil
 }
 
-// Next returns the next changes, 1 to limit of them, each once and in order of revision. It waits for a change
-// until ctx ends, and then returns the cause of ctx; the cursor stays usable. The other error is
-// CodeHistoryCompacted: the cursor fell behind the history, or a backup was restored. After that the cursor returns
-// no more changes.
+// Next returns the next changes, 1 to limit of them, each once and in order of revision. It waits for one until ctx
+// ends, and then returns its cause; the cursor stays usable. CodeHistoryCompacted: the cursor fell behind the history,
+// or a backup was restored, and it returns no more changes.
 func (c *Cursor) Next(ctx context.Context, limit int) ([]Change, error) {
 	for {
 		v := c.feed.state.View()
@@ -94,15 +91,14 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 		return nil
 	}
 	var found []Change
-	all := c.feed.of(v)
-	h := &all.changes
-	for pos := all.after(c.seen); pos < h.end; pos++ {
+	h := &c.feed.of(v).changes
+	for pos := h.search(func(ch change) bool { return ch.item.Revision > c.seen }); pos < h.end; pos++ {
 		ch := h.at(pos)
-		c.seen = ch.item.Revision
-		if !strings.HasPrefix(ch.item.Key, c.prefix) {
+		it := ch.item
+		c.seen = it.Revision
+		if !strings.HasPrefix(it.Key, c.prefix) {
 			continue
 		}
-		it := ch.item
 		found = append(found, Change{Key: it.Key, Value: it.Value, Revision: it.Revision, Deleted: ch.deleted})
 		if len(found) == limit {
 			return found
@@ -128,8 +124,7 @@ func (c *Cursor) wait(ctx context.Context) error {
 	}
 }
 
-// join adds a cursor to the group of its prefix. It returns nil if changes after seen have been announced
-// meanwhile.
+// join adds a cursor to the group of its prefix, nil if changes after seen have been announced meanwhile.
 func (f *Feed) join(prefix string, seen uint64) *waiters {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -173,7 +173,7 @@ func TestFeedCompacted(t *testing.T) {
 	if _, err := s.Feed().Cursor("", 1); !cluster.IsCode(err, cluster.CodeHistoryCompacted) {
 		t.Fatalf("got %v", err)
 	}
-	if floor := s.View().CompactedRevision(); floor != 2 {
+	if floor := s.View().history.floor; floor != 2 {
 		t.Fatalf("floor %d", floor)
 	}
 	wantNext(t, cursor(t, s, "", 2), 10, "3:a 4:a 5:a")

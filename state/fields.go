@@ -2,10 +2,8 @@ package state
 
 import "northstar/cluster"
 
-// The fields of every record in the log and in snapshots. A number is never reused for another field. A new field
-// must not change the effect of a command, because older builds skip it; for other fields see Command.MinVersion.
-//
-// The numbers of a payload's fields start at 16.
+// The fields of every record in the log and in snapshots. A number is never reused. A new field must not change the
+// effect of a command, because older builds skip it: see Command.MinVersion. A payload's fields start at 16.
 
 // fields declares the common fields of a command and the fields of its payload.
 func (cmd *Command) fields(c *codec) {

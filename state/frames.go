@@ -73,10 +73,7 @@ func (f *frameWriter) record(s section, r record) bool {
 		f.flush()
 	}
 	f.section = s
-	at := len(f.enc.buf)
-	f.enc.buf = append(f.enc.buf, 0, 0, 0, 0)
-	r.fields(&f.enc)
-	binary.LittleEndian.PutUint32(f.enc.buf[at:], uint32(len(f.enc.buf)-at-4))
+	f.enc.putSized(r)
 	return f.err == nil
 }
 

@@ -1,7 +1,11 @@
 package state
 
-// historyBlockBytes bounds the values in one block of the history. A block is freed as a whole, so this also bounds
-// what is kept too long.
+import (
+	"slices"
+	"sort"
+)
+
+// historyBlockBytes bounds the values in one block of the history, which is freed as a whole.
 const historyBlockBytes = 1 << 20
 
 // change is one entry of the history. The item of a deleted key holds only key and revision. The item of a put is
@@ -42,7 +46,69 @@ func (h *history) push(c change, keep Options) {
 	}
 }
 
-// after returns the position of the first change with a revision > rev.
-func (h *history) after(rev uint64) uint64 {
-	return h.changes.search(func(c change) bool { return c.item.Revision > rev })
+// blockLen is the capacity of a block.
+const blockLen = 256
+
+// queue is a FIFO list whose copies are snapshots: a later push to or pop from the original does not change them.
+// After a copy, only one of the two may be pushed to. The position of an element never changes. The zero value is
+// an empty queue that begins at position 0.
+//
+// Invariants: blocks[i].start grows with i; blocks[0] contains the position first unless the queue is empty; an
+// element is written once, before another goroutine gets the copy that shows it.
+type queue[T any] struct {
+	blocks     []block[T]
+	first, end uint64 // position of the first element, and after the last
+}
+
+type block[T any] struct {
+	start uint64
+	items *[blockLen]T
+}
+
+func (q *queue[T]) len() int { return int(q.end - q.first) }
+
+// push appends v. If fresh, v begins a new block, so that the elements before it can be freed without it.
+func (q *queue[T]) push(v T, fresh bool) {
+	n := len(q.blocks)
+	if n == 0 || fresh || q.end-q.blocks[n-1].start == blockLen {
+		q.blocks = append(q.blocks, block[T]{start: q.end, items: new([blockLen]T)})
+		n++
+	}
+	last := q.blocks[n-1]
+	last.items[q.end-last.start] = v
+	q.end++
+}
+
+// pop removes and returns the first element. The queue must not be empty.
+func (q *queue[T]) pop() T {
+	v := q.at(q.first)
+	q.first++
+	if q.first == q.end {
+		q.blocks = nil
+	} else if len(q.blocks) > 1 && q.blocks[1].start == q.first {
+		// Other copies use the old list. A reslice would keep the freed block reachable.
+		q.blocks = slices.Clone(q.blocks[1:])
+	}
+	return v
+}
+
+// at returns the element at a position ≥ first and < end.
+func (q *queue[T]) at(pos uint64) T {
+	i := sort.Search(len(q.blocks), func(i int) bool { return q.blocks[i].start > pos }) - 1
+	b := q.blocks[i]
+	return b.items[pos-b.start]
+}
+
+// search returns the position of the first element for which after is true, and with it all later ones, or end.
+func (q *queue[T]) search(after func(T) bool) uint64 {
+	return q.first + uint64(sort.Search(q.len(), func(i int) bool { return after(q.at(q.first + uint64(i))) }))
+}
+
+// all yields the elements in order.
+func (q *queue[T]) all(yield func(T) bool) {
+	for pos := q.first; pos < q.end; pos++ {
+		if !yield(q.at(pos)) {
+			return
+		}
+	}
 }

@@ -14,8 +14,7 @@ const (
 	maxIdempotencyKeys = 100_000
 )
 
-// idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue for the use of
-// copies.
+// idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue.
 //
 // Invariants: byKey and order hold the same entries, each key once; order is that of first application and of time.
 type idempotencyTable struct {
@@ -30,10 +29,13 @@ type idempotencyEntry struct {
 	result      Result
 }
 
-// applyOnce returns the recorded result of a known key. Otherwise it runs execute and records the result. It records
-// the result of every valid command, also a failed condition: a client that lost the first response must get it again,
-// and not the outcome of a second execution.
-func (w *txn) applyOnce(id *Idempotency, execute func() Result) Result {
+// applyOnce returns the recorded result of a known key. Otherwise it applies the command and records the result, also
+// a failed condition: a client that lost the first response must get it again, and not the outcome of a second one.
+func (w *txn) applyOnce(c *Command) Result {
+	id := c.Idempotency
+	if id == nil {
+		return w.applyFenced(c)
+	}
 	w.expireIdempotency()
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
@@ -42,7 +44,7 @@ func (w *txn) applyOnce(id *Idempotency, execute func() Result) Result {
 		err := badRequest("idempotency key: was used with another request")
 		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}
 	}
-	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: execute()}
+	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: w.applyFenced(c)}
 	w.write.idempotency.put(id.Key, e)
 	w.idempotency.order.push(e, false)
 	w.expireIdempotency()

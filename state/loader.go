@@ -95,8 +95,11 @@ var adders = [...]struct {
 	most uint64 // records of the section
 	add  func(*loader, []byte) error
 }{
-	sectionMembers:     {MaxMembers, adder((*loader).addMember)},
-	sectionElections:   {MaxElections, adder((*loader).addElection)},
+	sectionMembers: {MaxMembers, adder((*loader).addMember)},
+	sectionElections: {MaxElections, adder(func(l *loader, e *Election) error {
+		l.view().elections = append(l.view().elections, *e)
+		return nil
+	})},
 	sectionKeys:        {math.MaxUint64, adder((*loader).addKey)},
 	sectionHistory:     {math.MaxUint64, adder((*loader).addChange)},
 	sectionIdempotency: {maxIdempotencyKeys, adder((*loader).addIdempotency)},
@@ -170,11 +173,6 @@ func (l *loader) addMember(m *memberRecord) error {
 		return damaged("member %q is out of order", m.ID)
 	}
 	l.view().members = append(l.view().members, cluster.Member(*m))
-	return nil
-}
-
-func (l *loader) addElection(e *Election) error {
-	l.view().elections = append(l.view().elections, *e)
 	return nil
 }
 

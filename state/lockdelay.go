@@ -6,9 +6,8 @@ import (
 )
 
 // A restore or a recovery replaces the state and ends all its sessions. Their clients may still act for a role until
-// their own deadline, which is at most one TTL after the last renewal. So the role cannot be acquired for that TTL: its
-// lock delay. The leader measures it from the moment when it saw the new state. If several clients may act for one
-// role, the longest TTL counts.
+// their own deadline, at most one TTL after the last renewal. So the role cannot be acquired for its lock delay: that
+// TTL, the longest if several clients may act, which the leader measures from when it saw the new state.
 
 // After a recovery it is unknown which roles the lost nodes granted, and to whom. So every role, known or not, has
 // a lock delay: minRecoveryLockDelay, or the longest TTL of a session that took part in elections, at most
@@ -30,8 +29,7 @@ func (v *View) ClusterLockDelay() (since uint64, d time.Duration) {
 // LockDelay returns the whole lock delay of a role, which may be without a record. 0: none, or it is over.
 func (v *View) LockDelay(r *Role) time.Duration { return max(r.LockDelay, v.clusterLockDelay) }
 
-// holderTTL returns the TTL of the session that may act for a role: its holder, or the session from which it was
-// revoked. 0: none.
+// holderTTL returns the TTL of a role's holder, or of the session from which it was revoked. 0: none.
 func (v *View) holderTTL(r *Role) time.Duration {
 	return max(r.LockDelay, v.ttlOf(r.Current.Session), v.ttlOf(r.RevokedFrom))
 }

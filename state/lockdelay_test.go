@@ -111,8 +111,8 @@ func TestRestore_SetsLockDelay(t *testing.T) {
 	restored(t, s, backup)
 	want := map[string]time.Duration{"held": time.Minute, "revoked": 2 * time.Second, "past": 0, "ineligible": 0}
 	wantLockDelays(t, s, want)
-	if v := s.View(); v.MaxVersion() < lockDelayVersion || v.Sessions() != 0 || v.clusterLockDelay != 0 {
-		t.Fatalf("version %d, %d sessions, %v", v.MaxVersion(), v.Sessions(), v.clusterLockDelay)
+	if v := s.View(); v.version < lockDelayVersion || v.Sessions() != 0 || v.clusterLockDelay != 0 {
+		t.Fatalf("version %d, %d sessions, %v", v.version, v.Sessions(), v.clusterLockDelay)
 	}
 	restored(t, s, backup) // once more, while they wait
 	wantLockDelays(t, s, want)
@@ -211,7 +211,7 @@ func TestRecovery_SetsLockDelay(t *testing.T) {
 		"ineligible": 40 * time.Second,
 	})
 	since, all := s.View().ClusterLockDelay()
-	if all != 40*time.Second || since != s.View().RestoreEpoch() {
+	if all != 40*time.Second || since != s.View().epoch {
 		t.Fatalf("cluster lock delay %v since %d", all, since)
 	}
 
@@ -267,8 +267,8 @@ func TestRecovery_WithoutLockDelay(t *testing.T) {
 	s := clusterOf(t, "c")
 	campaign(t, s, "r", sessionOf(t, s, time.Minute))
 	mustApply(t, s, recovery(2, "n1"))
-	if r := campaign(t, s, "r", sessionOf(t, s, time.Minute)); !r.Held() || s.View().MaxVersion() != 1 {
-		t.Fatalf("%+v, version %d", r, s.View().MaxVersion())
+	if r := campaign(t, s, "r", sessionOf(t, s, time.Minute)); !r.Held() || s.View().version != 1 {
+		t.Fatalf("%+v, version %d", r, s.View().version)
 	}
 	if a, b := recovery(2, "n1").MinVersion(), waiting(2).MinVersion(); a != 1 || b != lockDelayVersion {
 		t.Fatalf("versions %d and %d", a, b)

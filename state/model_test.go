@@ -212,8 +212,8 @@ func read(t *rapid.T, s *State, raw []byte) {
 }
 
 func compareKeys(t *rapid.T, v *View, m *model) {
-	if v.Revision() != m.revision || v.Keys() != len(m.keys) {
-		t.Fatalf("revision %d of %d, %d keys of %d", v.Revision(), m.revision, v.Keys(), len(m.keys))
+	if v.Revision() != m.revision || v.keys.Len() != len(m.keys) {
+		t.Fatalf("revision %d of %d, %d keys of %d", v.Revision(), m.revision, v.keys.Len(), len(m.keys))
 	}
 	bytesHeld := int64(0)
 	for _, key := range modelKeys {
@@ -225,8 +225,8 @@ func compareKeys(t *rapid.T, v *View, m *model) {
 		}
 		bytesHeld += want.size()
 	}
-	if v.Bytes() != bytesHeld {
-		t.Fatalf("%d bytes, model %d", v.Bytes(), bytesHeld)
+	if v.bytes != bytesHeld {
+		t.Fatalf("%d bytes, model %d", v.bytes, bytesHeld)
 	}
 	for _, prefix := range append(modelKeys, "") {
 		for _, after := range append(modelKeys, "") {
@@ -342,8 +342,8 @@ func TestShortHistoryNeverSkips(t *testing.T) {
 			}
 			changes, err := c.Next(ctx, rapid.IntRange(1, 3).Draw(t, "limit"))
 			if cluster.IsCode(err, cluster.CodeHistoryCompacted) {
-				if seen >= s.View().CompactedRevision() {
-					t.Fatalf("compacted at %d, but history reaches back to %d", seen, s.View().CompactedRevision())
+				if seen >= s.View().history.floor {
+					t.Fatalf("compacted at %d, but history reaches back to %d", seen, s.View().history.floor)
 				}
 				return
 			}

@@ -30,7 +30,7 @@ func (p *Recovery) apply(w *txn) Result {
 	if w.clusterID == "" || p.Generation.Number <= w.generation.Number {
 		return Result{}
 	}
-	w.commit()
+	w.write.commit()
 	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
 	w.keys, w.bytes = withoutSessionKeys(&w.View)
@@ -58,9 +58,8 @@ func (p *Recovery) apply(w *txn) Result {
 	return Result{Created: true}
 }
 
-// reassignRevisions assigns every key a new revision above the present one, in the order of the old revisions. A
-// lost write may have had the revision of a write that is kept here. A client that saw the lost write must not
-// confuse them.
+// reassignRevisions assigns every key a new revision above the present one, in the old order. A lost write may have had
+// the revision of one that is kept here, and a client that saw it must not confuse them.
 func (w *txn) reassignRevisions() {
 	byRevision := func(a, b *Item) int { return cmp.Compare(a.Revision, b.Revision) }
 	for _, item := range slices.SortedFunc(w.write.keys.all(), byRevision) {

@@ -27,7 +27,7 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 	)
 	before := s.View()
 	order, _ := before.List("", "", 0)
-	bytes := before.Bytes()
+	bytes := before.bytes
 	order = slices.DeleteFunc(order, func(it Item) bool {
 		if it.Session != "" {
 			bytes -= it.size()
@@ -69,8 +69,8 @@ func TestRecoveryLeavesNoOldRevision(t *testing.T) {
 			}
 		}
 	}
-	if v.Bytes() != bytes {
-		t.Errorf("%d bytes, want %d", v.Bytes(), bytes)
+	if v.bytes != bytes {
+		t.Errorf("%d bytes, want %d", v.bytes, bytes)
 	}
 	if before.Sessions() == 0 || v.Sessions() != 0 {
 		t.Errorf("%d sessions, before %d", v.Sessions(), before.Sessions())

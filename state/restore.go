@@ -1,18 +1,22 @@
 package state
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"slices"
+	"time"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
 	"northstar/cluster"
 )
 
-// restoreRevisionGap is the increase of the revision at a restore. It is far greater than the number of writes in
-// flight. Some node may still apply and show one of those writes just before the restored state replaces it. No
-// watcher may continue from such a revision.
+// restoreRevisionGap is the increase of the revision at a restore, far greater than the number of writes in flight: a
+// node may still show one of those. No watcher may continue from such a revision.
 const restoreRevisionGap = 1 << 20
 
 // ReadFrom replaces the state with a snapshot and returns the size of the snapshot. An error leaves the state
@@ -113,4 +117,93 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	}
 	v.epoch++
 	return &Snapshot{view: &v}, nil
+}
+
+// withoutSessionKeys returns the keys that belong to no session, and the number of their bytes.
+func withoutSessionKeys(v *View) (*iradix.Tree[*Item], int64) {
+	txn, size := v.keys.Txn(), v.bytes
+	v.ownership.Root().Walk(func(k []byte, _ struct{}) bool {
+		_, owned, _ := bytes.Cut(k, []byte{0}) // kind and name
+		if ownedKind(owned[0]) == ownedKey {
+			if it, ok := txn.Delete(owned[1:]); ok {
+				size -= it.size()
+			}
+		}
+		return false
+	})
+	return txn.CommitOnly(), size
+}
+
+// endSessions ends every session of a View that is not published yet. It writes no events: no watch outlasts a restore
+// or a recovery. lockDelay returns the lock delay of a role.
+func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
+	roles := v.roles.Txn()
+	for r := range v.RolesAfter("") {
+		vacant := &Role{
+			Name: r.Name, History: r.History, StateRevision: v.revision, Elections: r.Elections,
+			LockDelay: lockDelay(r),
+		}
+		if r.Held() {
+			ended := r.Current
+			ended.Value, ended.EndedAt, ended.Cause = "", v.now, cause
+			vacant.remember(ended)
+		}
+		if len(vacant.History) == 0 && vacant.LockDelay == 0 {
+			roles.Delete([]byte(r.Name))
+		} else {
+			roles.Insert([]byte(r.Name), vacant)
+		}
+	}
+	v.roles = roles.CommitOnly()
+	v.sessions, v.ownership = iradix.New[*Session](), iradix.New[struct{}]()
+	nodes := v.appNodes.Txn()
+	for n := range v.AppNodesAfter("") {
+		if n.Status != AppDead {
+			dead := *n
+			dead.Session, dead.Status, dead.ChangedAt, dead.Revision = "", AppDead, v.now, v.revision
+			nodes.Insert([]byte(n.ID), &dead)
+		}
+	}
+	v.appNodes = nodes.CommitOnly()
+	v.roleChanges, v.nodeChanges = history{floor: v.revision}, history{floor: v.revision}
+}
+
+// remember adds an ended tenure to the history.
+func (r *Role) remember(ended Tenure) {
+	r.History = append(slices.Clone(r.History[max(0, len(r.History)+1-MaxTenures):]), ended)
+}
+
+// ownershipOf returns the index of what sessions own. An owner that is not a live session is damage.
+func ownershipOf(v *View) (*iradix.Tree[struct{}], error) {
+	txn := iradix.New[struct{}]().Txn()
+	var err error
+	own := func(session string, kind ownedKind, name string) {
+		if _, live := v.Session(session); !live {
+			err = cmp.Or(err, damaged("%q belongs to session %q, which is not live", name, session))
+		} else if _, twice := txn.Insert(ownershipKey(session, kind, name), struct{}{}); twice {
+			err = cmp.Or(err, damaged("%q belongs to session %q twice", name, session))
+		}
+	}
+	for item := range values(v.keys.Root(), "") {
+		if item.Session != "" {
+			own(item.Session, ownedKey, item.Key)
+		}
+	}
+	for r := range v.RolesAfter("") {
+		if r.Held() {
+			own(r.Current.Session, ownedRole, r.Name)
+		}
+		if r.RevokedFrom != "" {
+			own(r.RevokedFrom, ownedRevocation, r.Name)
+		}
+		for _, c := range r.Queue {
+			own(c.Session, ownedCandidacy, r.Name)
+		}
+	}
+	for n := range v.AppNodesAfter("") {
+		if n.Session != "" {
+			own(n.Session, ownedNode, n.ID)
+		}
+	}
+	return txn.CommitOnly(), err
 }

@@ -34,17 +34,14 @@ type Role struct {
 	History       []Tenure    // the last MaxTenures ended tenures, oldest first, without their values
 	StateRevision uint64      // revision of the last election or vacancy
 	Elections     uint64      // number of elections
-	// TakeoverPending: the last tenure ended involuntarily, and the first eligible candidate wants a delay. RoleElect
-	// ends the delay.
+	// TakeoverPending: the last tenure ended involuntarily. RoleElect ends the next candidate's delay.
 	TakeoverPending bool
-	// RevokedFrom is the session from which an operator took the role, or "". It may not know that yet, and act until
-	// its own deadline. Until it acknowledges (RoleRelease) or ends, no other session is elected. The session is not
-	// renewed meanwhile, so its deadline comes first. A held role has no RevokedFrom.
+	// RevokedFrom is the session from which an operator took the role, or "". It may act until its own deadline. Until
+	// it acknowledges (RoleRelease) or ends, it is not renewed and no other session is elected. A held role has none.
 	RevokedFrom string
-	// LockDelay is the TTL of the session that held the role in a state that a restore or a recovery replaced. That
-	// session no longer exists and cannot acknowledge, but its client may still act. No session is elected until the
-	// leader has measured the delay (RoleElect). A role that is held, revoked or TakeoverPending has no LockDelay. See
-	// View.LockDelay too.
+	// LockDelay is the TTL of the session that held the role in a state that a restore or a recovery replaced: its
+	// client may still act. No session is elected until the leader has measured the delay (RoleElect). A role that is
+	// held, revoked or TakeoverPending has none. See View.LockDelay too.
 	LockDelay time.Duration
 }
 
@@ -120,7 +117,7 @@ func (v *View) Role(name string) (*Role, bool) { return v.roles.Get([]byte(name)
 func (v *View) Roles() int { return v.roles.Len() }
 
 // RolesAfter yields the roles with a name greater than after, in order of names.
-func (v *View) RolesAfter(after string) iter.Seq[*Role] { return valuesAfter(v.roles, after) }
+func (v *View) RolesAfter(after string) iter.Seq[*Role] { return values(v.roles.Root(), after) }
 
 // role returns a copy of a role's record, or a new record, to be changed and written by setRole. Its slices are shared.
 func (w *txn) role(name string) *Role {
@@ -131,8 +128,7 @@ func (w *txn) role(name string) *Role {
 	return &Role{Name: name}
 }
 
-// setRole elects the next candidate if the role may be given away, writes the record and returns it. It deletes a
-// record without holder, queue, history and lock delay.
+// setRole elects the next candidate if it may, and writes the record, or deletes one that holds nothing.
 func (w *txn) setRole(r *Role, delayOver bool) *Role {
 	w.electNext(r, delayOver)
 	if !r.Held() && len(r.Queue) == 0 && len(r.History) == 0 && r.LockDelay == 0 { // a revoked role has a history
@@ -223,8 +219,7 @@ func (w *txn) withdraw(name, session string) *Role {
 	return w.setRole(r, false)
 }
 
-// evictVacantRoles evicts the longest vacant roles if there are MaxRoles. It reports whether there is room for another
-// role.
+// evictVacantRoles evicts the longest vacant roles if there are MaxRoles. It reports whether there is room.
 func (w *txn) evictVacantRoles() bool {
 	if w.write.roles.len() < MaxRoles {
 		return true

@@ -288,8 +288,8 @@ func (r *roleRun) check() {
 			r.t.Fatalf("%s: token %d after %d", role, rec.Current.Token, r.tokens[role])
 		}
 	}
-	if v.Sessions() != len(r.m.living) || v.Keys() != len(r.m.keys) {
-		r.t.Fatalf("%d sessions, %d keys; model %d, %d", v.Sessions(), v.Keys(), len(r.m.living), len(r.m.keys))
+	if v.Sessions() != len(r.m.living) || v.keys.Len() != len(r.m.keys) {
+		r.t.Fatalf("%d sessions, %d keys; model %d, %d", v.Sessions(), v.keys.Len(), len(r.m.living), len(r.m.keys))
 	}
 	for key, owner := range r.m.keys {
 		if it, _ := v.Get(key); it.Session != r.ids[owner] {

@@ -112,8 +112,8 @@ func TestSessionsThatEndTogether(t *testing.T) {
 	if _, ok := s.View().Get("k"); ok {
 		t.Fatal("the key of an ended session is still there")
 	}
-	if s.View().Bytes() != 0 || s.View().Sessions() != 1 {
-		t.Fatalf("%d bytes, %d sessions", s.View().Bytes(), s.View().Sessions())
+	if s.View().bytes != 0 || s.View().Sessions() != 1 {
+		t.Fatalf("%d bytes, %d sessions", s.View().bytes, s.View().Sessions())
 	}
 	wantCode(t, apply(s, end(CauseExpired, a, b))[0].Err, cluster.CodeSessionEnded)
 	mustApply(t, s, end(CauseExpired, a, c)) // those that live end
@@ -420,8 +420,8 @@ func TestRestoreEndsSessions(t *testing.T) {
 	}
 	restore(t, s, raw.Bytes())
 	v := s.View()
-	if v.Sessions() != 0 || v.Keys() != 1 || v.Bytes() != 5 || v.ownership.Len() != 0 {
-		t.Fatalf("%d sessions, %d keys, %d bytes, %d index entries", v.Sessions(), v.Keys(), v.Bytes(),
+	if v.Sessions() != 0 || v.keys.Len() != 1 || v.bytes != 5 || v.ownership.Len() != 0 {
+		t.Fatalf("%d sessions, %d keys, %d bytes, %d index entries", v.Sessions(), v.keys.Len(), v.bytes,
 			v.ownership.Len())
 	}
 	for _, name := range []string{"r", "other"} {

@@ -61,8 +61,7 @@ const (
 
 func (c Cause) involuntary() bool { return c == CauseExpired || c == CauseDisconnected }
 
-// SessionCreate starts a session, which Result.Session returns. The ID begins with the revision of its creation, so
-// IDs sort by age and are unique.
+// SessionCreate starts a session. Its ID begins with the revision of its creation: unique, and sorted by age.
 type SessionCreate struct {
 	Nonce string // random, of a-z and 0-9; makes the ID hard to guess
 	Name  string
@@ -83,7 +82,9 @@ func (v *View) Session(id string) (*Session, bool) { return v.sessions.Get([]byt
 func (v *View) Sessions() int { return v.sessions.Len() }
 
 // SessionsAfter yields the sessions with an ID greater than after, oldest first.
-func (v *View) SessionsAfter(after string) iter.Seq[*Session] { return valuesAfter(v.sessions, after) }
+func (v *View) SessionsAfter(after string) iter.Seq[*Session] {
+	return values(v.sessions.Root(), after)
+}
 
 var noncePattern = regexp.MustCompile(`^[a-z0-9]{8,32}$`)
 
@@ -148,8 +149,7 @@ func (p *SessionCreate) apply(w *txn) Result {
 	return Result{Revision: w.revision, Created: true, Session: s}
 }
 
-// apply ends all sessions of the command before it releases anything. Otherwise one of them could be elected to a role
-// that another one releases.
+// apply ends all sessions before it releases anything: none of them may be elected to a role of another.
 func (p *SessionEnd) apply(w *txn) Result {
 	var ended []string
 	for _, id := range p.IDs {

@@ -17,11 +17,7 @@ type Snapshot struct {
 // Snapshot returns a snapshot of what has been applied. It costs nothing.
 func (s *State) Snapshot() *Snapshot { return &Snapshot{view: s.view.Load()} }
 
-// View returns the captured state.
-func (c *Snapshot) View() *View { return c.view }
-
-// WriteTo writes the snapshot. Besides the state it needs little more than the memory of one value. Equal states write
-// equal bytes.
+// WriteTo writes the snapshot with little more than the memory of one value. Equal states write equal bytes.
 func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	f := newFrameWriter(w)
 	writeSections(f, c.view)
@@ -31,8 +27,7 @@ func (c *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	return f.n, nil
 }
 
-// Fingerprint returns a digest of the whole state. Nodes that applied the same log up to the same index with the same
-// Options have the same fingerprint. It takes as long as writing a snapshot.
+// Fingerprint returns a digest of the whole state, equal on nodes that applied the same log with the same Options.
 func (v *View) Fingerprint() [sha256.Size]byte {
 	h := sha256.New()
 	_, _ = (&Snapshot{view: v}).WriteTo(h) // a hash does not fail
@@ -44,7 +39,7 @@ func writeSections(f *frameWriter, v *View) {
 	writeRecords(f, sectionMembers, mapped(pointers(v.members),
 		func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
 	writeRecords(f, sectionElections, pointers(v.elections))
-	writeRecords(f, sectionKeys, values(v.keys.Root()))
+	writeRecords(f, sectionKeys, values(v.keys.Root(), ""))
 	// A change that is the present state of its key is written without its value. So neither the snapshot nor the node
 	// that reads it holds the value twice.
 	var k keyChange

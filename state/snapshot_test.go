@@ -27,7 +27,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		t.Fatal("the snapshot of what was restored differs")
 	}
 	a, b := s.View(), back.View()
-	if a.Fingerprint() != b.Fingerprint() || a.MaxVersion() != b.MaxVersion() ||
+	if a.Fingerprint() != b.Fingerprint() || a.version != b.version ||
 		!reflect.DeepEqual(a.Members(), b.Members()) || !reflect.DeepEqual(a.Elections(), b.Elections()) {
 		t.Fatal("restored state differs")
 	}
@@ -331,7 +331,7 @@ func TestInspect(t *testing.T) {
 	v := s.View()
 	if info.ClusterID != "c-1" || info.Generation.RecoveryID != "r" || info.CommandVersion != 1 ||
 		info.Revision != 15 || info.AppliedIndex != v.AppliedIndex() || info.AppliedTerm != 1 || info.Keys != 4 ||
-		info.Bytes != v.Bytes() ||
+		info.Bytes != v.bytes ||
 		info.Changes != 7 || info.IdempotencyKeys != 2 || len(info.Members) != 2 || info.Size != int64(len(raw)) ||
 		len(info.SHA256) != 64 {
 		t.Fatalf("got %+v", info)
@@ -378,19 +378,19 @@ func TestMergeBackup(t *testing.T) {
 
 	v := s.View()
 	if it, ok := v.Get("kept"); !ok || it.Revision != 50 || it.CreateRevision != 1 || it.Version != 50 ||
-		v.Keys() != 2 {
-		t.Errorf("keys: %+v, %d", it, v.Keys())
+		v.keys.Len() != 2 {
+		t.Errorf("keys: %+v, %d", it, v.keys.Len())
 	}
 	if v.ClusterID() != "c-1" || v.Generation() != before.Generation() ||
 		!reflect.DeepEqual(v.Members(), before.Members()) || len(v.Elections()) != 1 ||
 		v.AppliedIndex() != before.AppliedIndex() {
 		t.Errorf("identity: %s, members %+v", v.ClusterID(), v.Members())
 	}
-	if v.Settings().PausedUntil != 7 || v.RestoreEpoch() != before.RestoreEpoch()+1 {
-		t.Errorf("settings %+v, epoch %d", v.Settings(), v.RestoreEpoch())
+	if v.Settings().PausedUntil != 7 || v.epoch != before.epoch+1 {
+		t.Errorf("settings %+v, epoch %d", v.Settings(), v.epoch)
 	}
-	if v.Revision() <= 51 || v.Revision() <= before.Revision() || v.CompactedRevision() != v.Revision() {
-		t.Errorf("revision %d, compacted %d", v.Revision(), v.CompactedRevision())
+	if v.Revision() <= 51 || v.Revision() <= before.Revision() || v.history.floor != v.Revision() {
+		t.Errorf("revision %d, compacted %d", v.Revision(), v.history.floor)
 	}
 	if r := apply(s, done, withIdempotency(put("f", ""), "old-idem", "f")); r[0].Revision != before.Revision() ||
 		r[1].Revision != v.Revision()+1 {
@@ -406,8 +406,8 @@ func TestMergeBackup(t *testing.T) {
 	wantCode(t, err, cluster.CodeHistoryCompacted)
 	wantNext(t, cursor(t, s, "", v.Revision()), 1, fmt.Sprintf("%d:f", v.Revision()+1))
 
-	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil || merged.View().MaxVersion() != 1 {
-		t.Errorf("version %d, %v", merged.View().MaxVersion(), err)
+	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil || merged.view.version != 1 {
+		t.Errorf("version %d, %v", merged.view.version, err)
 	}
 	highest := reframe(map[section][]record{
 		1:   {rawRecord(func(e *codec) { e.putNumber(4, maxRevision-1) })},

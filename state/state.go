@@ -1,3 +1,8 @@
+// Package state is the replicated state of a NorthStar cluster as plain values: keys with revisions, sessions, roles,
+// member records, elections, settings, the audit log and the feeds of changes. Every node gives the same log entries
+// to State.Apply in the same order, and so has the same state. DESIGN.md explains how the package ensures that.
+//
+// The package has no clock (commands carry the time), does no I/O of its own and starts no goroutine.
 package state
 
 import (
@@ -60,12 +65,10 @@ func (s *State) View() *View { return s.view.Load() }
 // Feed returns the feed of changes of keys.
 func (s *State) Feed() *Feed { return s.feeds[0] }
 
-// RoleFeed returns the feed of elections and vacancies of roles. The key of a change is RoleKey of the role, and
-// DecodeRoleEvent decodes its value.
+// RoleFeed returns the feed of elections and vacancies: keys are RoleKey, values are for DecodeRoleEvent.
 func (s *State) RoleFeed() *Feed { return s.feeds[1] }
 
-// NodeFeed returns the feed of the application nodes. The key of a change is the node's ID. DecodeAppNode decodes its
-// value unless the change is a removal.
+// NodeFeed returns the feed of application nodes: keys are their IDs, values are for DecodeAppNode unless deleted.
 func (s *State) NodeFeed() *Feed { return s.feeds[2] }
 
 // Apply applies the commands of one log entry in order and returns their results. Index and term are those of the
@@ -76,13 +79,14 @@ func (s *State) NodeFeed() *Feed { return s.feeds[2] }
 // version: members of different builds must store the same bytes.
 func (s *State) Apply(index, term uint64, cmds []Command) []Result {
 	before := s.view.Load()
-	w := newTxn(before, s.options)
+	w := &txn{View: *before, options: s.options}
+	w.write = writersOf(&w.View)
 	w.index, w.term = index, term
 	results := make([]Result, len(cmds))
 	for i := range cmds {
 		results[i] = w.apply(&cmds[i])
 	}
-	w.commit()
+	w.write.commit()
 	s.view.Store(&w.View)
 	for _, f := range s.feeds {
 		f.announce(before, &w.View)
@@ -107,12 +111,6 @@ type writers struct {
 	appNodes    treeWriter[*AppNode]
 }
 
-func newTxn(v *View, o Options) *txn {
-	w := &txn{View: *v, options: o}
-	w.write = writersOf(&w.View)
-	return w
-}
-
 func writersOf(v *View) writers {
 	return writers{
 		keys: treeWriter[*Item]{tree: &v.keys}, idempotency: treeWriter[*idempotencyEntry]{tree: &v.idempotency.byKey},
@@ -130,26 +128,17 @@ func (w *writers) commit() {
 	w.appNodes.commit()
 }
 
-func (w *txn) commit() { w.write.commit() }
-
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
 	w.version = max(w.version, c.MinVersion())
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
-	result := w.applyIdempotent(c)
+	result := w.applyOnce(c)
 	if c.Audit != nil {
 		w.record(c, result)
 	}
 	return result
-}
-
-func (w *txn) applyIdempotent(c *Command) Result {
-	if c.Idempotency == nil {
-		return w.applyFenced(c)
-	}
-	return w.applyOnce(c.Idempotency, func() Result { return w.applyFenced(c) })
 }
 
 func (w *txn) applyFenced(c *Command) Result {

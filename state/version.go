@@ -11,6 +11,4 @@ const CommandVersion uint32 = 4
 //lint:ignore U1000 it has fields in those builds
 type extension struct{}
 
-var unknownKind kindInfo
-
 func (Kind) extension() *kindInfo { return &unknownKind }

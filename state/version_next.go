@@ -4,8 +4,7 @@ package state
 
 import "northstar/cluster"
 
-// CommandVersion of this build is one higher than that of the default build, to test rolling upgrades with two
-// binaries.
+// CommandVersion of this build is one higher than that of the default build, to test rolling upgrades.
 const CommandVersion uint32 = 5
 
 // KindNote is the only kind that the default build does not know. It changes nothing.
@@ -20,7 +19,7 @@ type extension struct {
 	Note *Note
 }
 
-var unknownKind, noteKind = kindInfo{}, kindOf(5, func(c *Command) **Note { return &c.Note })
+var noteKind = kindOf(5, func(c *Command) **Note { return &c.Note })
 
 func (k Kind) extension() *kindInfo {
 	if k == KindNote {

@@ -47,11 +47,11 @@ func TestNextVersionNote(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustApply(t, s, cmds[0])
-	if v := s.View().MaxVersion(); v != 1 {
+	if v := s.View().version; v != 1 {
 		t.Fatalf("version %d before the note", v)
 	}
 	mustApply(t, s, cmds[1])
-	if v := s.View().MaxVersion(); v != CommandVersion {
+	if v := s.View().version; v != CommandVersion {
 		t.Fatalf("version %d after the note", v)
 	}
 }

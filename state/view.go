@@ -25,8 +25,8 @@ type View struct {
 	index      uint64 // index of the last log entry applied
 	term       uint64 // term of that entry
 	now        int64  // highest command time applied, Unix nanoseconds
-	epoch      uint64 // number of restores and recoveries
-	version    uint32 // highest command version ever applied
+	epoch      uint64 // number of restores and recoveries; a watch outlasts neither
+	version    uint32 // highest command version ever applied; an older build can read neither log nor snapshot
 
 	keys        *iradix.Tree[*Item]
 	bytes       int64 // of keys and values in keys
@@ -59,7 +59,7 @@ type Item struct {
 // Settings are the settings of the whole cluster.
 type Settings struct {
 	AutoFailover bool
-	PausedUntil  int64 // end of a pause, Unix nanoseconds; 0: no end
+	PausedUntil  int64 // end of a pause (AutoFailover false), Unix nanoseconds; 0: no end
 	Reason       string
 	Operator     string // operator that set them; "": initial settings
 }
@@ -105,17 +105,10 @@ func (v *View) List(prefix, after string, limit int) (items []Item, next string)
 	return items, ""
 }
 
-// Keys returns the number of keys.
-func (v *View) Keys() int { return v.keys.Len() }
-
-// Bytes returns the number of bytes of all keys and values.
-func (v *View) Bytes() int64 { return v.bytes }
-
 // Revision returns the revision of the last change.
 func (v *View) Revision() uint64 { return v.revision }
 
-// AppliedIndex returns the index of the last log entry given to Apply. Raft's own applied index may be higher:
-// entries without commands are not given to Apply.
+// AppliedIndex returns the index of the last log entry given to Apply. Entries without commands are not.
 func (v *View) AppliedIndex() uint64 { return v.index }
 
 // AppliedTerm returns the term of the entry at AppliedIndex.
@@ -129,16 +122,6 @@ func (v *View) ClusterID() string { return v.clusterID }
 
 // Generation returns the zero Generation before the first ClusterInit.
 func (v *View) Generation() cluster.Generation { return v.generation }
-
-// RestoreEpoch returns the number of restored backups and of recoveries. A watch does not outlast either.
-func (v *View) RestoreEpoch() uint64 { return v.epoch }
-
-// CompactedRevision returns the highest revision that is no longer available to watchers.
-func (v *View) CompactedRevision() uint64 { return v.history.floor }
-
-// MaxVersion returns the highest command version ever applied. An older build can neither replay the log nor read a
-// snapshot of this state.
-func (v *View) MaxVersion() uint32 { return v.version }
 
 // Members returns all records by ID, with the tombstones of removed members.
 func (v *View) Members() []cluster.Member { return slices.Clone(v.members) }
@@ -198,8 +181,7 @@ func (v *View) Elections() []Election { return slices.Clone(v.elections) }
 
 func (v *View) Settings() Settings { return v.settings }
 
-// AutoFailover reports whether automatic failover is on at the time now of this node's clock. A pause may have
-// expired.
+// AutoFailover reports whether automatic failover is on at this node's time now, when a pause may have expired.
 func (v *View) AutoFailover(now time.Time) bool {
 	s := v.settings
 	return s.AutoFailover || s.PausedUntil != 0 && now.UnixNano() >= s.PausedUntil

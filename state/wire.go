@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// ErrDamaged is wrapped by every error about bytes that no build of any version writes: a batch or snapshot that is
-// truncated, altered or garbage.
+// ErrDamaged is wrapped by every error about bytes that no build writes: truncated, altered or garbage.
 var ErrDamaged = errors.New("damaged")
 
 func damaged(format string, args ...any) error {
@@ -134,8 +133,15 @@ func (c *codec) putBytesHead(num, size int) {
 	c.putUvarint(uint64(size))
 }
 
-// Functions that declare a field. Those with Always also write a zero value. The others omit it: an absent field
-// means zero.
+// putSized writes a record after its length (4 bytes, little endian).
+func (c *codec) putSized(r record) {
+	at := len(c.buf)
+	c.buf = append(c.buf, 0, 0, 0, 0)
+	r.fields(c)
+	binary.LittleEndian.PutUint32(c.buf[at:], uint32(len(c.buf)-at-4))
+}
+
+// Functions that declare a field. Those with Always also write a zero value, which the others omit.
 
 func numberAlways[T ~uint32 | ~uint64 | ~int | ~int64](c *codec, num int, v *T) {
 	if !c.decoding {
@@ -267,8 +273,7 @@ func listAs[T any](c *codec, num int, all *[]T, as func(*T) record) {
 	}
 }
 
-// textMap declares a map, written in order of names. Each entry is a record of name and value, which are the fields
-// first and first+1.
+// textMap declares a map in order of names. An entry is a record of name and value, fields first and first+1.
 func textMap[K ~string](c *codec, num, first int, m *map[K]string) {
 	if !c.decoding {
 		for _, name := range sortedKeys(*m) {

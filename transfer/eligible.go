@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,126 +10,96 @@ import (
 	"northstar/state"
 )
 
-// caughtUpLag is the maximum lag of a target that counts as caught up. The leader pauses writes then and sends
-// it the rest.
+// caughtUpLag is the maximum lag of a target. The leader then pauses writes and sends it the rest.
 const caughtUpLag = 16
 
-// targetCheck is the evaluation of one node as a target.
-type targetCheck struct {
-	id       cluster.NodeID
-	voter    bool
-	priority int
-	lag      uint64
-	err      *cluster.Error // why it cannot be the target; nil: it can, once it has caught up
-}
-
-// evaluateTarget returns whether id may take over from the node with status st. It is a pure function of its
-// arguments.
-func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus, v *state.View) targetCheck {
-	c := targetCheck{id: id}
-	m, known := v.Member(id)
+// evaluateTarget returns whether id may take over from the node with status st, once it has caught up. The error is
+// Reason with its code. It is a pure function of its arguments.
+func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus,
+	v *state.View,
+) (cluster.TargetOption, *cluster.Error) {
 	server, inConfig := cluster.FindServer(st.Servers, id)
-	peer := slices.IndexFunc(peers, func(p cluster.PeerStatus) bool { return p.ID == id })
-	c.voter, c.priority = server.Suffrage == cluster.Voter, m.Priority
-	if peer >= 0 {
-		c.lag = peers[peer].LagEntries
+	if !inConfig {
+		err := cluster.Errorf(cluster.CodeBadRequest, "target_leader_id: %s: no such member", id)
+		err.Status = 404
+		return cluster.TargetOption{}, err
 	}
-	refuse := func(format string, args ...any) targetCheck {
-		c.err = cluster.Errorf(cluster.CodeTransferFailed, format, args...)
-		return c
+	m, known := v.Member(id)
+	c := cluster.TargetOption{ID: id, Voter: server.Suffrage == cluster.Voter, Priority: m.Priority}
+	var peer cluster.PeerStatus
+	at := slices.IndexFunc(peers, func(p cluster.PeerStatus) bool { return p.ID == id })
+	if at >= 0 {
+		peer = peers[at]
 	}
+	c.LagEntries = peer.LagEntries
 	switch {
-	case !inConfig:
-		c.err = cluster.Errorf(cluster.CodeBadRequest, "target_leader_id: %s: no such member", id)
-		c.err.Status = 404
-		return c
 	case id == st.NodeID:
-		return refuse("node %s leads already", id)
-	case server.Suffrage != cluster.Voter:
-		return refuse("node %s is not a voter", id)
+		c.Reason = fmt.Sprintf("node %s leads already", id)
+	case !c.Voter:
+		c.Reason = fmt.Sprintf("node %s is not a voter", id)
 	case !known:
-		return refuse("node %s has no member record yet", id)
+		c.Reason = fmt.Sprintf("node %s has no member record yet", id)
 	case !m.Eligible || m.Priority == 0:
-		return refuse("node %s is not eligible to lead", id)
+		c.Reason = fmt.Sprintf("node %s is not eligible to lead", id)
 	case m.Lifecycle != cluster.Active:
-		return refuse("node %s is %s", id, m.Lifecycle)
-	case peer < 0:
-		return refuse("nothing is known of node %s", id)
-	case !peers[peer].Healthy:
-		return refuse("node %s is not healthy: %s", id, strings.Join(peers[peer].Reasons, "; "))
-	case peers[peer].TransferBlocked != "":
-		return refuse("%s", peers[peer].TransferBlocked)
+		c.Reason = fmt.Sprintf("node %s is %s", id, m.Lifecycle)
+	case at < 0:
+		c.Reason = fmt.Sprintf("nothing is known of node %s", id)
+	case !peer.Healthy:
+		c.Reason = fmt.Sprintf("node %s is not healthy: %s", id, strings.Join(peer.Reasons, "; "))
+	default:
+		c.Reason = peer.TransferBlocked
 	}
-	return c
+	if c.Eligible = c.Reason == ""; !c.Eligible {
+		return c, cluster.Errorf(cluster.CodeTransferFailed, "%s", c.Reason)
+	}
+	return c, nil
 }
 
-// best returns the first target without an error.
-func best(candidates []targetCheck) (targetCheck, bool) {
-	fit := slices.DeleteFunc(slices.Clone(candidates), func(c targetCheck) bool { return c.err != nil })
-	if len(fit) == 0 {
-		return targetCheck{}, false
-	}
-	return slices.MinFunc(fit, rank), true
-}
-
-// rank orders targets: those without an error, the highest priority, the least lag, the name. A lag up to
+// compareTargets orders targets: the eligible ones, the highest priority, the least lag, the name. A lag up to
 // caughtUpLag does not count: under load it changes all the time, and the choice with it.
-func rank(a, b targetCheck) int {
-	can := func(c targetCheck) int {
-		if c.err == nil {
+func compareTargets(a, b cluster.TargetOption) int {
+	waits := func(c cluster.TargetOption) uint64 {
+		if c.LagEntries <= caughtUpLag {
 			return 0
 		}
-		return 1
+		return c.LagEntries
 	}
-	waits := func(c targetCheck) uint64 {
-		if c.lag <= caughtUpLag {
-			return 0
-		}
-		return c.lag
-	}
-	return cmp.Or(cmp.Compare(can(a), can(b)), cmp.Compare(b.priority, a.priority), cmp.Compare(waits(a), waits(b)),
-		cmp.Compare(a.id, b.id))
+	return cmp.Or(cluster.CompareBool(b.Eligible, a.Eligible), cmp.Compare(b.Priority, a.Priority),
+		cmp.Compare(waits(a), waits(b)), cmp.Compare(a.ID, b.ID))
 }
 
 // Best returns the best target, or CodeTransferFailed with the reason against each server.
 func (t *Transfer) Best() (cluster.NodeID, error) {
 	all := t.evaluateTargets()
-	if c, ok := best(all); ok {
-		return c.id, nil
-	}
 	var why []string
 	for _, c := range all {
-		why = append(why, c.err.Detail)
+		why = append(why, c.Reason)
+	}
+	if len(all) > 0 {
+		if best := slices.MinFunc(all, compareTargets); best.Eligible {
+			return best.ID, nil
+		}
 	}
 	return "", cluster.Errorf(cluster.CodeTransferFailed, "no node can take over: %s", strings.Join(why, "; "))
 }
 
 // evaluateTargets evaluates every server but this node, the leader.
-func (t *Transfer) evaluateTargets() []targetCheck {
+func (t *Transfer) evaluateTargets() []cluster.TargetOption {
 	st, peers, v := t.node.Status(), t.node.Peers(), t.node.View()
-	var all []targetCheck
+	all := make([]cluster.TargetOption, 0, len(st.Servers))
 	for _, s := range st.Servers {
 		if s.ID != st.NodeID {
-			all = append(all, evaluateTarget(s.ID, st, peers, v))
+			c, _ := evaluateTarget(s.ID, st, peers, v) // its error is Reason
+			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// Choices returns every server but this node, the leader, as a target, the best first. A server that only lags
-// is eligible.
+// Choices returns every other server as a target, the best first. A server that only lags is eligible.
 func (t *Transfer) Choices() []cluster.TargetOption {
 	all := t.evaluateTargets()
-	slices.SortStableFunc(all, rank)
-	choices := make([]cluster.TargetOption, len(all))
-	for i, c := range all {
-		choices[i] = cluster.TargetOption{
-			ID: c.id, Eligible: c.err == nil, Voter: c.voter, Priority: c.priority,
-			LagEntries: c.lag,
-		}
-		if c.err != nil {
-			choices[i].Reason = c.err.Detail
-		}
-	}
-	return choices
+	slices.SortStableFunc(all, compareTargets)
+	return all
 }

@@ -19,14 +19,12 @@ type Consensus interface {
 	View() *state.View
 	// LeaderChanged returns a channel that is closed when the leader or its term changes.
 	LeaderChanged() <-chan struct{}
-	// TransferTo makes one library transfer to h.To. It returns nil when the target
-	// was seen leading. The target got a TimeoutNow only if the error is a
-	// TimeoutNowError that says so.
+	// TransferTo makes one library transfer to h.To. It returns nil when the target was seen leading. The target got a
+	// TimeoutNow only if the error is a TimeoutNowError that says so.
 	TransferTo(ctx context.Context, h cluster.TransferNotice) error
 }
 
-// TimeoutNowError is an error of TransferTo. TimeoutNowSent reports whether the target was, or may
-// have been, sent TimeoutNow.
+// TimeoutNowError is an error of TransferTo. It reports whether the target may have been sent TimeoutNow.
 type TimeoutNowError interface {
 	error
 	TimeoutNowSent() bool
@@ -42,39 +40,29 @@ type Transfer struct {
 	node        Consensus
 	opts        Options
 	log         hclog.Logger
-	now         func() time.Time
 	transferSem chan struct{} // capacity 1: one transfer at a time
 }
 
-// Options holds optional callbacks of a Transfer, and its logger.
+// Options holds the callbacks of a Transfer, and its logger.
 type Options struct {
 	// Done is called at the end of each transfer that was started. It must not block.
 	Done func(Result)
-	// ReclaimLeadership starts an election of this node, in the term that it knows, after a transfer that left
-	// the cluster without a leader.
+	// ReclaimLeadership starts an election of this node after a transfer that left the cluster without a leader.
 	ReclaimLeadership func(ctx context.Context, term uint64, h cluster.TransferNotice) error
 	Logger            hclog.Logger
 }
 
 // Result is the result of one transfer, for metrics and events.
 type Result struct {
-	OldLeader, Target cluster.NodeID
-	NewLeader         cluster.NodeID // "" if none was seen
-	Term              uint64
-	Duration          time.Duration
-	Err               error
+	cluster.TransferOutcome // NewLeader is "" if none was seen
+	Target                  cluster.NodeID
+	Err                     error
 }
 
 // New returns a Transfer.
 func New(node Consensus, opts Options) *Transfer {
-	if opts.Done == nil {
-		opts.Done = func(Result) {}
-	}
-	if opts.ReclaimLeadership == nil {
-		opts.ReclaimLeadership = func(context.Context, uint64, cluster.TransferNotice) error { return nil }
-	}
 	return &Transfer{
-		node: node, opts: opts, log: opts.Logger.Named("transfer"), now: time.Now,
+		node: node, opts: opts, log: opts.Logger.Named("transfer"),
 		transferSem: make(chan struct{}, 1),
 	}
 }
@@ -96,7 +84,7 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 	default:
 		return cluster.TransferOutcome{}, inProgress("another transfer of leadership is in progress")
 	}
-	start := t.now()
+	start := time.Now()
 	st := t.node.Status()
 	if st.Role != cluster.Leader {
 		return cluster.TransferOutcome{}, cluster.Errorf(cluster.CodeNoLeader, "node %s does not lead", st.NodeID)
@@ -108,18 +96,18 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 		}
 		h.To = best
 	}
-	r := Result{OldLeader: st.NodeID, Target: h.To}
-	r.Err = t.run(ctx, st.Term, h)
+	r := Result{Target: h.To, Err: t.run(ctx, st.Term, h)}
 	after := t.node.Status()
-	r.NewLeader, r.Term, r.Duration = after.LeaderID, after.Term, t.now().Sub(start)
+	r.TransferOutcome = cluster.TransferOutcome{
+		OldLeader: st.NodeID, NewLeader: after.LeaderID, Term: after.Term, Duration: time.Since(start),
+	}
 	t.log.Info("transfer of leadership", "target", h.To, "leader", r.NewLeader, "term", r.Term, "took", r.Duration,
 		"error", r.Err)
 	t.opts.Done(r)
 	if r.Err != nil {
 		return cluster.TransferOutcome{}, r.Err
 	}
-	return cluster.TransferOutcome{OldLeader: r.OldLeader, NewLeader: r.NewLeader, Term: r.Term, Duration: r.Duration},
-		nil
+	return r.TransferOutcome, nil
 }
 
 func inProgress(format string, args ...any) *cluster.Error {
@@ -160,11 +148,11 @@ func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluste
 		if st.Role != cluster.Leader || st.Term != term {
 			return cluster.Errorf(cluster.CodeNoLeader, "node %s no longer leads", st.NodeID)
 		}
-		c := evaluateTarget(target, st, t.node.Peers(), t.node.View())
-		if c.err != nil {
-			return c.err
+		c, refusal := evaluateTarget(target, st, t.node.Peers(), t.node.View())
+		if refusal != nil {
+			return refusal
 		}
-		if c.lag <= caughtUpLag {
+		if c.LagEntries <= caughtUpLag {
 			return nil
 		}
 		select {
@@ -172,7 +160,7 @@ func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluste
 		case <-changed:
 		case <-ctx.Done():
 			return cluster.Errorf(cluster.CodeTransferFailed,
-				"node %s was still %d entries behind at the deadline; node %s continues to lead", target, c.lag,
+				"node %s was still %d entries behind at the deadline; node %s continues to lead", target, c.LagEntries,
 				st.NodeID)
 		}
 	}
@@ -194,8 +182,7 @@ func (t *Transfer) resolveFailed(ctx context.Context, term uint64, h cluster.Tra
 			return failedAfterTimeoutNow(st.LeaderID, "node %s got TimeoutNow, but node %s leads (term %d): %w", h.To,
 				st.LeaderID, st.Term, cause)
 		case st.LeaderID == "" && !returned:
-			// The target had its time. Raft's timers would take longer, and while failover is paused no other
-			// node may start an election.
+			// The target had its time. While failover is paused, no other node may start an election.
 			returned = true
 			if err := t.opts.ReclaimLeadership(ctx, st.Term, h); err != nil {
 				t.log.Warn("transfer failed and this node cannot start an election", "target", h.To, "error", err)
@@ -215,8 +202,7 @@ func (t *Transfer) resolveFailed(ctx context.Context, term uint64, h cluster.Tra
 	}
 }
 
-// failedAfterTimeoutNow returns the error of a transfer that failed after TimeoutNow was sent; leader is the
-// leader then, "" if none is known.
+// failedAfterTimeoutNow returns the error of a transfer that failed after TimeoutNow; leader may be "".
 func failedAfterTimeoutNow(leader cluster.NodeID, format string, args ...any) error {
 	err := cluster.Errorf(cluster.CodeTransferFailed, format, args...)
 	err.Status, err.Leader = 504, leader

@@ -29,8 +29,8 @@ type Mutant struct {
 	diff       string
 }
 
-// Edits fits the patch to the sources below root.
-func (m Mutant) Edits(root string) (overlay.Set, error) { return overlay.Patch(root, m.diff) }
+// Edits returns the patch as edits of the sources below root.
+func (m Mutant) Edits(root string) overlay.Set { return overlay.Patch(root, m.diff) }
 
 // Find reads one.
 func Find(name string) (Mutant, error) {

@@ -13,14 +13,18 @@ import (
 	"northstar/chaos/sim"
 )
 
-// Every patch applies to the sources as they are, and names a scenario and
-// invariants that there are.
+// Every patch applies to the sources as they are, with all its context, and names a scenario and invariants that there
+// are. With -update, patches whose context has changed are rewritten.
 func TestPatchesApply(t *testing.T) {
-	all, err := All()
+	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := filepath.Abs("../..")
+	if *update {
+		refitAll(t, root)
+		return // the patches of this program are the old ones
+	}
+	all, err := All()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,12 +32,8 @@ func TestPatchesApply(t *testing.T) {
 		t.Errorf("only %d mutants", len(all))
 	}
 	for _, m := range all {
-		set, err := m.Edits(root)
-		if err == nil {
-			_, err = overlay.Write(t.TempDir(), set)
-		}
-		if err != nil {
-			t.Errorf("%s: %v", m.Name, err)
+		if _, err := overlay.Write(t.TempDir(), m.Edits(root)); err != nil {
+			t.Errorf("go test ./chaos/mutants -update may fit it again: %s: %v", m.Name, err)
 		}
 		if _, err := sim.NewConfig(m.Scenario, 1, m.Nodes); m.Test == "" && (err != nil || m.Nodes < 3) {
 			t.Errorf("%s: %d nodes, %v", m.Name, m.Nodes, err)
@@ -139,14 +139,13 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "x.go"), []byte("uno\ntwo\nthree\nnine\n"), 0o600); err != nil {
-		t.Fatal(err)
+	set := m.Edits("root")
+	want := []overlay.Edit{
+		{File: "x.go", Old: "one\ntwo\nthree\n", New: "one\n2\nthree\n"},
+		{File: "x.go", Old: "nine\n", New: "nine\nten\n"},
 	}
-	set, err := m.Edits(root) // the line before two has changed
-	want := []overlay.Edit{{File: "x.go", Old: "two\n", New: "2\n"}, {File: "x.go", Old: "nine\n", New: "nine\nten\n"}}
-	if err != nil || !slices.Equal(set.Edits, want) {
-		t.Errorf("%+v, %v", set, err)
+	if set.Root != "root" || !slices.Equal(set.Edits, want) {
+		t.Errorf("%+v", set)
 	}
 	if m.Scenario != "faults" || m.Nodes != 3 || m.MaxSeeds != 7 || m.Seed != 9 ||
 		!slices.Equal(m.Invariants, []string{"a", "b"}) {

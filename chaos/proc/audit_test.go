@@ -53,6 +53,7 @@ func awaitAudit(t *testing.T, c *Cluster, text string) apiv1.AuditRecord {
 // An answered call is in the audit log even if the leader crashes immediately. A call made without a leader is recorded
 // later, exactly once, even if its node crashes too.
 func TestAuditOutlivesCrashes(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	l := start(t, c)
 	var follower *Node

@@ -31,6 +31,7 @@ const segment = 40
 // The test always prints how soon there were leaders and writes. With NORTHSTAR_CHAOS_FIGURES=1 it fails if an
 // objective is missed: do not set it on a busy machine.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	iterations, seconds := setting(t, "ITERATIONS", 8), setting(t, "SECONDS", 0)
 	s := newSuite(t, setting(t, "NODES", 3), uint64(setting(t, "SEED", int(time.Now().Unix()%1_000_000))))
 	deadline := s.start.Add(time.Duration(seconds) * time.Second)

@@ -65,7 +65,7 @@ func (c *contract) watch(n *Node, query string, headers ...string) <-chan event 
 func next(t *testing.T, events <-chan event, n int) []event {
 	t.Helper()
 	var got []event
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(soon)
 	for len(got) < n {
 		select {
 		case e, open := <-events:
@@ -144,6 +144,7 @@ func (c *contract) load(prefix string, nodes ...*Node) (more func(), stop func()
 // TestContractFailover: a failover and a graceful stop cause pauses and no errors. A watch misses nothing and repeats
 // nothing.
 func TestContractFailover(t *testing.T) {
+	t.Parallel()
 	cl, lead, _ := contractCluster(t, 3, patient...) // requests are queued for longer than a busy machine's failover
 	c := newContract(t)
 	others := slices.DeleteFunc(slices.Clone(cl.Nodes), func(n *Node) bool { return n == lead })

@@ -26,7 +26,7 @@ func runNode(t *testing.T, args ...string) (output string, code int) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), bin, args...)
-	timeout := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+	timeout := time.AfterFunc(soon, func() { _ = cmd.Process.Kill() })
 	defer timeout.Stop()
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -36,6 +36,7 @@ func runNode(t *testing.T, args ...string) (output string, code int) {
 }
 
 func TestContractExitCodes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "node.toml")
 	if err := os.WriteFile(config,
@@ -148,6 +149,7 @@ func notices(socket *net.UnixConn) (all []string) {
 
 // TestContractSignals: SIGTERM lets requests in flight finish, a second one does not; the service manager is notified.
 func TestContractSignals(t *testing.T) {
+	t.Parallel()
 	cl := newCluster(t, 3, patient...)
 	socket := filepath.Join(cl.Dir, "notify")
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -157,17 +159,8 @@ func TestContractSignals(t *testing.T) {
 	defer notify.Close()
 	heard := make(chan []string, 1)
 	go func() { heard <- notices(notify) }()
-	t.Setenv("NOTIFY_SOCKET", socket)
-	t.Setenv("WATCHDOG_USEC", "300000")
-	if err := cl.StartNode(cl.Nodes[0]); err != nil {
-		t.Fatal(err)
-	}
-	os.Unsetenv("NOTIFY_SOCKET")
-	for _, n := range cl.Nodes[1:] {
-		if err := cl.StartNode(n); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cl.Nodes[0].Wrapper = []string{"env", "NOTIFY_SOCKET=" + socket, "WATCHDOG_USEC=300000"}
+	start(t, cl)
 	lead := steady(t, cl)
 	c := newContract(t)
 	term := mustStatus(t, lead).Term
@@ -226,6 +219,7 @@ func TestContractSignals(t *testing.T) {
 
 // A single node has no peer to transfer leadership to, and its stop does not wait for one.
 func TestContractStopAlone(t *testing.T) {
+	t.Parallel()
 	cl := newCluster(t, 1, "--drain-timeout", "1h")
 	n := start(t, cl)
 	if err := n.Signal(syscall.SIGINT); err != nil {

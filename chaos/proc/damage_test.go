@@ -176,6 +176,7 @@ func damage(t *testing.T, path, kind string, size int64, rng *rand.Rand) {
 
 // TestUnusableDataDir checks the error of a node that cannot use its data directory.
 func TestUnusableDataDir(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	n := start(t, c)
 
@@ -246,7 +247,7 @@ func expectExit(t *testing.T, c *Cluster, n *Node, names string) {
 		if (code != 1 && code != 2) || !strings.Contains(logged, names) || strings.Contains(logged, "goroutine ") {
 			t.Errorf("exit code %d, log:\n%s", code, logged)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(soon):
 		t.Errorf("still running:\n%s", c.Log(n)[before:])
 		_ = n.Signal(os.Kill)
 		<-done

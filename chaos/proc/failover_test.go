@@ -96,7 +96,8 @@ func caughtUp(t *testing.T, c *Cluster) {
 // and all votes.
 //
 // On a busy machine a process may wait for longer than the stagger or a dial may take. Another node, or a timer, is
-// then rightly first. So agreement and rank are required of three crashes in a few.
+// then rightly first. So agreement and rank are required of three crashes in a few. Not parallel: it compares nodes
+// that start an election within milliseconds.
 func TestCrashFailover(t *testing.T) {
 	const timeoutMin = 2 * time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", timeoutMin.String(),
@@ -147,7 +148,7 @@ func bestOf(c *Cluster, without *Node) string {
 
 // A leader that hangs is usually replaced as soon as the survivors agree that it has been silent for timeout-min.
 // Raft's timers may fire from that time on, and win by chance or on a busy machine. So agreement is required of one
-// hang in a few.
+// hang in a few. Not parallel: more load makes timers win.
 func TestHangFailover(t *testing.T) {
 	c := newCluster(t, 3, "--election-timeout-min", "500ms", "--election-timeout-max", "1s")
 	start(t, c)
@@ -173,6 +174,7 @@ func TestHangFailover(t *testing.T) {
 // Leadership returns to the node of the highest priority once it is healthy and caught up, and the election record
 // names the reason.
 func TestTakeOver(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, "--failover-takeover-delay", "1s")
 	priorities(c, map[string]string{"n2": "200"})
 	start(t, c)
@@ -203,8 +205,9 @@ func TestTakeOver(t *testing.T) {
 
 // While automatic failover is paused no node starts an election, until the pause ends automatically.
 func TestPausedFailover(t *testing.T) {
+	t.Parallel()
 	const ttl = 3 * time.Second
-	c := newCluster(t, 3)
+	c := newCluster(t, 3, patient...)
 	start(t, c)
 	old := steady(t, c)
 	body := fmt.Sprintf(`{"enabled":false,"ttl_ms":%d,"reason":"test"}`, ttl.Milliseconds())

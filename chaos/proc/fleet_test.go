@@ -42,7 +42,8 @@ func fleetSize(t *testing.T) (sessions int, ttl time.Duration) {
 }
 
 // Many sessions renew themselves, with many roles and a watcher of each. A crash of the leader ends no session, every
-// tenure continues, and no watcher misses an event.
+// tenure continues, and no watcher misses an event. Not parallel: this process renews each of the sessions twice a
+// second.
 func TestFleet(t *testing.T) {
 	n, ttl := fleetSize(t)
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")

@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +45,11 @@ func TestMain(m *testing.M) {
 	if code, is := asCandidate(); is {
 		os.Exit(code)
 	}
+	flag.Parse()
+	if err := shareMachine(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	dir, err := os.MkdirTemp("", "northstar-proc-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -52,6 +59,16 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
+}
+
+// shareMachine lets two parallel tests run for each processor, unless -parallel is set: they mostly wait.
+func shareMachine() error {
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+	if set {
+		return nil
+	}
+	return flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 }
 
 // planted returns the flags that build a program with a mutant of chaos/mutants; "" means no mutant.
@@ -67,11 +84,7 @@ func planted(name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := m.Edits(root)
-	if err != nil {
-		return nil, err
-	}
-	file, err := overlay.Write(binDir, set)
+	file, err := overlay.Write(binDir, m.Edits(root))
 	return []string{"-overlay", file}, err
 }
 

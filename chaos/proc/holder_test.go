@@ -77,6 +77,7 @@ func campaign(ctx context.Context, c *client.Client, role, session string) <-cha
 // renews nothing and accepts no write with the old token. That holds for requests in its sockets, for requests that a
 // follower had forwarded, and for new ones.
 func TestDeposedLeaderRenewsNothing(t *testing.T) {
+	t.Parallel()
 	const ttl = time.Second
 	c := newCluster(t, 3, "--election-timeout-min", "400ms", "--election-timeout-max", "800ms",
 		"--failover-takeover-delay", "1h")
@@ -87,7 +88,7 @@ func TestDeposedLeaderRenewsNothing(t *testing.T) {
 		via = c.Nodes[1]
 	}
 	cl := clientOf(t, c)
-	next, err := cl.NewSession(t.Context(), client.SessionConfig{TTL: ttl})
+	next, err := cl.NewSession(t.Context(), client.SessionConfig{TTL: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,8 @@ func ask(t *testing.T, n *Node, method, path, body string, header ...string) <-c
 }
 
 // A role is free again within a TTL and a second. The time counts from its holder's last renewal or from the last
-// leader change. That holds if the holder crashes or hangs, and if the leader crashes with it.
+// leader change. That holds if the holder crashes or hangs, and if the leader crashes with it. Not parallel: it
+// measures that second.
 func TestVacancyIsBounded(t *testing.T) {
 	const ttl = time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
@@ -260,7 +262,7 @@ func lateness() (worst func() time.Duration) {
 	return func() time.Duration { close(stop); return <-result }
 }
 
-// Sessions that are renewed, or attached, outlive every node.
+// Sessions that are renewed, or attached, outlive every node. Not parallel: this process must renew them in time.
 func TestRenewedSessionsOutliveEveryNode(t *testing.T) {
 	const ttl = 2 * time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")

@@ -114,7 +114,8 @@ func hugeFrame() []byte {
 
 // A node of another cluster at a member's address, or with a member's ID, causes no vote and no term change.
 func TestForeignCluster(t *testing.T) {
-	a, b := newCluster(t, 3), newCluster(t, 3)
+	t.Parallel()
+	a, b := newCluster(t, 3, calm...), newCluster(t, 3, calm...)
 	start(t, a)
 	start(t, b)
 	for _, n := range append(slices.Clone(a.Nodes), b.Nodes...) {

@@ -191,6 +191,7 @@ func TestFollowersApart(t *testing.T) {
 // A preferred node that returns far behind does not lead before it has caught up. Its take-over costs at most as much
 // as a planned transfer.
 func TestPreferredNodeCatchesUpFirst(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, append([]string{"--failover-takeover-delay", "500ms"}, patient...)...)
 	priorities(c, map[string]string{"n3": "200"})
 	start(t, c)

@@ -442,6 +442,7 @@ func TestRecoveryDrill(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%d nodes %s", size, map[string]string{"drill": "online", "offline": "offline"}[reason]),
 				func(t *testing.T) {
+					t.Parallel()
 					d := startDrill(t, size)
 					d.replaced = time.Now()
 					leader := how(d)

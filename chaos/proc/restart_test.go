@@ -11,7 +11,7 @@ import (
 const firstLeaderWithin = time.Second
 
 // From empty data directories there is a leader in time, and every node agrees on one cluster ID. A busy machine may
-// delay a start, so only the fastest of a few starts counts.
+// delay a start, so only the fastest of a few starts counts. Not parallel: it measures that time.
 func TestFirstElection(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -46,6 +46,7 @@ func firstElection(t *testing.T, size int) (took time.Duration) {
 
 // TestKillAllUnderLoad repeatedly kills all nodes with kill -9 at the same time, under write load.
 func TestKillAllUnderLoad(t *testing.T) {
+	t.Parallel()
 	cycles := 50
 	if testing.Short() {
 		cycles = 5
@@ -76,6 +77,7 @@ func TestKillAllUnderLoad(t *testing.T) {
 
 // TestKillOneUnderLoad kills single nodes, the leader included, with kill -9 and restarts them, under write load.
 func TestKillOneUnderLoad(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3)
 	start(t, c)
 	w := newWriters(c, 4)

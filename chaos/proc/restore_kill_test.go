@@ -12,12 +12,14 @@ import (
 // TestRestoresUnderKills restores a backup again and again, and kills a node at a random moment of it: the leader, the
 // node that was asked, or another one. All nodes must agree soon after that, and no process may end by itself.
 func TestRestoresUnderKills(t *testing.T) {
+	t.Parallel()
 	rounds := 16
 	if testing.Short() {
 		rounds = 3
 	}
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			rng := rand.New(rand.NewPCG(seed, 0))

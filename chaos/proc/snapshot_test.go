@@ -14,7 +14,7 @@ import (
 )
 
 // A snapshot of 500 MB is installed on one node while another is down, and a backup of it is restored. Neither causes
-// an election.
+// an election. Not parallel: it takes some gigabytes of memory and most of the disk's time.
 func TestBigSnapshot(t *testing.T) {
 	megabytes := 500
 	if testing.Short() {

@@ -190,6 +190,7 @@ func TestCopiedDataDirectory(t *testing.T) {
 	t.Parallel()
 	for _, of := range []string{"follower", "leader"} {
 		t.Run(of, func(t *testing.T) {
+			t.Parallel()
 			c := newCluster(t, 3)
 			victim := start(t, c)
 			mustPut(t, c, "k", "v")

@@ -12,6 +12,7 @@ import (
 // Old and new programs run together: the new ones propose nothing that an old one cannot apply, and no node stops. A
 // node that returns to the old program afterwards stops with a clear message, and nothing diverges.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	next, err := nextBin()
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +69,7 @@ func TestRollingUpgrade(t *testing.T) {
 		if code != 1 || !strings.Contains(said, "upgrade this node") || strings.Contains(said, "goroutine ") {
 			t.Errorf("exit code %d:\n%s", code, said)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("the old program runs on a log that it cannot read")
 	}
 	mustPut(t, &Cluster{Nodes: c.Nodes[1:]}, "k", "two of three")

@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,76 +25,85 @@ import (
 type flaky struct {
 	dir      string // of the module
 	runs     int    // of each package
-	parallel int    // packages at a time
+	parallel int    // runs at a time
 	busy     int    // loops that do nothing but use a processor
 	race     bool
+	tests    string        // a pattern of their names; empty: all
 	timeout  time.Duration // of one run
+	output   string        // directory for what failed runs printed; empty: it is not kept
+
+	mu  sync.Mutex // guards out, and the results in each testPackage
+	out io.Writer
 }
 
-// runFlaky runs every test package many times, several concurrently, next to busy
-// loops. It prints how often each failed and what the failed tests printed.
+// runFlaky runs every test package many times, several concurrently, next to busy loops. It prints each run as it
+// ends, with the tests that failed, and a table of all packages at the end.
 func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("flaky", flag.ContinueOnError)
-	f := flaky{dir: "."}
+	f := flaky{dir: ".", out: out}
 	fs.IntVar(&f.runs, "n", 20, "runs of each package")
-	fs.IntVar(&f.parallel, "parallel", 8, "packages at a time")
+	fs.IntVar(&f.parallel, "parallel", 8, "runs at a time")
 	fs.IntVar(&f.busy, "busy", 2, "busy loops next to them")
 	fs.BoolVar(&f.race, "race", true, "with the race detector")
+	fs.StringVar(&f.tests, "run", "", "only the tests whose names match")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Minute, "of one run of a package")
+	fs.StringVar(&f.output, "output", "out/flaky", "directory for the output of failed runs; empty: it is not kept")
 	pkgs := fs.String("pkgs", "./...", "packages, separated by blanks")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	return f.run(ctx, strings.Fields(*pkgs), out)
+	return f.run(ctx, strings.Fields(*pkgs))
 }
 
 // testPackage is a package with tests, and what its runs gave.
 type testPackage struct {
 	path, dir string
 	bin       string
+	build     func() error // builds bin, once
 	runs      int
-	failures  []string // what the failed tests printed, by run
+	failures  int
+	broken    bool           // the tests cannot be built
+	tests     map[string]int // failures by test
+	wall, cpu time.Duration  // of all runs
 }
 
-func (f flaky) run(ctx context.Context, patterns []string, out io.Writer) error {
+func (f *flaky) run(ctx context.Context, patterns []string) error {
+	if f.output != "" {
+		if err := os.MkdirAll(f.output, 0o755); err != nil {
+			return err
+		}
+	}
 	return inTemp(func(tmp string) error {
-		all, err := f.build(ctx, tmp, patterns)
+		all, err := f.list(ctx, tmp, patterns)
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
+		loops, endLoops := context.WithCancel(ctx)
+		defer endLoops()
 		for range f.busy {
 			go func() {
-				for ctx.Err() == nil { // ends with this function
+				for loops.Err() == nil {
 				}
 			}()
 		}
-		var mu sync.Mutex // guards failed and out
-		var failed []error
+		// Round by round: each package has run before one runs again, and an interrupted command has seen them all.
 		var running errgroup.Group
 		running.SetLimit(f.parallel)
-		_, _ = fmt.Fprintln(out, "| package | runs | failures |\n|---|---|---|")
-		for _, p := range all {
-			running.Go(func() error {
-				f.repeat(ctx, p)
-				mu.Lock()
-				defer mu.Unlock()
-				_, _ = fmt.Fprintf(out, "| `%s` | %d | %d |\n", p.path, p.runs, len(p.failures))
-				if len(p.failures) > 0 {
-					failed = append(failed, fmt.Errorf("%s failed in %d of %d runs:\n%s", p.path, len(p.failures),
-						p.runs, strings.Join(p.failures, "\n")))
-				}
-				return nil
-			})
+		for range f.runs {
+			for _, p := range all {
+				running.Go(func() error {
+					f.runOnce(ctx, p)
+					return nil
+				})
+			}
 		}
 		_ = running.Wait()
-		return errors.Join(append(failed, ctx.Err())...)
+		return errors.Join(f.summarize(all), ctx.Err())
 	})
 }
 
-// build builds the tests of each package that has some.
-func (f flaky) build(ctx context.Context, tmp string, patterns []string) (all []*testPackage, err error) {
+// list returns each package that has tests. They are not built yet.
+func (f *flaky) list(ctx context.Context, tmp string, patterns []string) (all []*testPackage, err error) {
 	const testsOnly = "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"
 	list := exec.CommandContext(ctx, "go", append([]string{"list", "-C", f.dir, "-f", testsOnly}, patterns...)...)
 	list.Stderr = os.Stderr
@@ -99,31 +112,115 @@ func (f flaky) build(ctx context.Context, tmp string, patterns []string) (all []
 		return nil, fmt.Errorf("list the packages: %w", err)
 	}
 	for line := range strings.Lines(string(text)) {
-		p := &testPackage{bin: filepath.Join(tmp, fmt.Sprintf("%d.test", len(all)))}
+		p := &testPackage{bin: filepath.Join(tmp, fmt.Sprintf("%d.test", len(all))), tests: map[string]int{}}
 		p.path, p.dir, _ = strings.Cut(strings.TrimSpace(line), " ")
-		args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", f.race), "-o", p.bin, p.path}
-		if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build the tests of %s: %w\n%s", p.path, err, text)
-		}
+		p.build = sync.OnceValue(func() error {
+			args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", f.race), "-o", p.bin, p.path}
+			if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+				return fmt.Errorf("build the tests of %s: %w\n%s", p.path, err, text)
+			}
+			return nil
+		})
 		all = append(all, p)
 	}
 	return all, nil
 }
 
-// repeat runs one package's tests, one run after the other.
-func (f flaky) repeat(ctx context.Context, p *testPackage) {
-	for p.runs < f.runs && ctx.Err() == nil {
-		cmd := exec.CommandContext(ctx, p.bin, "-test.timeout", f.timeout.String())
-		cmd.Dir = p.dir
-		text, err := cmd.CombinedOutput()
-		if ctx.Err() != nil {
-			return
+// runOnce runs one package's tests once. It builds them before the first run, while other packages already run.
+func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
+	if ctx.Err() != nil {
+		return
+	}
+	if err := p.build(); err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if ctx.Err() == nil && !p.broken {
+			p.broken = true
+			_, _ = fmt.Fprintln(f.out, err)
 		}
-		p.runs++
-		if err != nil {
-			p.failures = append(p.failures, fmt.Sprintf("run %d: %v\n%s", p.runs, err, failedTests(text)))
+		return
+	}
+	cmd := exec.CommandContext(ctx, p.bin, "-test.timeout", f.timeout.String(), "-test.run", f.tests)
+	cmd.Dir = p.dir
+	began := time.Now()
+	text, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return
+	}
+	wall := time.Since(began)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p.runs++
+	p.wall += wall
+	p.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	if err == nil {
+		_, _ = fmt.Fprintf(f.out, "ok    %s, run %d, %.0f s\n", p.path, p.runs, wall.Seconds())
+		return
+	}
+	p.failures++
+	names := failedNames(text)
+	for _, name := range names {
+		p.tests[name]++
+	}
+	_, _ = fmt.Fprintf(
+		f.out, "FAIL  %s, run %d, %.0f s: %v: %s\n%s\n", p.path, p.runs, wall.Seconds(), err,
+		strings.Join(names, ", "), failedTests(text),
+	)
+	if err := f.keep(p, text); err != nil {
+		_, _ = fmt.Fprintf(f.out, "the output of this run is lost: %v\n", err)
+	}
+}
+
+// keep writes what a failed run printed to a file.
+func (f *flaky) keep(p *testPackage, text []byte) error {
+	if f.output == "" {
+		return nil
+	}
+	name := filepath.Join(f.output, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(p.path, "/", "-"), p.runs))
+	_, _ = fmt.Fprintf(f.out, "all output of this run: %s\n", name)
+	return os.WriteFile(name, text, 0o600)
+}
+
+// summarize prints a row for each package, those that failed most often last. It returns an error when one failed.
+func (f *flaky) summarize(all []*testPackage) error {
+	slices.SortStableFunc(all, func(a, b *testPackage) int { return cmp.Compare(a.failures, b.failures) })
+	_, _ = fmt.Fprintln(f.out, "\n| package | runs | failures | s | CPU s | failed tests |\n|---|---|---|---|---|---|")
+	failed := 0
+	for _, p := range all {
+		var tests []string
+		for _, name := range slices.Sorted(maps.Keys(p.tests)) {
+			tests = append(tests, fmt.Sprintf("%s %d", name, p.tests[name]))
+		}
+		runs := float64(max(p.runs, 1))
+		_, _ = fmt.Fprintf(
+			f.out, "| `%s` | %d | %d | %.0f | %.0f | %s |\n", p.path, p.runs, p.failures,
+			p.wall.Seconds()/runs, p.cpu.Seconds()/runs, strings.Join(tests, ", "),
+		)
+		if p.failures > 0 || p.broken {
+			failed++
 		}
 	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d packages failed", failed, len(all))
+	}
+	return nil
+}
+
+// failedName matches the line with which a failed test ends. Lines of its subtests are indented.
+var failedName = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+
+// failedNames returns the tests that failed in a run, or what ended it without the name of a test.
+func failedNames(text []byte) (names []string) {
+	for _, m := range failedName.FindAllSubmatch(text, -1) {
+		if name := string(m[1]); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		first, _, _ := bytes.Cut(failedTests(text), []byte("\n"))
+		names = []string{string(first)}
+	}
+	return names
 }
 
 // maxFailedLines is how much of one run's failures is printed.

@@ -3,20 +3,28 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// A test that fails in every other run is found, and what it printed is shown. One
-// that always passes is not.
+// A test that fails in every other run is found, and what it printed is shown and kept. One that always passes is not.
 func TestFlaky(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":           "module m\n",
 		"good/x_test.go":   "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) {}\n",
 		"none/x.go":        "package none\n",
-		"seldom/x_test.go": "package seldom\nimport (\n\"os\"\n\"testing\"\n)\nfunc TestSeldom(t *testing.T) {\nif os.Remove(\"ran\") == nil { t.Error(\"the second run\") } else { os.WriteFile(\"ran\", nil, 0o600) }\n}\n",
+		"broken/x_test.go": "package broken\nvar x int = nothing\n",
+		"seldom/x_test.go": `package seldom
+			import ("os"; "strconv"; "testing")
+			func TestSeldom(t *testing.T) {
+				run := 1
+				for os.Mkdir(strconv.Itoa(run), 0o700) != nil { run++ }
+				if run%2 == 0 { t.Error("an even run") }
+			}`,
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -27,17 +35,38 @@ func TestFlaky(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	err := flaky{dir: dir, runs: 4, parallel: 2, timeout: time.Minute}.run(t.Context(), []string{"./..."}, &out)
-	if err == nil || !strings.Contains(err.Error(), "m/seldom failed in 2 of 4 runs") ||
-		!strings.Contains(err.Error(), "the second run") {
-		t.Errorf("%v", err)
+	f := flaky{dir: dir, runs: 4, parallel: 2, timeout: time.Minute, output: filepath.Join(dir, "kept"), out: &out}
+	if err := f.run(t.Context(), []string{"./..."}); err == nil || err.Error() != "2 of 3 packages failed" {
+		t.Errorf("it ended with %v", err)
 	}
-	for _, want := range []string{"| `m/good` | 4 | 0 |", "| `m/seldom` | 4 | 2 |"} {
+	for _, want := range []string{
+		"| `m/good` | 4 | 0 |", "| `m/seldom` | 4 | 2 |", "an even run", "| TestSeldom 2 |", "undefined: nothing",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, out.String())
 		}
 	}
 	if strings.Contains(out.String(), "m/none") {
 		t.Error("a package without tests has a row")
+	}
+	kept, err := filepath.Glob(filepath.Join(f.output, "m-seldom-*.txt"))
+	if err != nil || len(kept) != 2 {
+		t.Fatalf("kept: %v, %v", kept, err)
+	}
+	if text, err := os.ReadFile(kept[0]); err != nil || !strings.Contains(string(text), "an even run") {
+		t.Errorf("kept: %q, %v", text, err)
+	}
+}
+
+func TestFailedNames(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/sub (0s)\n--- FAIL: TestB (0s)\nFAIL": {"TestA", "TestB"},
+		"x\npanic: test timed out after 1s\n\trunning tests:\n":                            {"panic: test timed out after 1s"},
+		"goleak: Errors on successful test run: found":                                     {"goleak: Errors on successful test run: found"},
+	} {
+		if got := failedNames([]byte(text)); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }

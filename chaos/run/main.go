@@ -148,11 +148,7 @@ func buildExact(ctx context.Context, dir string, more ...overlay.Set) (string, e
 	if err != nil {
 		return "", err
 	}
-	var file string
-	toolchain, err := overlay.Replay(goroot)
-	if err == nil {
-		file, err = overlay.Write(dir, append(more, toolchain)...)
-	}
+	file, err := overlay.Write(dir, append(more, overlay.Replay(goroot))...)
 	if err != nil {
 		return "", fmt.Errorf("the sources are not as chaos/overlay expects them, those of the toolchain or a mutant's: %w",
 			err)

@@ -1,15 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,19 +23,26 @@ import (
 	"northstar/chaos/mutants"
 )
 
-// runMutants builds the simulation with one bug after the other, and wants each to be found within its budget.
+// runMutants builds the simulation with all mutants, and expects each to be found within its budget. The mutants that
+// only tests of processes find get programs of their own.
 func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	only := fs.String("only", "", "these, separated by commas; absent: all")
+	budget := fs.Int("budget", math.MaxInt, "without -only, those that at most so many seeds are to find")
 	procs := fs.Int("procs", runtime.NumCPU(), "mutants at a time: each uses one core")
+	update := fs.Bool("update", false, "begin with the seed that found it from now on: in its patch and in docs/testing.md")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	all, err := chooseMutants(*only)
+	all, err := chooseMutants(*only, *budget)
 	if err != nil {
 		return err
 	}
 	return inTemp(func(dir string) error {
+		root, bin, err := buildMutants(ctx, dir, all)
+		if err != nil {
+			return err
+		}
 		var mu sync.Mutex // guards what follows, and out
 		var missed []error
 		var running errgroup.Group
@@ -40,9 +51,12 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 			"|---|---|---|---|---|")
 		for _, m := range all {
 			running.Go(func() error {
-				f, err := findMutant(ctx, filepath.Join(dir, m.Name), m)
+				f, err := findMutant(ctx, bin, m)
 				mu.Lock()
 				defer mu.Unlock()
+				if err == nil && *update && m.Test == "" {
+					err = record(root, m, f)
+				}
 				if err != nil {
 					missed = append(missed, fmt.Errorf("%s: %w", m.Name, err))
 					return nil
@@ -57,9 +71,33 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	})
 }
 
-func chooseMutants(only string) ([]mutants.Mutant, error) {
-	all, err := mutants.All()
-	if err != nil || only == "" {
+// longestFirst orders mutants by the time that they may take: those of processes, then those with the most seeds.
+func longestFirst(a, b mutants.Mutant) int {
+	return cmp.Or(strings.Compare(b.Test, a.Test), cmp.Compare(b.MaxSeeds, a.MaxSeeds))
+}
+
+// buildMutants builds the simulation with those of the mutants that it can find. It also returns the module's
+// directory.
+func buildMutants(ctx context.Context, dir string, all []mutants.Mutant) (root, bin string, err error) {
+	module, err := goEnv(ctx, "GOMOD")
+	if err != nil {
+		return "", "", err
+	}
+	root = filepath.Dir(module)
+	simulated := slices.DeleteFunc(slices.Clone(all), func(m mutants.Mutant) bool { return m.Test != "" })
+	sources, err := mutants.Shared(root, simulated)
+	if err != nil {
+		return "", "", err
+	}
+	bin, err = buildExact(ctx, dir, sources)
+	return root, bin, err
+}
+
+func chooseMutants(only string, budget int) ([]mutants.Mutant, error) {
+	if only == "" {
+		all, err := mutants.All()
+		all = slices.DeleteFunc(all, func(m mutants.Mutant) bool { return m.MaxSeeds > budget })
+		slices.SortStableFunc(all, longestFirst)
 		return all, err
 	}
 	var chosen []mutants.Mutant
@@ -92,34 +130,43 @@ func (f detection) in(m mutants.Mutant) string {
 	return fmt.Sprintf("`%s`, %d nodes, seed %d (%s of %d)", m.Scenario, m.Nodes, f.seed, nth, m.MaxSeeds)
 }
 
-// findMutant runs runs of a mutant until one of its invariants breaks.
-func findMutant(ctx context.Context, dir string, m mutants.Mutant) (detection, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return detection{}, err
+// record makes the seed that found a mutant the first of its patch, and changes its row in the documentation.
+func record(root string, m mutants.Mutant, f detection) error {
+	m.Seed, f.runs = f.seed, 1
+	patch := filepath.Join(root, "chaos", "mutants", "patches", m.Name+".patch")
+	page := filepath.Join(root, "docs", "testing.md")
+	return errors.Join(
+		replaceIn(patch, `(?m)^Seed: \d+$`, fmt.Sprintf("Seed: %d", m.Seed)),
+		replaceIn(page, "(?m)^(\\| `"+m.Name+"` \\|[^|]*\\|).*(\\|[^|]*\\|)$",
+			fmt.Sprintf("${1} %s | %s ${2}", f.in(m), f.violated)),
+	)
+}
+
+func replaceIn(file, pattern, by string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
 	}
+	re := regexp.MustCompile(pattern)
+	if !re.Match(text) {
+		return fmt.Errorf("%s has no line %s", file, pattern)
+	}
+	return os.WriteFile(file, re.ReplaceAll(text, []byte(by)), 0o600)
+}
+
+// findMutant runs runs of a mutant until one of its invariants breaks. bin has the mutants of the simulation.
+func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, error) {
 	if m.Test != "" {
 		return findMutantInProcesses(ctx, m)
 	}
-	root, err := goEnv(ctx, "GOMOD")
-	if err != nil {
-		return detection{}, err
-	}
-	edits, err := m.Edits(filepath.Dir(root))
-	if err != nil {
-		return detection{}, err
-	}
-	bin, err := buildExact(ctx, dir, edits)
-	if err != nil {
-		return detection{}, err
-	}
-	defer func() { _ = os.Remove(bin) }()
 	start := time.Now()
 	f := detection{}
 	var other string
 	for f.violated == "" && f.runs < m.MaxSeeds && ctx.Err() == nil {
 		f.seed = m.Seed + uint64(f.runs)
 		f.runs++
-		err := simProcess{bin: bin, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}.run(ctx, func(s summary) {
+		p := simProcess{bin: bin, mutant: m.Name, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}
+		err := p.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
 				for _, invariant := range m.Invariants {
 					if strings.HasPrefix(v, invariant+" violated") {

@@ -18,7 +18,7 @@ func TestReplayIsExact(t *testing.T) {
 	seen := map[string]string{} // run by digest
 	for _, nodes := range []int{3, 5} {
 		digests := map[uint64]string{}
-		for _, seed := range []uint64{1, 2, 3, 4, 1, 2, 3, 4} {
+		for _, seed := range []uint64{1, 2, 1, 2} {
 			r := simProcess{bin: bin, nodes: nodes, seed: seed}
 			err := r.run(t.Context(), func(s summary) {
 				before, again := digests[s.Seed]
@@ -38,7 +38,7 @@ func TestReplayIsExact(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if len(digests) != 4 {
+		if len(digests) != 2 {
 			t.Errorf("%d nodes: %d runs", nodes, len(digests))
 		}
 	}

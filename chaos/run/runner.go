@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"northstar/chaos/check"
+	"northstar/chaos/mutants/planted"
 	"northstar/chaos/sim"
 )
 
@@ -230,6 +231,7 @@ func describe(out io.Writer, s summary) {
 // simProcess is one process that runs one run: what a process has run before can change what it runs next.
 type simProcess struct {
 	bin             string
+	mutant          string // "": none
 	scenario        string
 	nodes           int
 	seed            uint64
@@ -244,7 +246,7 @@ func (r simProcess) run(ctx context.Context, done func(summary)) error {
 	cmd := exec.CommandContext(ctx, r.bin, "-test.run", fmt.Sprintf("^TestSim$/^%d_nodes$", r.nodes),
 		"-test.timeout", "0")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "NORTHSTAR_SIM_JSON=1", "NORTHSTAR_SIM_SCENARIO="+r.scenario,
-		"NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults, "NORTHSTAR_SIM_SEEDS=1",
+		"NORTHSTAR_SIM_SEED=", "NORTHSTAR_SIM_FAULTS="+r.faults, "NORTHSTAR_SIM_SEEDS=1", planted.Variable+"="+r.mutant,
 		fmt.Sprintf("NORTHSTAR_SIM_FROM=%d", r.seed), fmt.Sprintf("NORTHSTAR_SIM_SHRINK=%d", r.minimizeSeconds))
 	if r.report {
 		cmd.Env = append(cmd.Env, "NORTHSTAR_SIM_REPORT=1")

@@ -44,8 +44,8 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 			cut: 100 * time.Millisecond,
 		},
 	} {
-		newer := 0 // runs in which the barred node holds the newest entry
-		for seed := range uint64(4) {
+		newer := 0                    // runs in which the barred node holds the newest entry
+		for seed := range uint64(2) { // one for each way to bar a node
 			cfg := DefaultConfig(seed, tt.nodes)
 			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3,
 				traffic.Between(0, 5*time.Millisecond), 0, 0, 0

@@ -95,7 +95,7 @@ func failovers(t *testing.T, kind FaultKind, nodes int, fast bool) []time.Durati
 	var gaps []time.Duration
 	for seed := range uint64(2) {
 		cfg := DefaultConfig(seed, nodes)
-		cfg.Length, cfg.Clients = 32*time.Second, 1
+		cfg.Length, cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 32*time.Second, 1, 0, 0, 0
 		for at := 2 * time.Second; at < 30*time.Second; at += 2 * time.Second {
 			cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: AnyLeader, At: at, For: time.Second})
 		}
@@ -155,7 +155,7 @@ func TestSimNoNeedlessElection(t *testing.T) {
 	for _, nodes := range []int{3, 5} {
 		for seed := range uint64(3) {
 			cfg := DefaultConfig(seed, nodes)
-			cfg.Length = 40 * time.Second
+			cfg.Length, cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 40*time.Second, 1, 0, 0, 0
 			for i, at := 0, 2*time.Second; at < 38*time.Second; i, at = i+1, at+time.Second {
 				f := faults[i%len(faults)]
 				f.At, f.For = at, 900*time.Millisecond

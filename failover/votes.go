@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/election"
 )
 
 // announceTime limits how long AnnounceTransfer waits for the target's response.
@@ -27,12 +28,11 @@ func (c *Controller) AnnounceTransfer(ctx context.Context, h cluster.TransferNot
 	return func() { set(cluster.TransferNotice{}) }
 }
 
-// ApproveTimeoutNow decides about a TimeoutNow from the leader of that term. It returns why this
-// node rejects it, or "" if this node accepts. The message may be old: this process or the network
-// may have been stopped, and the leader may have cancelled the transfer since. Therefore the leader's
-// notice must be recent; otherwise this node polls the leader.
+// ApproveTimeoutNow decides about a TimeoutNow from the leader of that term. It returns why this node rejects it, or
+// "". The message may be old, and the transfer cancelled: therefore the leader's notice must be recent, or this node
+// polls the leader.
 func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID, term uint64) (refuse string) {
-	now := c.now()
+	now := time.Now()
 	received := c.deps.Peers.Claims()[from]
 	if !c.announcesTransfer(received.Claim, term) || now.Sub(received.At) >= c.cfg.TimeoutMin {
 		received = c.freshClaim(ctx, from)
@@ -41,9 +41,8 @@ func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID,
 		return fmt.Sprintf("node %s does not announce a transfer to this node", from)
 	}
 	h := received.Claim.Handover
-	c.book.begin(candidacy{
-		term: term + 1, trigger: h.Trigger, reason: h.Reason, operator: h.Operator, startedAt: now,
-		leaderlessSince: now,
+	c.book.begin(CandidacyRecord{
+		Term: term + 1, Trigger: h.Trigger, Reason: h.Reason, Operator: h.Operator, Began: now, LeaderlessSince: now,
 	})
 	return ""
 }
@@ -71,18 +70,59 @@ func (c *Controller) announcesTransfer(leader cluster.Claim, term uint64) bool {
 	return leader.Role == cluster.Leader && leader.Term == term && leader.Handover.To == c.cfg.Self
 }
 
-// ReclaimLeadership starts an election after this node transferred leadership away in an earlier term and no
-// node leads.
+// ReclaimLeadership starts an election after this node transferred leadership to a node that does not lead.
 func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h cluster.TransferNotice) error {
-	now := c.now()
+	now := time.Now()
 	reason := fmt.Sprintf("node %s did not take over; node %s starts a new election", h.To, c.cfg.Self)
 	if h.Reason != "" {
 		reason += " (" + h.Reason + ")"
 	}
-	c.book.begin(candidacy{
-		term: term + 1, trigger: h.Trigger, operator: h.Operator, startedAt: now,
-		leaderlessSince: now,
-		reason:          reason,
+	c.book.begin(CandidacyRecord{
+		Term: term + 1, Trigger: h.Trigger, Reason: reason, Operator: h.Operator, Began: now, LeaderlessSince: now,
 	})
 	return c.deps.Raft().StartElection(ctx, term, cluster.CauseTransferFailed)
+}
+
+// MayIgnoreLeader reports whether this voter has its own evidence that its leader failed. Then a candidate's
+// vote need not wait until raft.Raft drops the leader. It does not block.
+func (c *Controller) MayIgnoreLeader(_ cluster.NodeID, _ uint64, _ time.Time) bool {
+	return c.cfg.Fast && election.MayIgnoreLeader(c.deps.Claim(), c.cfg.params())
+}
+
+// VetoPreVote returns why this node denies a candidate its pre-vote, "" to let Raft decide. It does not block.
+func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refuse string) {
+	mine := c.deps.Claim()
+	var contact time.Time
+	if mine.LeaderContactAge >= 0 {
+		contact = now.Add(-mine.LeaderContactAge)
+	}
+	_, reason := election.MayPreVote(election.PreVoteInput{
+		Now: now, Candidate: candidate, LastContact: contact, Servers: c.deps.Consensus.Status().Servers,
+		Mine: mine, Claims: c.deps.Peers.Claims(), Params: c.cfg.params(),
+	})
+	return reason
+}
+
+// LastResort reports whether this drained node may start an election after all. It does not block.
+func (c *Controller) LastResort() bool {
+	mine, now := c.deps.Claim(), time.Now()
+	if mine.LeaderID != "" {
+		return false
+	}
+	leaderless := now.Sub(c.began) // a node that has just started has not watched for longer
+	for _, heard := range []time.Duration{mine.LeaderSilence, mine.LeaderContactAge} {
+		if heard >= 0 {
+			leaderless = min(leaderless, heard)
+		}
+	}
+	s := election.ClusterPoll{
+		Servers: c.deps.Consensus.Status().Servers, Mine: mine,
+		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: c.cfg.params(),
+	}
+	for id, seen := range c.deps.Peers.Claims() {
+		if seen.Connected && now.Sub(seen.At) < leaderless {
+			s.Responses[id] = seen
+		}
+	}
+	return s.LastResort(leaderless)
 }

@@ -8,9 +8,9 @@ import (
 	"northstar/cluster"
 )
 
-// TestSpreadWaitsForWhoAnswersAppends: in its first moments a process answers appends, and questions only a moment
-// later.
-func TestSpreadWaitsForWhoAnswersAppends(t *testing.T) {
+// TestAwaitApplied_AsksPeerThatAnswersAppendsAgain: in its first moments a process answers appends, and questions only
+// a moment later.
+func TestAwaitApplied_AsksPeerThatAnswersAppendsAgain(t *testing.T) {
 	t.Parallel()
 	const index = 7
 	for name, tc := range map[string]struct {
