@@ -120,12 +120,16 @@ func newBudgets(l Limits) budgets {
 	}
 }
 
-// admit takes a place among the requests or streams in flight; release gives it back.
+// admit takes a place among the requests or streams in flight; release frees it.
 func (c *request) admit() error {
+	if c.route.LimitExempt {
+		return nil
+	}
+	if err := c.checkConnection(); err != nil {
+		return err
+	}
 	b := c.s.requests
 	switch {
-	case c.route.LimitExempt:
-		return nil
 	case c.route.Role == token.Operator:
 		b = c.s.admin
 	case c.route.Kind == openapi.Stream, c.route.Kind == openapi.StreamOnAccept && c.wantsStream():
@@ -142,7 +146,24 @@ func (c *request) admit() error {
 	return nil
 }
 
-// release gives back what the request holds.
+// checkConnection refuses a client's request on a connection beyond the limits.
+func (c *request) checkConnection() error {
+	conn := connOf(c.r.Context())
+	switch {
+	case conn == nil:
+	case c.fromPeer():
+		if !conn.peer {
+			c.s.conns.addPeer(conn)
+		}
+	case conn.reserved && c.route.Role != token.Operator:
+		c.Header()["Connection"] = []string{"close"}
+		return problem.Busy("limit reached: at most %d connections per node, and %d per address", c.s.limits.Connections,
+			c.s.limits.AddressConnections)
+	}
+	return nil
+}
+
+// release frees what the request holds.
 func (c *request) release() {
 	if c.place != nil {
 		c.place.give(c.holder(), 1)

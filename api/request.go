@@ -100,7 +100,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &request{ResponseWriter: w, s: s, r: r, ctx: r.Context(), status: http.StatusOK, from: r.RemoteAddr}
 	c.write = r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions
 	c.forwarded = r.Header.Get(apiv1.HeaderForwardedBy) != ""
-	defer served(r.Context())()
+	if conn := connOf(r.Context()); conn != nil {
+		if !conn.begin() {
+			panic(http.ErrAbortHandler) // closed because it was idle
+		}
+		defer conn.end()
+	}
 	defer func() {
 		if c.failed != nil {
 			c.drainRejectedBody()

@@ -62,6 +62,9 @@ type Config struct {
 	Disk struct {
 		Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
 	} `embed:"" prefix:"disk-"`
+	Limits struct {
+		ConnectionsPerAddress int `name:"connections-per-address" default:"1024" help:"Limit of open connections to http-addr from one address (IPv6: one /64), 16 to 1000000. Loopback has none if the node has no auth.tokens."`
+	} `embed:"" prefix:"limits-"`
 	TLS  TLSConfig `embed:"" prefix:"tls-"`
 	Auth struct {
 		Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`

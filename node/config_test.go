@@ -48,14 +48,16 @@ var samples = map[string]struct{ flag, file string }{
 	"snapshot.interval":       {"10s", `"10s"`},
 	"snapshot.trailing-logs":  {"2000", "2000"},
 	"disk.reserve":            {"1GiB", `"1GiB"`},
-	"tls.cert":                {"/etc/northstar/n7.crt", `"/etc/northstar/n7.crt"`},
-	"tls.key":                 {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
-	"tls.ca":                  {"/etc/northstar/ca.crt", `"/etc/northstar/ca.crt"`},
-	"auth.tokens":             {"/etc/northstar/tokens.toml", `"/etc/northstar/tokens.toml"`},
-	"insecure":                {"true", "true"},
-	"drain-timeout":           {"5s", `"5s"`},
-	"log.level":               {"debug", `"debug"`},
-	"log.format":              {"json", `"json"`},
+
+	"limits.connections-per-address": {"64", "64"},
+	"tls.cert":                       {"/etc/northstar/n7.crt", `"/etc/northstar/n7.crt"`},
+	"tls.key":                        {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
+	"tls.ca":                         {"/etc/northstar/ca.crt", `"/etc/northstar/ca.crt"`},
+	"auth.tokens":                    {"/etc/northstar/tokens.toml", `"/etc/northstar/tokens.toml"`},
+	"insecure":                       {"true", "true"},
+	"drain-timeout":                  {"5s", `"5s"`},
+	"log.level":                      {"debug", `"debug"`},
+	"log.format":                     {"json", `"json"`},
 }
 
 func environ(values map[string]string) func(string) (string, bool) {
@@ -374,6 +376,10 @@ func TestValidate(t *testing.T) {
 		{
 			"trailing logs", func(c *Config) { c.Snapshot.TrailingLogs = 999 },
 			"snapshot.trailing-logs = 999: must be at least 1000",
+		},
+		{
+			"connections", func(c *Config) { c.Limits.ConnectionsPerAddress = 1 },
+			"limits.connections-per-address = 1: want 16 to 1000000",
 		},
 		{"reserve", func(c *Config) { c.Disk.Reserve = 0 }, "disk.reserve"},
 		{"half TLS", func(c *Config) { c.TLS.Cert = "c" }, "tls.key: required, since other tls keys are set"},

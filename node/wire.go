@@ -111,6 +111,7 @@ func (n *Node) apiDeps() api.Deps {
 		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings,
 		Restart:  n.requestRestart,
 		Insecure: n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
+		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
 	}
 	if n.tls != nil {
 		deps.ClientTLS = n.clientTLS

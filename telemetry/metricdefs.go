@@ -100,7 +100,7 @@ func (d *definer) define(m *Metrics) {
 	m.httpDuration = d.histograms("http_request_duration_ms", httpBuckets,
 		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status")
 	m.httpInFlight = d.gauge("http_in_flight", "HTTP requests and streams in flight.")
-	m.rpcRejected = d.counters("rpc_rejected_total", "Rejected peer connections and messages.", "kind", "reason")
+	m.rpcRejected = d.counters("rpc_rejected_total", "Rejected peer connections and messages, and HTTP connections closed at a limit.", "kind", "reason")
 	m.installRepeated = d.counters("snapshot_install_repeated_total",
 		"Snapshots sent again by this node as leader to a peer that had already installed them.", "peer")
 	m.audit = d.counters("audit_records_total",

@@ -93,7 +93,7 @@ func New(cfg Config) (*Transport, error) {
 		log:    log,
 		quiet:  newLimitedLog(log),
 		acks:   newAcks(),
-		half:   newHalfOpen(maxHalfOpen),
+		half:   newHalfOpen(maxHalfOpen, maxHalfOpenAddress),
 		params: timingOf(cfg.TimeoutMin, cfg.TimeoutMax),
 	}
 	t.monitors = monitor.New(monitor.Config{
