@@ -61,6 +61,7 @@ type Limits struct {
 	WaitingCampaigns   int   // campaigns that wait for their election
 	QueuedForLeader    int   // requests queued for a leader
 	RequestBytes       int64 // of all request bodies together
+	AnswerBytes        int64 // of the values in unread answers and streams
 }
 
 func (l Limits) withDefaults() Limits {
@@ -74,6 +75,7 @@ func (l Limits) withDefaults() Limits {
 		Attached:           cmp.Or(l.Attached, 12288),
 		WaitingCampaigns:   cmp.Or(l.WaitingCampaigns, 4096),
 		QueuedForLeader:    cmp.Or(l.QueuedForLeader, 1024),
+		AnswerBytes:        cmp.Or(l.AnswerBytes, 96<<20),
 		RequestBytes:       cmp.Or(l.RequestBytes, 128<<20),
 	}
 }

@@ -105,6 +105,7 @@ type budgets struct {
 	waitingCampaigns *budget
 	bodies           *budget // that are being received
 	bodyBytes        *budget
+	answers          *budget // values that answers and streams hold
 }
 
 func newBudgets(l Limits) budgets {
@@ -116,6 +117,7 @@ func newBudgets(l Limits) budgets {
 		attaching:        places("attached sessions", l.Attached),
 		waitingCampaigns: places("campaigns", l.WaitingCampaigns),
 		bodies:           newBudget("unfinished bodies", int64(l.Bodies), int64(l.Bodies/4)),
+		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
 }
@@ -168,6 +170,7 @@ func (c *request) release() {
 	if c.place != nil {
 		c.place.give(c.holder(), 1)
 	}
+	c.giveAnswer()
 	if c.bodyBytes != 0 {
 		c.s.bodyBytes.give(c.holder(), c.bodyBytes)
 	}

@@ -16,7 +16,7 @@ type connTable struct {
 	rejected   func(reason string)     // counts
 
 	mu        sync.Mutex
-	all       lists.List // of *conn; those that were used lately are further back
+	all       lists.List // of *conn; recently used ones are further back
 	addresses map[netip.Prefix]*lists.List
 }
 
@@ -30,7 +30,7 @@ func newConnTable(l Limits, exempt func(netip.Prefix) bool, rejected func(string
 // withReserve returns a limit with the places for calls that must work on a full node.
 func withReserve(limit int) int { return limit + max(1, limit/16) }
 
-// add gives c a place, or reports that there is none.
+// add finds a place for c and reports whether there is one.
 func (t *connTable) add(c *conn) bool {
 	c.table, c.group = t, addressGroup(c.RemoteAddr().String())
 	t.mu.Lock()
@@ -61,7 +61,7 @@ func (t *connTable) add(c *conn) bool {
 // maxIdleScan limits the search for an idle connection. The next search continues where this one ended.
 const maxIdleScan = 1024
 
-// closeIdle closes an idle connection of l, one that was not used lately if possible, and reports whether it did.
+// closeIdle closes an idle connection of l, if possible one that was not used recently, and reports whether it did.
 func (t *connTable) closeIdle(l *lists.List) bool {
 	for range min(l.Len(), maxIdleScan) {
 		c := l.Front().Value.(*conn)

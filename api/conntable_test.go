@@ -49,7 +49,7 @@ func serveTLS(t *testing.T, s *Server) (l net.Listener, client *http.Client) {
 	return l, &http.Client{Transport: tr, Timeout: 20 * time.Second}
 }
 
-// pipeConn is a connection from an address, whose client can tell whether it was closed.
+// pipeConn is a connection from an address, with a function that reports whether it was closed.
 func pipeConn(t *testing.T, ip string) (c *conn, closed func() bool) {
 	t.Helper()
 	a, b := net.Pipe()

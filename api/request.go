@@ -60,6 +60,7 @@ type request struct {
 	bodyTimedOut bool           // the body did not arrive in time
 	place        *budget        // in which the request has a place; nil: none
 	bodyBytes    int64          // of the budget of bodies
+	answerBytes  int64          // of the budget of answers
 	asHolder     shareholder    // set by holder
 	holderKnown  bool
 	audited      bool // the audit record was made, here or by the node that responded
