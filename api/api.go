@@ -145,7 +145,8 @@ type Server struct {
 	entropy sync.Mutex // guards Deps.Entropy
 
 	budgets
-	conns *connTable
+	conns    *connTable
+	watchers watchers
 }
 
 // New returns a Server that does not run yet. It fails if the token file is invalid.

@@ -241,12 +241,16 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 		return err
 	}
 	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
+	watch, done := c.s.watchers.add()
+	defer done()
 	return c.stream(func(ctx context.Context, e *stream.Events) error {
+		watch.before.Store(0) // what was added has been sent
 		before := *cursor
 		changes, err := cursor.Next(ctx, watchBatchSize)
 		if err != nil {
 			return err
 		}
+		watch.before.Store(changes[0].Revision - 1)
 		if err := c.takeAnswer(changedBytes(changes)); err != nil {
 			*cursor, changes = before, nil // nothing old stays in memory meanwhile
 			return c.awaitAnswer(ctx, nil)

@@ -97,6 +97,9 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "role_token", "The role's current fencing token; 0 if the role is vacant.", "role")
 	d.atScrape(Counter, "role_elections_total", "Elections of the role, cluster-wide.", "role")
 	d.atScrape(Gauge, "sessions", "Active sessions, cluster-wide.")
+	d.atScrape(Gauge, "watchers", "Open watches of this node.")
+	d.atScrape(Gauge, "watch_lag_revisions", "Revisions by which the slowest watch of this node is behind.")
+	d.atScrape(Gauge, "connections", "Open connections accepted by this node, by listener: http or raft.", "listener")
 	m.httpDuration = d.histograms("http_request_duration_ms", httpBuckets,
 		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status")
 	m.httpInFlight = d.gauge("http_in_flight", "HTTP requests and streams in flight.")

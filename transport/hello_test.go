@@ -344,3 +344,22 @@ func TestHalfOpen_FloodOfOneAddress(t *testing.T) {
 		t.Error("the peer's connection was closed")
 	}
 }
+
+// Accepted connections are counted until they are closed.
+func TestConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n1.bind()
+	c, err := net.Dial("tcp", n1.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := n2.vote(n1, 6); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both are counted", func() bool { return n1.tr.Connections() >= 2 })
+	_ = c.Close()
+	n2.stop()
+	eventually(t, "none is left", func() bool { return n1.tr.Connections() == 0 })
+}

@@ -77,8 +77,13 @@ func (t *Transport) acceptLoop(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
+// Connections returns the number of open connections that this node has accepted.
+func (t *Transport) Connections() int { return int(t.connections.Load()) }
+
 // serve completes the hello of an accepted connection, and then passes it on by its purpose or closes it.
 func (t *Transport) serve(ctx context.Context, raw net.Conn) {
+	t.connections.Add(1)
+	defer t.connections.Add(-1)
 	out, evicted := t.half.enter(raw)
 	if evicted {
 		t.reject("connection", "half_open_flood")

@@ -27,12 +27,13 @@ const MaxField = 16 << 20
 
 // Transport is one node's end of all peer traffic.
 type Transport struct {
-	cfg    Config
-	log    hclog.Logger
-	quiet  *rateLimitedLog
-	acks   *Acks
-	half   *halfOpen
-	params timing
+	cfg         Config
+	log         hclog.Logger
+	quiet       *rateLimitedLog
+	acks        *Acks
+	half        *halfOpen
+	connections atomic.Int64 // accepted connections
+	params      timing
 
 	monitors *monitor.Monitors
 	relaying atomic.Int64 // relayed messages in progress
