@@ -210,16 +210,21 @@ func TestStaleReadAfterARestart(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		f := newFakeCluster("n1", false)
 		n := startServer(t, f)
-		f.set(func() { f.st.CaughtUp = false })
+		f.set(func() { f.st.CaughtUp, f.st.AppliedIndex, f.st.LastLogIndex = false, 6, 7 })
 		for _, path := range []string{"/v1/kv/k", "/v1/kv", "/v1/roles", "/v1/roles/r", "/v1/sessions", "/v1/nodes"} {
 			r := n.do("GET", path+"?consistency=stale", "").is(t, 503, cluster.CodeNoLeader)
 			if !strings.Contains(r.Detail, "has not learned") {
 				t.Errorf("%s: %s", path, r.Detail)
 			}
 		}
-		f.set(func() { f.st.CaughtUp = true })
-		if r := n.do("GET", "/v1/kv/k?consistency=stale", ""); r.status != 404 {
-			t.Errorf("once it has: %+v", r)
+		for what, change := range map[string]func(){
+			"it has caught up":             func() { f.st.CaughtUp = true },
+			"it has applied its whole log": func() { f.st.CaughtUp, f.st.AppliedIndex = false, 7 },
+		} {
+			f.set(change)
+			if r := n.do("GET", "/v1/kv/k?consistency=stale", ""); r.status != 404 {
+				t.Errorf("%s: %+v", what, r)
+			}
 		}
 	})
 }

@@ -95,10 +95,11 @@ func (c *request) read(answer func(*state.View) error) error {
 }
 
 // checkCaughtUp returns an error until this node has applied what was committed when it started. Its log holds that,
-// and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had.
+// and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had,
+// unless it has applied its whole log.
 func (s *Server) checkCaughtUp() error {
 	st := s.reads.Status()
-	if st.CaughtUp {
+	if st.CaughtUp || st.AppliedIndex >= st.LastLogIndex {
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeNoLeader, "node %s has started and has not learned from a leader what of its log "+

@@ -14,10 +14,10 @@ import (
 // entry of the snapshot, so raft cannot check what follows it.
 func TestEntryOfADeposedLeaderAfterARestore(t *testing.T) {
 	t.Parallel()
-	c, leader := startCluster(t, 5)
+	c, _ := startCluster(t, 5)
 	c.write("a", "backup")
 	var backup bytes.Buffer
-	leader = c.onLeader("a backup", func(n *testNode) error {
+	leader := c.onLeader("a backup", func(n *testNode) error {
 		backup.Reset()
 		return n.Backup(within(t, testTimeout), &backup)
 	})

@@ -11,10 +11,13 @@ import (
 	"northstar/consensus/raftnode"
 )
 
+// maxCheckInterval is how long a node with long election timeouts may not know that it has caught up.
+const maxCheckInterval = 150 * time.Millisecond
+
 // watchLeadership follows role, term and leader: at every transition, and periodically, because the term can change
 // without one. It reads the state instead of a stream of events, so no change can be lost: terms do not repeat.
 func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
-	tick := time.NewTicker(n.cfg.TimeoutMin)
+	tick := time.NewTicker(min(n.cfg.TimeoutMin, maxCheckInterval))
 	defer tick.Stop()
 	for {
 		n.updateSoftState(inst.SoftState(), inst.LastContact())

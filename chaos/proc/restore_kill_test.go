@@ -13,16 +13,15 @@ import (
 // node that was asked, or another one. All nodes must agree soon after that, and no process may end by itself.
 func TestRestoresUnderKills(t *testing.T) {
 	t.Parallel()
-	rounds := 16
+	rounds, seed := setting(t, "ITERATIONS", 16), setting(t, "SEED", int(time.Now().Unix()%1_000_000))
 	if testing.Short() {
 		rounds = 3
 	}
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			t.Parallel()
-			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
-			rng := rand.New(rand.NewPCG(seed, 0))
+			rng := rand.New(rand.NewPCG(uint64(seed), uint64(size)))
 			c := newCluster(t, size, "--snapshot-trailing-logs", "1000")
 			start(t, c)
 			for i := range 16 {

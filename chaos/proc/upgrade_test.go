@@ -84,7 +84,7 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 }
 
-// awaitApplied waits until the node has applied everything that the leader had applied.
+// awaitApplied waits until the node has applied everything that the leader had applied, and serves stale reads.
 func awaitApplied(t *testing.T, c *Cluster, n *Node) {
 	t.Helper()
 	l := mustStatus(t, leader(t, c))
@@ -92,6 +92,13 @@ func awaitApplied(t *testing.T, c *Cluster, n *Node) {
 		s, err := nodeStatus(t.Context(), n)
 		if err == nil && s.AppliedIndex < l.AppliedIndex {
 			err = fmt.Errorf("%s applied %d of %d", n.ID, s.AppliedIndex, l.AppliedIndex)
+		}
+		if err != nil {
+			return err
+		}
+		got, err := do(t.Context(), n, http.MethodGet, "/v1/kv?consistency=stale", nil)
+		if err == nil && got.Status != http.StatusOK {
+			err = fmt.Errorf("%s: %d %s", n.ID, got.Status, got.Body)
 		}
 		return err
 	})
