@@ -9,7 +9,7 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint bench etcd portable verify sim chaos chaos-long chaos-replay mutants flaky nightly fuzz clean
+.PHONY: build demo test race lint openapi bench etcd portable verify sim chaos chaos-long chaos-replay mutants flaky nightly fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -33,6 +33,9 @@ portable: ## what is built only for other systems, or with a tag
 	GOOS=darwin $(GO) build ./client/... ./cmd/... ./chaos/pg
 	$(GO) vet -tags northstar_next ./state ./chaos/proc/nextnode
 	$(GO) test -tags northstar_next ./state
+
+openapi: ## the OpenAPI document in a linter; needs npx
+	REDOCLY_TELEMETRY=off npx --yes @redocly/cli@2.77.0 lint api/openapi/openapi.json
 
 bench: build ## throughput, idle cost and start-up beside a bare raft cluster, as tables
 	$(GO) run ./benchmarks all

@@ -13,8 +13,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -51,24 +51,33 @@ type NodeInfo struct {
 
 // Limits bound what clients can make a node hold. Zero means the default.
 type Limits struct {
-	Connections      int
-	Requests         int // in flight, without streams and health checks
-	Streams          int
-	Attached         int   // attached sessions
-	WaitingCampaigns int   // campaigns that wait for their election
-	QueuedForLeader  int   // requests queued for a leader
-	RequestBytes     int64 // of all request bodies together
+	Connections int
+	// AddressConnections bounds the connections of one address. Loopback has no bound if the node has no tokens.
+	AddressConnections int
+	Requests           int // in flight, without streams, health checks and /admin
+	AdminCalls         int // of /admin, in flight
+	Bodies             int // that are being received
+	Streams            int
+	Attached           int   // attached sessions
+	WaitingCampaigns   int   // campaigns that wait for their election
+	QueuedForLeader    int   // requests queued for a leader
+	RequestBytes       int64 // of all request bodies together
+	AnswerBytes        int64 // of the values in unread answers and streams
 }
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Connections:      cmp.Or(l.Connections, 16384),
-		Requests:         cmp.Or(l.Requests, 2048),
-		Streams:          cmp.Or(l.Streams, 4096),
-		Attached:         cmp.Or(l.Attached, 12288),
-		WaitingCampaigns: cmp.Or(l.WaitingCampaigns, 4096),
-		QueuedForLeader:  cmp.Or(l.QueuedForLeader, 1024),
-		RequestBytes:     cmp.Or(l.RequestBytes, 128<<20),
+		Connections:        cmp.Or(l.Connections, 16384),
+		AddressConnections: cmp.Or(l.AddressConnections, 1024),
+		Requests:           cmp.Or(l.Requests, 2048),
+		AdminCalls:         cmp.Or(l.AdminCalls, 256),
+		Bodies:             cmp.Or(l.Bodies, 1024),
+		Streams:            cmp.Or(l.Streams, 4096),
+		Attached:           cmp.Or(l.Attached, 12288),
+		WaitingCampaigns:   cmp.Or(l.WaitingCampaigns, 4096),
+		QueuedForLeader:    cmp.Or(l.QueuedForLeader, 1024),
+		AnswerBytes:        cmp.Or(l.AnswerBytes, 96<<20),
+		RequestBytes:       cmp.Or(l.RequestBytes, 128<<20),
 	}
 }
 
@@ -142,11 +151,9 @@ type Server struct {
 
 	entropy sync.Mutex // guards Deps.Entropy
 
-	requests         atomic.Int64
-	streams          atomic.Int64
-	attaching        atomic.Int64
-	waitingCampaigns atomic.Int64
-	bodyBytes        atomic.Int64
+	budgets
+	conns    *connTable
+	watchers watchers
 }
 
 // New returns a Server that does not run yet. It fails if the token file is invalid.
@@ -161,6 +168,10 @@ func New(d Deps) (*Server, error) {
 
 		refusals: newKeyLimiter[string](refusalBurst, refusalRefill),
 	}
+	s.budgets = newBudgets(s.limits)
+	s.conns = newConnTable(s.limits,
+		func(p netip.Prefix) bool { return p.Addr().IsLoopback() && s.auth.tokens.Load() == nil },
+		func(reason string) { d.Metrics.RPCRejected("http_connection", reason) })
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	var err error
 	if s.auth, err = newAuthenticator(d, s.logger); err != nil {
@@ -216,7 +227,7 @@ func (s *Server) HTTPServer() *http.Server {
 	return &http.Server{
 		Handler:           s,
 		ConnContext:       withConn,
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       requestLifetime,
 		WriteTimeout:      requestLifetime,
 		IdleTimeout:       2 * time.Minute,
@@ -224,6 +235,9 @@ func (s *Server) HTTPServer() *http.Server {
 		ErrorLog:          s.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 }
+
+// headerTimeout limits the time to send a header, and that of a TLS handshake.
+const headerTimeout = 10 * time.Second
 
 // requestLifetime limits reading a request and writing its response, but not streams: timeout_ms, and the network.
 const requestLifetime = 90 * time.Second

@@ -84,19 +84,20 @@ func listNodes(c *request) error {
 		return problem.BadRequest("status: want joining, active, draining or dead, got %q", status)
 	}
 	return c.read(func(v *state.View) error {
-		out := apiv1.Nodes{Items: []apiv1.Node{}}
+		var page []*state.AppNode
+		next := ""
 		for n := range v.AppNodesAfter(after) {
 			if status != "" && string(n.Status) != status || role != "" && !slices.Contains(n.Roles, role) ||
 				capability != "" && !slices.Contains(n.Capabilities, capability) {
 				continue
 			}
-			if len(out.Items) == limit {
-				out.Next = out.Items[limit-1].ID
+			if len(page) == limit {
+				next = page[limit-1].ID
 				break
 			}
-			out.Items = append(out.Items, c.wireNode(n))
+			page = append(page, n)
 		}
-		return c.reply(out)
+		return replyItems(c, page, next, func(_ *state.View, n *state.AppNode) apiv1.Node { return c.wireNode(n) })
 	})
 }
 

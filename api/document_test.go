@@ -36,6 +36,7 @@ func generateDocument() ([]byte, error) {
 		paths[res.Pattern] = item
 	}
 	schemaOf(reflect.TypeFor[apiv1.Problem](), schemas)
+	closeRequests(paths, schemas)
 	doc := object{
 		"openapi": "3.1.0",
 		"info": object{
@@ -60,6 +61,53 @@ func generateDocument() ([]byte, error) {
 	return json.MarshalIndent(doc, "", " ")
 }
 
+const schemaPath = "#/components/schemas/"
+
+// closeRequests adds to the schemas of requests that unknown fields are refused. Answers are open: a later version may
+// add fields.
+func closeRequests(paths, schemas object) {
+	var bodies, answers []any
+	for _, item := range paths {
+		for _, op := range item.(object) {
+			if op, ok := op.(object); ok {
+				bodies, answers = append(bodies, op["requestBody"]), append(answers, op["responses"])
+			}
+		}
+	}
+	answered := make(map[string]bool)
+	eachReference(answers, schemas, answered, func(object, string) {})
+	eachReference(bodies, schemas, make(map[string]bool), func(ref object, name string) {
+		if answered[name] {
+			ref["unevaluatedProperties"] = false
+		} else {
+			schemas[name].(object)["additionalProperties"] = false
+		}
+	})
+}
+
+// eachReference calls visit with each reference in v, and in the schemas that it leads to.
+func eachReference(v any, schemas object, seen map[string]bool, visit func(ref object, name string)) {
+	switch v := v.(type) {
+	case []any:
+		for _, inner := range v {
+			eachReference(inner, schemas, seen, visit)
+		}
+	case object:
+		if ref, ok := v["$ref"].(string); ok {
+			name := strings.TrimPrefix(ref, schemaPath)
+			visit(v, name)
+			if !seen[name] {
+				seen[name] = true
+				eachReference(schemas[name], schemas, seen, visit)
+			}
+			return
+		}
+		for _, inner := range v {
+			eachReference(inner, schemas, seen, visit)
+		}
+	}
+}
+
 func paramName(pattern string) string {
 	_, rest, _ := strings.Cut(pattern, "{")
 	name, _, _ := strings.Cut(rest, "}")
@@ -80,6 +128,7 @@ func operation(row *route, method string, schemas object) object {
 		"responses":        responses(row, method, schemas),
 		"x-northstar-role": string(row.Role),
 	}
+	op["security"] = []any{} // no token needed
 	if row.Role != token.None {
 		op["security"] = []any{object{"bearer": []any{}}, object{"certificate": []any{}}}
 	}
@@ -117,7 +166,6 @@ func operationID(method, pattern string) string {
 // limits are the default limits of a parameter's type.
 var limits = map[string]object{
 	"timeout_ms":  {"minimum": 1, "maximum": apiv1.MaxTimeoutMS, "default": apiv1.DefaultTimeoutMS},
-	"limit":       {"minimum": 1, "maximum": apiv1.MaxListLimit, "default": apiv1.DefaultListLimit},
 	"consistency": {"enum": []string{apiv1.Linearizable, apiv1.Lease, apiv1.Stale}, "default": apiv1.Linearizable},
 	"max_lag":     {"minimum": 0},
 }
@@ -125,6 +173,12 @@ var limits = map[string]object{
 func parameter(p openapi.Param, in string) object {
 	schema := object{"type": p.Type}
 	maps.Copy(schema, limits[p.Name])
+	switch p { // a larger limit is accepted
+	case limitParam:
+		maps.Copy(schema, object{"minimum": 1, "default": apiv1.DefaultListLimit})
+	case pageParam:
+		maps.Copy(schema, object{"minimum": 1, "default": apiv1.MaxListLimit})
+	}
 	o := object{"name": p.Name, "in": in, "schema": schema, "description": p.Doc}
 	if p.Type == "boolean" {
 		o["allowEmptyValue"] = true
@@ -231,8 +285,9 @@ func schemaOf(t reflect.Type, schemas object) object {
 		inner := schemaOf(t.Elem(), schemas)
 		if name, ok := inner["type"].(string); ok {
 			inner["type"] = []string{name, "null"}
+			return inner
 		}
-		return inner
+		return object{"oneOf": []any{inner, object{"type": "null"}}}
 	case reflect.String:
 		return object{"type": "string"}
 	case reflect.Bool:
@@ -250,7 +305,7 @@ func schemaOf(t reflect.Type, schemas object) object {
 			schemas[t.Name()] = object{} // ends a recursion
 			schemas[t.Name()] = structSchema(t, schemas)
 		}
-		return object{"$ref": "#/components/schemas/" + t.Name()}
+		return object{"$ref": schemaPath + t.Name()}
 	}
 	panic(fmt.Sprintf("api: no JSON schema for %s", t)) // a wire type of this module: every test would fail
 }
@@ -273,5 +328,5 @@ func structSchema(t reflect.Type, schemas object) object {
 			required = append(required, name)
 		}
 	}
-	return object{"type": "object", "properties": props, "required": required, "additionalProperties": false}
+	return object{"type": "object", "properties": props, "required": required}
 }

@@ -395,7 +395,7 @@ func startServer(t *testing.T, f *fakeCluster, change ...func(*Deps)) *node {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(ctx) })
-	wg.Go(func() { _ = hs.Serve(s.Listener(l)) })
+	wg.Go(func() { _ = hs.Serve(s.Listener(l, nil)) })
 	tr := &http.Transport{DisableCompression: true}
 	if memory {
 		tr.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) { return dialMemory(ctx, addr) }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -39,7 +38,12 @@ func getKey(c *request) error {
 	if err := state.CheckKey(c.param); err != nil {
 		return err
 	}
-	return c.read(func(v *state.View) error {
+	return c.read(c.writeValue)
+}
+
+// writeValue answers with the value of a key in v, or in a later view if it has to wait for other answers.
+func (c *request) writeValue(v *state.View) error {
+	for {
 		item, ok := v.Get(c.param)
 		if !ok {
 			return problem.Status(http.StatusNotFound, "key: %q does not exist", c.param)
@@ -53,8 +57,18 @@ func getKey(c *request) error {
 			c.WriteHeader(http.StatusNotModified)
 			return nil
 		}
-		return c.respond(http.StatusOK, typeBinary, item.Value)
-	})
+		err := c.takeAnswer(len(item.Value))
+		if err == nil {
+			return c.respond(http.StatusOK, typeBinary, item.Value)
+		}
+		delete(h, "Etag")
+		delete(h, "X-Northstar-Revision")
+		v, item = nil, state.Item{} // nothing old stays in memory meanwhile
+		if err := c.awaitAnswer(c.ctx, err); err != nil {
+			return err
+		}
+		v = c.s.reads.View()
+	}
 }
 
 // read runs answer on a view that satisfies ?consistency=, here or at the leader.
@@ -137,9 +151,40 @@ func listKeys(c *request) error {
 		return err
 	}
 	return c.read(func(v *state.View) error {
-		items, next := v.List(prefix, after, limit)
-		return c.replyJSON(appendList(nil, v.Revision(), items, next))
+		for {
+			items, next := listPage(v, prefix, after, limit)
+			revision := v.Revision()
+			err := c.takeAnswer(valueBytes(items))
+			if err == nil {
+				return c.writeKeys(revision, items, next)
+			}
+			v, items = nil, nil // nothing old stays in memory meanwhile
+			if err := c.awaitAnswer(c.ctx, err); err != nil {
+				return err
+			}
+			v = c.s.reads.View()
+		}
 	})
+}
+
+// listPage returns a page of at most limit items and maxListBytes.
+func listPage(v *state.View, prefix, after string, limit int) (items []state.Item, next string) {
+	items, next = v.List(prefix, after, limit)
+	size := 0
+	for i, it := range items {
+		if size += len(it.Value); i > 0 && size > maxListBytes {
+			clear(items[i:])
+			return items[:i], items[i-1].Key
+		}
+	}
+	return items, next
+}
+
+func valueBytes(items []state.Item) (size int) {
+	for _, it := range items {
+		size += len(it.Value)
+	}
+	return size
 }
 
 // keyParam reads a parameter that is a key or the prefix of one.
@@ -154,34 +199,27 @@ func (c *request) keyParam(name string) (string, error) {
 	return v, nil
 }
 
-// appendList appends apiv1.List as JSON without a second copy of all values.
-func appendList(b []byte, revision uint64, items []state.Item, next string) []byte {
-	b = strconv.AppendUint(append(b, `{"revision":`...), revision, 10)
-	b = append(b, `,"items":[`...)
-	size := 0
+// writeKeys answers with apiv1.List. It forgets each item when it is written.
+func (c *request) writeKeys(revision uint64, items []state.Item, next string) error {
+	w := listWriter{c: c}
+	w.buf = strconv.AppendUint(append(w.buf, `{"revision":`...), revision, 10)
+	w.buf = append(w.buf, `,"items":[`...)
 	for i, it := range items {
-		if size += len(it.Value); i > 0 && size > maxListBytes {
-			next = items[i-1].Key
-			break
-		}
+		items[i] = state.Item{}
 		if i > 0 {
-			b = append(b, ',')
+			w.buf = append(w.buf, ',')
 		}
-		b = appendJSONString(append(b, `{"key":`...), it.Key)
-		b = appendBase64(append(b, `,"value":`...), it.Value)
-		b = strconv.AppendUint(append(b, `,"revision":`...), it.Revision, 10)
-		b = strconv.AppendUint(append(b, `,"create_revision":`...), it.CreateRevision, 10)
-		b = strconv.AppendUint(append(b, `,"version":`...), it.Version, 10)
-		b = append(b, '}')
+		w.buf = appendJSONString(append(w.buf, `{"key":`...), it.Key)
+		w.buf = append(w.buf, `,"value":"`...)
+		if !w.base64(it.Value) {
+			return c.ignoreWriteError(w.err)
+		}
+		w.buf = strconv.AppendUint(append(w.buf, `","revision":`...), it.Revision, 10)
+		w.buf = strconv.AppendUint(append(w.buf, `,"create_revision":`...), it.CreateRevision, 10)
+		w.buf = strconv.AppendUint(append(w.buf, `,"version":`...), it.Version, 10)
+		w.buf = append(w.buf, '}')
 	}
-	b = appendJSONString(append(b, `],"next":`...), next)
-	return append(b, "}\n"...)
-}
-
-func appendBase64(b, value []byte) []byte {
-	b = append(b, '"')
-	b = base64.StdEncoding.AppendEncode(b, value)
-	return append(b, '"')
+	return w.end(next)
 }
 
 // watchKeys serves GET /v1/watch on any node, from this node's history.
@@ -204,11 +242,21 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 		return err
 	}
 	c.Header()["X-Northstar-Revision"] = []string{strconv.FormatUint(since, 10)}
+	watch, done := c.s.watchers.add()
+	defer done()
 	return c.stream(func(ctx context.Context, e *stream.Events) error {
+		watch.before.Store(0) // what was added has been sent
+		before := *cursor
 		changes, err := cursor.Next(ctx, watchBatchSize)
 		if err != nil {
 			return err
 		}
+		watch.before.Store(changes[0].Revision - 1)
+		if err := c.takeAnswer(changedBytes(changes)); err != nil {
+			*cursor, changes = before, nil // nothing old stays in memory meanwhile
+			return c.awaitAnswer(ctx, nil)
+		}
+		defer c.giveAnswer()
 		for i := range changes {
 			if err := encode(e, &changes[i]); err != nil {
 				return err
@@ -216,6 +264,13 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 		}
 		return nil
 	})
+}
+
+func changedBytes(changes []state.Change) (size int) {
+	for i := range changes {
+		size += len(changes[i].Value)
+	}
+	return size
 }
 
 // watchBatchSize is the maximum number of changes in one batch: a slow client keeps them in memory.
@@ -271,12 +326,11 @@ func (s *Server) newestRevision(r *http.Request) uint64 {
 }
 
 func encodeChange(e *stream.Events, ch *state.Change) error {
+	var room [256]byte
 	id := strconv.FormatUint(ch.Revision, 10)
-	return e.EventFunc(id, changeName(ch), func(b []byte) []byte {
-		b = appendJSONString(append(b, `{"key":`...), ch.Key)
-		b = appendBase64(append(b, `,"value":`...), ch.Value) // "" of a deleted key: always a string
-		return append(append(append(b, `,"revision":`...), id...), '}')
-	})
+	head := append(appendJSONString(append(room[:0], `{"key":`...), ch.Key), `,"value":"`...)
+	tail := append(append([]byte(`","revision":`), id...), '}')
+	return e.LargeEvent(id, changeName(ch), head, ch.Value, tail)
 }
 
 func changeName(ch *state.Change) string {

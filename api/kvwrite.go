@@ -4,10 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 
@@ -29,7 +27,6 @@ func putKey(c *request) error {
 	if c.body, err = c.value(); err != nil {
 		return err
 	}
-	defer c.s.bodyBytes.Add(-int64(len(c.body)))
 	w.command.Put = &state.Put{
 		Key: c.param, Value: c.body, IfRevision: w.ifRevision, IfAbsent: w.ifAbsent, IfPresent: w.ifPresent,
 		Session: session,
@@ -107,28 +104,25 @@ func (c *request) value() (body []byte, err error) {
 	if length < 0 {
 		reserve = apiv1.MaxValueBytes + 1
 	}
-	// The caller releases what is not released here.
-	defer func() { c.s.bodyBytes.Add(int64(len(body)) - reserve) }()
-	if c.s.bodyBytes.Add(reserve) > c.s.limits.RequestBytes {
-		return nil, problem.Busy("request body memory limit reached (%d bytes)", c.s.limits.RequestBytes)
-	}
-	deadline, _ := c.ctx.Deadline()
-	err = http.NewResponseController(c.ResponseWriter).SetReadDeadline(deadline)
-	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := c.s.bodyBytes.take(c.holder(), reserve); err != nil {
 		return nil, err
 	}
-	if length >= 0 {
-		body = make([]byte, length)
-		_, err = io.ReadFull(c.r.Body, body)
-	} else {
-		body, err = io.ReadAll(io.LimitReader(c.r.Body, apiv1.MaxValueBytes+1))
-	}
+	c.bodyBytes = reserve
+	deadline, _ := c.ctx.Deadline()
+	err = c.receiveBody(deadline, "timeout_ms", func() (err error) {
+		if length >= 0 {
+			body = make([]byte, length)
+			_, err = io.ReadFull(c.r.Body, body)
+		} else {
+			body, err = io.ReadAll(io.LimitReader(c.r.Body, apiv1.MaxValueBytes+1))
+		}
+		return err
+	})
+	c.bodyBytes = int64(len(body))
+	c.s.bodyBytes.give(c.holder(), reserve-c.bodyBytes)
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		c.bodyTimedOut = true
-		return nil, problem.BadRequest("body: did not arrive within timeout_ms")
 	case err != nil:
-		return nil, problem.BadRequest("body: cannot be read: %w", err)
+		return nil, err
 	case len(body) > apiv1.MaxValueBytes:
 		return nil, tooLarge
 	}

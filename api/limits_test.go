@@ -3,14 +3,13 @@ package api
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"northstar/api/apiv1"
@@ -50,7 +49,7 @@ func TestRequestsAreLimited(t *testing.T) {
 func TestBodiesTogetherAreLimited(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.RequestBytes = 100 })
-		n.do("PUT", "/v1/kv/k", strings.Repeat("x", 101)).is(t, 503, cluster.CodeBusy)
+		n.do("PUT", "/v1/kv/k", strings.Repeat("x", 126)).is(t, 503, cluster.CodeBusy)
 		for range 3 { // what was taken is given back
 			if r := n.do("PUT", "/v1/kv/k", strings.Repeat("x", 100)); r.status != 200 {
 				t.Fatalf("%+v", r)
@@ -92,59 +91,23 @@ func TestSlowBodyEndsWithTheTimeout(t *testing.T) {
 	})
 }
 
-func TestConnectionsAreLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := testDeps(newFakeCluster("n1", true))
-		d.Limits.Connections = 2
-		s, err := New(d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := s.Listener(endless{})
-		accept := func() net.Conn {
-			c, err := l.Accept()
-			if err != nil {
-				t.Error(err)
-			}
-			return c
-		}
-		first := accept()
-		accept()
-		third := make(chan net.Conn, 1)
-		go func() { third <- accept() }()
-		synctest.Wait()
-		if len(third) != 0 {
-			t.Fatal("a third connection was accepted")
-		}
-		first.Close()
-		first.Close() // gives back one place only
-		synctest.Wait()
-		if len(third) != 1 {
-			t.Fatal("the place of a closed connection is not given out")
-		}
-		ended := make(chan error)
-		go func() { _, err := l.Accept(); ended <- err }()
-		synctest.Wait()
-		l.Close()
-		if err := <-ended; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Accept ended with %v", err)
-		}
-	})
-}
-
-// endless is a listener with as many connections as one likes.
-type endless struct{ net.Listener }
-
-func (endless) Accept() (net.Conn, error) {
-	c, _ := net.Pipe()
-	return c, nil
-}
-func (endless) Close() error { return nil }
-
-// TestUnreadableRequests: also what net/http answers by itself is a problem.
+// TestUnreadableRequests: also what net/http answers by itself is a problem, with TLS as without.
 func TestUnreadableRequests(t *testing.T) {
 	t.Parallel()
 	n := startServer(t, newFakeCluster("n1", true))
+	t.Run("plain", func(t *testing.T) {
+		testUnreadableRequests(t, func() (net.Conn, error) { return net.Dial("tcp", n.addr) })
+	})
+	l, _ := serveTLS(t, n.Server)
+	t.Run("TLS", func(t *testing.T) {
+		testUnreadableRequests(t, func() (net.Conn, error) {
+			return tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		})
+	})
+}
+
+func testUnreadableRequests(t *testing.T, dial func() (net.Conn, error)) {
+	t.Helper()
 	for name, tc := range map[string]struct {
 		request string
 		status  int
@@ -156,10 +119,11 @@ func TestUnreadableRequests(t *testing.T) {
 		"bad length":     {"PUT /v1/kv/k HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400},
 		"two lengths":    {"PUT /v1/kv/k HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400},
 		"expectation":    {"PUT /v1/kv/k HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nExpect: luck\r\n\r\nx", 417},
+		"encoding":       {"PUT /v1/kv/k HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", 501},
 		"other version":  {"GET /leader HTTP/7.9\r\nHost: x\r\n\r\n", 505},
 		"bad header key": {"GET /leader HTTP/1.1\r\nHost: x\r\nA B: c\r\n\r\n", 400},
 	} {
-		c, err := net.Dial("tcp", n.addr)
+		c, err := dial()
 		if err != nil {
 			t.Fatal(err)
 		}

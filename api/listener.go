@@ -2,61 +2,100 @@ package api
 
 import (
 	"bytes"
+	lists "container/list"
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"northstar/api/apiv1"
 	"northstar/api/problem"
 )
 
-// Listener limits the connections of l; further ones wait in the kernel's queue. It also turns net/http's own
-// plain-text errors, for unreadable requests, into problems. node puts TLS around this listener: of errors over TLS
-// it sees only a missing TLS handshake.
-func (s *Server) Listener(l net.Listener) net.Listener {
-	return &listener{Listener: l, slots: make(chan struct{}, s.limits.Connections), closed: make(chan struct{})}
+// Listener limits the connections of l. It also turns net/http's own plain-text errors, for unreadable requests, into
+// problems, also over TLS: net/http sees only the connections of this listener. secure is nil without TLS.
+func (s *Server) Listener(l net.Listener, secure *tls.Config) net.Listener {
+	return &listener{Listener: l, server: s, secure: secure}
 }
 
 type listener struct {
 	net.Listener
-	slots  chan struct{}
-	once   sync.Once
-	closed chan struct{}
+	server *Server
+	secure *tls.Config
 }
 
-// Accept waits for a free slot and a connection.
+// Accept waits for a connection, and makes room for it.
 func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
+	c, err := l.server.conns.accept(l.Listener)
 	if err != nil {
-		<-l.slots
 		return nil, err
 	}
-	return &conn{Conn: c, release: func() { <-l.slots }}, nil
+	if l.secure == nil {
+		return c, nil
+	}
+	secured := tls.Server(c.socket, l.secure)
+	c.Conn = secured
+	return &securedConn{conn: c, tls: secured, logger: l.server.logger}, nil
 }
 
-// Close also ends Accept.
-func (l *listener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+func outOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 type conn struct {
-	net.Conn
-	once    sync.Once
-	release func()
-	phase   atomic.Int32
+	net.Conn          // with TLS if the listener has it
+	socket   net.Conn // without
+	once     sync.Once
+	phase    atomic.Int32
+
+	table   *connTable
+	group   netip.Prefix
+	serving atomic.Int32 // requests; connClosed: closed because it was idle
+	used    atomic.Bool  // has served a request since the last search for idle connections
+
+	// guarded by the table's mutex
+	inAll, inAddress *lists.Element
+
+	reserved bool // beyond the limit: only for calls that must work on a full node
+	peer     bool // another node's
+}
+
+const connClosed = -1
+
+// begin reports whether the connection may serve a request: it may not if it was closed because it was idle.
+func (c *conn) begin() bool {
+	for {
+		n := c.serving.Load()
+		if n < 0 {
+			return false
+		}
+		if c.serving.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	if !c.used.Load() {
+		c.used.Store(true)
+	}
+	c.phase.Store(connServing)
+	return true
+}
+
+func (c *conn) end() {
+	c.phase.Store(connFlushing)
+	c.serving.Add(-1)
 }
 
 // Phases of a connection. A text can be net/http's own error only while no request is served: a response may contain
@@ -67,41 +106,31 @@ const (
 	connFlushing              // the handler has returned; the rest of its response is sent
 )
 
-type (
-	connKey   struct{}
-	socketKey struct{}
-)
+type connKey struct{}
 
-// withConn makes the connection, and its socket, known to ServeHTTP.
+// withConn makes the connection known to ServeHTTP.
 func withConn(ctx context.Context, c net.Conn) context.Context {
-	under := c
-	if secured, ok := c.(*tls.Conn); ok {
-		under = secured.NetConn()
-		ctx = context.WithValue(ctx, trustKey{}, new(connTrust))
-	}
-	if own, ok := under.(*conn); ok {
-		ctx = context.WithValue(ctx, socketKey{}, own.Conn)
-	}
-	if own, ok := c.(*conn); ok {
-		return context.WithValue(ctx, connKey{}, own)
+	switch c := c.(type) {
+	case *conn:
+		return context.WithValue(ctx, connKey{}, c)
+	case *securedConn:
+		return context.WithValue(context.WithValue(ctx, connKey{}, c.conn), trustKey{}, new(connTrust))
 	}
 	return ctx
 }
 
-// socketOf returns the socket of a request's connection, nil if unknown.
-func socketOf(ctx context.Context) net.Conn {
-	socket, _ := ctx.Value(socketKey{}).(net.Conn)
-	return socket
+// connOf returns the connection of a request, nil if this package did not accept it.
+func connOf(ctx context.Context) *conn {
+	c, _ := ctx.Value(connKey{}).(*conn)
+	return c
 }
 
-// served marks the connection as serving until done is called; it does nothing over TLS.
-func served(ctx context.Context) (done func()) {
-	own, ok := ctx.Value(connKey{}).(*conn)
-	if !ok {
-		return func() {}
+// socketOf returns the socket of a request's connection, nil if unknown.
+func socketOf(ctx context.Context) net.Conn {
+	if c := connOf(ctx); c != nil {
+		return c.socket
 	}
-	own.phase.Store(connServing)
-	return func() { own.phase.Store(connFlushing) }
+	return nil
 }
 
 // net/http calls SetReadDeadline when it begins to wait for the next request.
@@ -110,10 +139,10 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Close releases the slot.
+// Close frees the place.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.once.Do(c.release)
+	c.once.Do(func() { c.table.remove(c) })
 	return err
 }
 
@@ -130,7 +159,6 @@ var (
 	plainPrefix   = []byte("HTTP/1.1 ")
 	plainHeaders  = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
 	noExpectation = []byte("HTTP/1.1 417 ")
-	notTLS        = []byte("HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request")
 )
 
 // Write replaces an error of net/http's own with a problem.
@@ -151,8 +179,6 @@ func (c *conn) Write(p []byte) (int, error) {
 // asProblem returns the problem for an error of net/http's own, nil for anything else.
 func asProblem(p []byte) []byte {
 	switch {
-	case bytes.HasPrefix(p, notTLS):
-		return malformedRequestResponse("400", "this is an HTTPS port, and the client spoke plain HTTP")
 	case !bytes.HasPrefix(p, plainPrefix):
 		return nil
 	case bytes.HasPrefix(p, noExpectation):
@@ -162,6 +188,42 @@ func asProblem(p []byte) []byte {
 		return malformedRequestResponse(string(head[len(plainPrefix):]), string(detail))
 	}
 	return nil
+}
+
+// securedConn is a connection with TLS, as net/http sees it.
+type securedConn struct {
+	*conn
+	tls    *tls.Conn
+	logger hclog.Logger
+	failed bool
+}
+
+// ConnectionState is called by net/http before it reads. It completes the handshake.
+func (c *securedConn) ConnectionState() tls.ConnectionState {
+	_ = c.tls.SetDeadline(time.Now().Add(headerTimeout)) // on an error the handshake fails, too
+	if err := c.tls.Handshake(); err != nil {
+		c.failed = true
+		c.logger.Debug("TLS handshake failed", "remote", c.RemoteAddr(), "error", err)
+		var plain tls.RecordHeaderError
+		if errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader[:]) {
+			_, _ = plain.Conn.Write(malformedRequestResponse("400",
+				"this is an HTTPS port, and the client spoke plain HTTP"))
+		}
+	}
+	_ = c.tls.SetDeadline(time.Time{})
+	return c.tls.ConnectionState()
+}
+
+func looksLikeHTTP(record []byte) bool {
+	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "PATCH", "DELET", "OPTIO"}, string(record))
+}
+
+// Read ends a connection without a handshake.
+func (c *securedConn) Read(p []byte) (int, error) {
+	if c.failed {
+		return 0, io.EOF
+	}
+	return c.conn.Read(p)
 }
 
 // malformedRequestResponse returns the complete response to a request that net/http could not read.

@@ -11,6 +11,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/api/openapi"
+	"northstar/api/token"
 	"northstar/cluster"
 )
 
@@ -236,4 +237,54 @@ func TestErrorsOfTheRouter(t *testing.T) {
 			r.problem(t)
 		}
 	})
+}
+
+// What a linter asks for: every operation says who may call it, requests refuse unknown fields, answers may get more,
+// and parameters have the defaults that handlers have.
+func TestDocumentRules(t *testing.T) {
+	t.Parallel()
+	doc := document(t)
+	schemas := doc["components"].(map[string]any)["schemas"].(map[string]any)
+	for pattern, item := range doc["paths"].(map[string]any) {
+		for method, o := range item.(map[string]any) {
+			op, ok := o.(map[string]any)
+			if !ok {
+				continue
+			}
+			security, ok := op["security"].([]any)
+			if open := op["x-northstar-role"] == string(token.None); !ok || open != (len(security) == 0) {
+				t.Errorf("%s %s: security %v, role %q", method, pattern, op["security"], op["x-northstar-role"])
+			}
+			params, _ := op["parameters"].([]any)
+			for _, p := range params {
+				p := p.(map[string]any)
+				if p["name"] != "limit" {
+					continue
+				}
+				want := 1000.0
+				if pattern == "/v1/events" || pattern == "/v1/elections" || pattern == "/admin/audit" {
+					want = 100
+				}
+				if schema := p["schema"].(map[string]any); schema["default"] != want || schema["maximum"] != nil {
+					t.Errorf("%s: limit %v", pattern, schema)
+				}
+			}
+		}
+	}
+	for name, closed := range map[string]bool{
+		"Problem": false, "List": false, "Session": false, "Node": false, "Load": false, "Cluster": false,
+		"SessionCreate": true, "Campaign": true, "Transfer": true, "RenewMany": true, "MemberAdd": true,
+	} {
+		schema, ok := schemas[name].(map[string]any)
+		if !ok || closed != (schema["additionalProperties"] == false) {
+			t.Errorf("%s: additionalProperties %v", name, schema["additionalProperties"])
+		}
+	}
+	load := schemas["Node"].(map[string]any)["properties"].(map[string]any)["load"].(map[string]any)
+	if forms, _ := load["oneOf"].([]any); len(forms) != 2 {
+		t.Errorf("load may be null: %v", load)
+	}
+	if required := schemas["SessionCreate"].(map[string]any)["required"].([]any); len(required) > 0 {
+		t.Errorf("a session needs %v", required)
+	}
 }

@@ -59,7 +59,12 @@ type request struct {
 	failed       *cluster.Error // error of the response
 	bodyTimedOut bool           // the body did not arrive in time
 	recordRead   bool           // it is recorded although it is a GET
-	audited      bool           // the audit record was made, here or by the node that responded
+	place        *budget        // in which the request has a place; nil: none
+	bodyBytes    int64          // of the budget of bodies
+	answerBytes  int64          // of the budget of answers
+	asHolder     shareholder    // set by holder
+	holderKnown  bool
+	audited      bool // the audit record was made, here or by the node that responded
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -97,7 +102,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &request{ResponseWriter: w, s: s, r: r, ctx: r.Context(), status: http.StatusOK, from: r.RemoteAddr}
 	c.write = r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions
 	c.forwarded = r.Header.Get(apiv1.HeaderForwardedBy) != ""
-	defer served(r.Context())()
+	if conn := connOf(r.Context()); conn != nil {
+		if !conn.begin() {
+			panic(http.ErrAbortHandler) // closed because it was idle
+		}
+		defer conn.end()
+	}
 	defer func() {
 		if c.failed != nil {
 			c.drainRejectedBody()
@@ -122,7 +132,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve finds the route and checks, in this order, the limits, the caller and the query. Then it calls the handler.
+// serve finds the route and checks, in this order, the caller, the limits and the query. Then it calls the handler.
 func (c *request) serve() error {
 	res, value := c.s.routes.Find(c.r.URL.EscapedPath(), c.r.URL.Path)
 	if res == nil {
@@ -135,14 +145,13 @@ func (c *request) serve() error {
 			c.r.Method)
 	}
 	c.route, c.param = rt, value
-	release, err := c.s.admit(c)
-	if err != nil {
-		return err
-	}
-	defer release()
 	if err := c.authorize(); err != nil {
 		return err
 	}
+	if err := c.admit(); err != nil {
+		return err
+	}
+	defer c.release()
 	if c.isLong() {
 		defer c.s.auth.follow(c)()
 	}
@@ -162,26 +171,6 @@ func (c *request) serve() error {
 		c.ctx = ctx
 	}
 	return rt.Handle(c)
-}
-
-// admit takes a place among the requests or streams in flight.
-func (s *Server) admit(c *request) (release func(), err error) {
-	count, limit, what := &s.requests, s.limits.Requests, "requests"
-	switch {
-	case c.route.LimitExempt:
-		return func() {}, nil
-	case c.route.Kind == openapi.Stream, c.route.Kind == openapi.StreamOnAccept && c.wantsStream():
-		count, limit, what = &s.streams, s.limits.Streams, "streams"
-	case c.route.Kind == openapi.AttachStream:
-		count, limit, what = &s.attaching, s.limits.Attached, "attached sessions"
-	case c.route.Kind == openapi.LongPoll:
-		count, limit, what = &s.waitingCampaigns, s.limits.WaitingCampaigns, "campaigns"
-	}
-	if count.Add(1) > int64(limit) {
-		count.Add(-1)
-		return nil, problem.Busy("concurrency limit reached: at most %d %s per node", limit, what)
-	}
-	return func() { count.Add(-1) }, nil
 }
 
 func (c *request) wantsStream() bool {
@@ -299,10 +288,13 @@ func (c *request) decodeBody(v any) (err error) {
 	if err := c.checkMedia(apiv1.TypeJSON); err != nil {
 		return err
 	}
-	c.body, err = io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
+	err = c.receiveBody(time.Now().Add(jsonBodyTimeout), jsonBodyTimeout.String(), func() (err error) {
+		c.body, err = io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
+		return err
+	})
 	switch {
 	case err != nil:
-		return problem.BadRequest("body: cannot be read: %w", err)
+		return err
 	case len(c.body) > maxJSONBody:
 		return problem.Status(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
 	}

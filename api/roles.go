@@ -28,18 +28,19 @@ func listRoles(c *request) error {
 		return err
 	}
 	return c.read(func(v *state.View) error {
-		out := apiv1.Roles{Items: []apiv1.Role{}}
+		var page []*state.Role
+		next := ""
 		for r := range v.RolesAfter(after) {
 			if !r.Held() && !all {
 				continue
 			}
-			if len(out.Items) == limit {
-				out.Next = out.Items[limit-1].Role
+			if len(page) == limit {
+				next = page[limit-1].Name
 				break
 			}
-			out.Items = append(out.Items, c.wireRole(v, r))
+			page = append(page, r)
 		}
-		return c.reply(out)
+		return replyItems(c, page, next, c.wireRole)
 	})
 }
 

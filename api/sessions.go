@@ -208,15 +208,16 @@ func listSessions(c *request) error {
 		return err
 	}
 	return c.read(func(v *state.View) error {
-		out := apiv1.Sessions{Items: []apiv1.Session{}}
+		var page []*state.Session
+		next := ""
 		for s := range v.SessionsAfter(after) {
-			if len(out.Items) == limit {
-				out.Next = out.Items[limit-1].SessionID
+			if len(page) == limit {
+				next = page[limit-1].ID
 				break
 			}
-			out.Items = append(out.Items, c.wireSession(v, s))
+			page = append(page, s)
 		}
-		return c.reply(out)
+		return replyItems(c, page, next, c.wireSession)
 	})
 }
 

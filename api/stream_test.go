@@ -380,3 +380,34 @@ func (l *oneConn) Accept() (net.Conn, error) {
 }
 func (l *oneConn) Close() error   { return nil }
 func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }
+
+// Watches are counted while they are open. The lag is that of a client that does not read.
+func TestWatchersAreCounted(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		want := func(open int, lag uint64) {
+			t.Helper()
+			eventually(t, func() bool {
+				gotOpen, gotLag := n.Watchers()
+				return gotOpen == open && gotLag == lag
+			})
+		}
+		n.fake.put("k", "v")
+		reads := n.stream("/v1/watch?since=1")
+		c, _ := n.unread("/v1/watch?since=1", "", 8)
+		want(2, 0)
+		for range 10 {
+			n.fake.put("k", strings.Repeat("v", 100_000))
+		}
+		for i := range 10 {
+			reads.must("put", fmt.Sprint(i+2))
+		}
+		want(2, 0) // nothing was sent to it: it has not read the beginning
+		_ = c.Close()
+		want(1, 0)
+		c, _ = n.unread("/v1/watch?since=1", "", 40)
+		want(2, 10)
+		_ = c.Close()
+		want(1, 0)
+	})
+}

@@ -63,8 +63,9 @@ type Config struct {
 		Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
 	} `embed:"" prefix:"disk-"`
 	Limits struct {
-		StateBytes          Size   `name:"state-bytes" default:"1GiB" help:"Limit of the replicated state: keys and values, sessions, roles and application nodes. Beyond it, what grows the state is refused (4020). The leader's value counts; use the same value on every node."`
-		SessionsPerIdentity uint64 `name:"sessions-per-identity" default:"20000" help:"Limit of live sessions of one token or client certificate, 1 to 200000. The leader's value counts; use the same value on every node."`
+		StateBytes            Size   `name:"state-bytes" default:"1GiB" help:"Limit of the replicated state: keys and values, sessions, roles and application nodes. Beyond it, what grows the state is refused (4020). The leader's value counts; use the same value on every node."`
+		SessionsPerIdentity   uint64 `name:"sessions-per-identity" default:"20000" help:"Limit of live sessions of one token or client certificate, 1 to 200000. The leader's value counts; use the same value on every node."`
+		ConnectionsPerAddress int    `name:"connections-per-address" default:"1024" help:"Limit of open connections to http-addr from one address (IPv6: one /64), 16 to 1000000. Loopback has none if the node has no auth.tokens."`
 	} `embed:"" prefix:"limits-"`
 	TLS  TLSConfig `embed:"" prefix:"tls-"`
 	Auth struct {

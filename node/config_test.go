@@ -50,7 +50,8 @@ var samples = map[string]struct{ flag, file string }{
 	"disk.reserve":            {"1GiB", `"1GiB"`},
 	"limits.state-bytes":      {"4GiB", `"4GiB"`},
 
-	"limits.sessions-per-identity": {"500", "500"},
+	"limits.sessions-per-identity":   {"500", "500"},
+	"limits.connections-per-address": {"64", "64"},
 
 	"tls.cert":      {"/etc/northstar/n7.crt", `"/etc/northstar/n7.crt"`},
 	"tls.key":       {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
@@ -379,6 +380,10 @@ func TestValidate(t *testing.T) {
 		{
 			"trailing logs", func(c *Config) { c.Snapshot.TrailingLogs = 999 },
 			"snapshot.trailing-logs = 999: must be at least 1000",
+		},
+		{
+			"connections", func(c *Config) { c.Limits.ConnectionsPerAddress = 1 },
+			"limits.connections-per-address = 1: want 16 to 1000000",
 		},
 		{"reserve", func(c *Config) { c.Disk.Reserve = 0 }, "disk.reserve"},
 		{

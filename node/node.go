@@ -150,6 +150,9 @@ func (n *Node) build() error {
 	n.http.ConnState = n.trackConn
 	n.metrics.SetSource(telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
+		Watchers: n.api.Watchers, Connections: func() map[string]int {
+			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
+		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
 		Size: n.stateSize,
 	})

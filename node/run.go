@@ -140,10 +140,11 @@ func newTaskGroup(g *errgroup.Group, ctx context.Context, parts ...func(context.
 
 // serve answers HTTP until ctx ends, or until Drain shuts the server down.
 func (n *Node) serve(ctx context.Context) error {
-	listener := n.api.Listener(n.httpListener)
+	var secure *tls.Config
 	if n.tls != nil {
-		listener = tls.NewListener(listener, n.tls.ServerConfig(false))
+		secure = n.tls.ServerConfig(false)
 	}
+	listener := n.api.Listener(n.httpListener, secure)
 	undo := context.AfterFunc(ctx, func() { _ = n.http.Close() })
 	defer undo()
 	err := n.http.Serve(listener)

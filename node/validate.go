@@ -212,6 +212,8 @@ func (v *validator) storage() {
 }
 
 func (v *validator) security() {
+	per := v.cfg.Limits.ConnectionsPerAddress
+	v.require(per >= 16 && per <= 1_000_000, "limits.connections-per-address", per, "want 16 to 1000000")
 	c := v.cfg
 	files, readable := map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key, "tls.ca": c.TLS.CA}, 0
 	for _, key := range []string{"tls.cert", "tls.key", "tls.ca"} {

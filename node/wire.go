@@ -113,6 +113,7 @@ func (n *Node) apiDeps() api.Deps {
 		Restart:      n.requestRestart,
 		PrivateViews: !n.cfg.Auth.Public,
 		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
+		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
 	}
 	if n.tls != nil {
 		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots

@@ -62,6 +62,9 @@ func (f *Feed) Cursor(prefix string, since uint64) (*Cursor, error) {
 	return &Cursor{feed: f, prefix: prefix, seen: since, epoch: v.epoch}, nil
 }
 
+// maxBatchBytes limits the values of one batch, but for the last: a slow watcher keeps its batch in memory.
+const maxBatchBytes = 64 << 10
+
 // Next returns the next changes, 1 to limit of them, each once and in order of revision. It waits for one until ctx
 // ends, and then returns its cause; the cursor stays usable. CodeHistoryCompacted: the cursor fell behind the history,
 // or a backup was restored, and it returns no more changes.
@@ -91,6 +94,7 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 		return nil
 	}
 	var found []Change
+	size := 0
 	h := &c.feed.of(v).changes
 	for pos := h.search(func(ch change) bool { return ch.item.Revision > c.seen }); pos < h.end; pos++ {
 		ch := h.at(pos)
@@ -100,7 +104,7 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 			continue
 		}
 		found = append(found, Change{Key: it.Key, Value: it.Value, Revision: it.Revision, Deleted: ch.deleted})
-		if len(found) == limit {
+		if size += len(it.Value); len(found) == limit || size >= maxBatchBytes {
 			return found
 		}
 	}

@@ -19,6 +19,10 @@ type StateSource struct {
 	Size func() (keys int, bytes int64, limit uint64)
 	// AuditDropped returns the number of audit records evicted from the log, by class.
 	AuditDropped func() map[string]uint64
+	// Watchers returns the number of open watches of this node, and by how many revisions the slowest is behind.
+	Watchers func() (open int, lag uint64)
+	// Connections returns the number of open connections, by listener.
+	Connections func() map[string]int
 	// Reloads returns the reloaded files, each with the reason why its current version cannot be used; "" if it can.
 	Reloads func() map[string]string
 }
@@ -69,6 +73,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	set("keys", float64(keys))
 	set("state_bytes", float64(bytes))
 	set("state_bytes_limit", float64(limit))
+	watchers, lag := src.Watchers()
+	set("watchers", float64(watchers))
+	set("watch_lag_revisions", float64(lag))
+	for listener, n := range src.Connections() {
+		set("connections", float64(n), listener)
+	}
 	for class, n := range src.AuditDropped() {
 		set("audit_dropped_total", float64(n), class)
 	}
@@ -97,7 +107,11 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	case st.LeaderContactAge >= 0:
 		set("heartbeat_age_ms", ms(st.LeaderContactAge))
 	}
-	for _, p := range src.Peers() {
+	collectPeers(src.Peers(), leading, set)
+}
+
+func collectPeers(peers []cluster.PeerStatus, leading bool, set func(name string, v float64, labels ...string)) {
+	for _, p := range peers {
 		set("peer_healthy", boolToFloat(p.Healthy), string(p.ID))
 		if p.Contacted {
 			set("peer_last_contact_ms", ms(p.LastContact), string(p.ID))

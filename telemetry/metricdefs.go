@@ -101,10 +101,13 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "state_bytes",
 		"Size of the replicated state as limits.state-bytes measures it: keys, sessions, roles, application nodes.")
 	d.atScrape(Gauge, "state_bytes_limit", "Limit of state_bytes in force; 0: none yet.")
+	d.atScrape(Gauge, "watchers", "Open watches of this node.")
+	d.atScrape(Gauge, "watch_lag_revisions", "Revisions by which the slowest watch of this node is behind.")
+	d.atScrape(Gauge, "connections", "Open connections accepted by this node, by listener: http or raft.", "listener")
 	m.httpDuration = d.histograms("http_request_duration_ms", httpBuckets,
 		"Duration of HTTP requests; of a stream, until it ends.", "route", "method", "status")
 	m.httpInFlight = d.gauge("http_in_flight", "HTTP requests and streams in flight.")
-	m.rpcRejected = d.counters("rpc_rejected_total", "Rejected peer connections and messages.", "kind", "reason")
+	m.rpcRejected = d.counters("rpc_rejected_total", "Rejected peer connections and messages, and HTTP connections closed at a limit.", "kind", "reason")
 	m.installRepeated = d.counters("snapshot_install_repeated_total",
 		"Snapshots sent again by this node as leader to a peer that had already installed them.", "peer")
 	m.audit = d.counters("audit_records_total",

@@ -48,6 +48,8 @@ func exercised() *Metrics {
 		Reloads: func() map[string]string {
 			return map[string]string{"tokens": "there are none", "tls": ""}
 		},
+		Watchers:     func() (int, uint64) { return 2, 40 },
+		Connections:  func() map[string]int { return map[string]int{"http": 5, "raft": 4} },
 		AuditDropped: func() map[string]uint64 { return map[string]uint64{"clients": 5, "operators": 0} },
 		Roles: func(int) ([]Role, int) {
 			return []Role{{Name: "cron", Token: 7, Elections: 2}, {Name: "idle"}},
@@ -215,6 +217,8 @@ func TestGauges_NoLeader(t *testing.T) {
 		Peers:  func() []cluster.PeerStatus { return []cluster.PeerStatus{{ID: "n2", LagEntries: 3}} },
 		Roles:  func(int) ([]Role, int) { return nil, 0 },
 
+		Watchers:     func() (int, uint64) { return 0, 0 },
+		Connections:  func() map[string]int { return nil },
 		AuditDropped: func() map[string]uint64 { return nil },
 		Reloads:      func() map[string]string { return nil },
 	})

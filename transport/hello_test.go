@@ -220,7 +220,7 @@ func TestHalfOpenFlood(t *testing.T) {
 
 func TestHalfOpenList(t *testing.T) {
 	t.Parallel()
-	h := newHalfOpen(2)
+	h := newHalfOpen(2, 2)
 	pipe := func() (net.Conn, func() bool) {
 		a, b := net.Pipe()
 		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
@@ -313,4 +313,54 @@ func FuzzHelloReply(f *testing.F) {
 			t.Error("took a verdict on another hello")
 		}
 	})
+}
+
+// fromAddress is a connection from an address.
+type fromAddress struct {
+	net.Conn
+	from net.TCPAddr
+}
+
+func (c *fromAddress) RemoteAddr() net.Addr { return &c.from }
+
+// A flood from one address closes only connections of that address: a peer that is slow keeps its place.
+func TestHalfOpen_FloodOfOneAddress(t *testing.T) {
+	t.Parallel()
+	h := newHalfOpen(8, 4)
+	enter := func(ip string) net.Conn {
+		a, b := net.Pipe()
+		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
+		h.enter(&fromAddress{a, net.TCPAddr{IP: net.ParseIP(ip), Port: 1}})
+		return b
+	}
+	peer := enter("192.0.2.1")
+	for range 1000 {
+		enter("192.0.2.66")
+	}
+	if got := h.len(); got != 5 {
+		t.Errorf("%d half-open connections", got)
+	}
+	_ = peer.SetReadDeadline(time.Now())
+	if _, err := peer.Read(make([]byte, 1)); err == io.EOF {
+		t.Error("the peer's connection was closed")
+	}
+}
+
+// Accepted connections are counted until they are closed.
+func TestConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n1.bind()
+	c, err := net.Dial("tcp", n1.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := n2.vote(n1, 6); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both are counted", func() bool { return n1.tr.Connections() >= 2 })
+	_ = c.Close()
+	n2.stop()
+	eventually(t, "none is left", func() bool { return n1.tr.Connections() == 0 })
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -14,9 +15,12 @@ import (
 	"northstar/transport/monitor"
 )
 
-// maxHalfOpen bounds the connections that have not completed a hello. At the bound the oldest is closed: a hello takes
-// milliseconds, so a flood mostly evicts itself.
-const maxHalfOpen = 256
+// maxHalfOpen bounds the connections that have not completed a hello, and maxHalfOpenAddress those of one address. At
+// a bound the oldest is closed: a flood from one address evicts only itself.
+const (
+	maxHalfOpen        = 256
+	maxHalfOpenAddress = 64
+)
 
 // Run accepts connections until ctx ends or the listener fails permanently. It closes the listener, the connections
 // and the current Raft transport, and returns when every goroutine has ended. It must be called once.
@@ -73,8 +77,13 @@ func (t *Transport) acceptLoop(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
+// Connections returns the number of open connections that this node has accepted.
+func (t *Transport) Connections() int { return int(t.connections.Load()) }
+
 // serve completes the hello of an accepted connection, and then passes it on by its purpose or closes it.
 func (t *Transport) serve(ctx context.Context, raw net.Conn) {
+	t.connections.Add(1)
+	defer t.connections.Add(-1)
 	out, evicted := t.half.enter(raw)
 	if evicted {
 		t.reject("connection", "half_open_flood")
@@ -165,21 +174,21 @@ func refusalReason(err error) string {
 
 // halfOpen holds the connections without a completed hello, oldest first. Safe for concurrent use.
 type halfOpen struct {
-	max int
+	max, maxAddress int
 
 	mu     sync.Mutex
 	conns  list.List
 	closed bool
 }
 
-func newHalfOpen(limit int) *halfOpen { return &halfOpen{max: limit} }
+func newHalfOpen(limit, ofAddress int) *halfOpen { return &halfOpen{max: limit, maxAddress: ofAddress} }
 
-// enter adds a connection and closes the oldest one if there are too many. leave removes it.
+// enter adds a connection and closes the oldest one if there are too many, of all or of its address. leave removes it.
 func (h *halfOpen) enter(conn net.Conn) (leave func(), evicted bool) {
 	h.mu.Lock()
 	var out net.Conn
-	if h.conns.Len() >= h.max {
-		out = h.conns.Remove(h.conns.Front()).(net.Conn)
+	if old := h.surplus(conn); old != nil {
+		out = h.conns.Remove(old).(net.Conn)
 	}
 	if h.closed {
 		out = conn
@@ -194,6 +203,34 @@ func (h *halfOpen) enter(conn net.Conn) (leave func(), evicted bool) {
 		defer h.mu.Unlock()
 		h.conns.Remove(e) // does nothing when it was evicted
 	}, out != nil && out != conn
+}
+
+// surplus returns the connection that leaves for a new one, nil if none must.
+func (h *halfOpen) surplus(conn net.Conn) *list.Element {
+	address, same := hostOf(conn), 0
+	var oldest *list.Element
+	for e := h.conns.Front(); e != nil; e = e.Next() {
+		if hostOf(e.Value.(net.Conn)) == address {
+			if same++; oldest == nil {
+				oldest = e
+			}
+		}
+	}
+	switch {
+	case same >= h.maxAddress:
+		return oldest
+	case h.conns.Len() >= h.max:
+		return h.conns.Front()
+	}
+	return nil
+}
+
+// hostOf returns the address of a connection without its port.
+func hostOf(conn net.Conn) netip.Addr {
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
 }
 
 // close closes all connections in the list, and all later ones.

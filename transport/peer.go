@@ -73,6 +73,7 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		return errClosed
 	}
 	p.lastHello = &x.peer
+	t.connections.Add(1)
 	if p.in == nil {
 		p.in = p.newLibTransport()
 		p.r.receiveLoop(p, p.in)
@@ -107,6 +108,7 @@ func (p *peer) dropIn(c *inConn) {
 	p.mu.Lock()
 	p.conns = slices.DeleteFunc(p.conns, func(o *inConn) bool { return o == c })
 	p.mu.Unlock()
+	p.r.t.connections.Add(-1)
 	p.r.untrack()
 }
 

@@ -40,7 +40,7 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 	m.oneAtATime(func() { m.installNewer(c) })
 }
 
-// installNewer passes on a snapshot that is newer than what this node has applied, and that its log does not contradict.
+// installNewer passes on a snapshot that is newer than what this node has applied, and does not contradict its log.
 func (m incoming) installNewer(c *raft.InstallSnapshotRequest) {
 	if c.Term >= m.local.CurrentTerm() {
 		if err := m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); err != nil {

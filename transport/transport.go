@@ -27,12 +27,13 @@ const MaxField = 16 << 20
 
 // Transport is one node's end of all peer traffic.
 type Transport struct {
-	cfg    Config
-	log    hclog.Logger
-	quiet  *rateLimitedLog
-	acks   *Acks
-	half   *halfOpen
-	params timing
+	cfg         Config
+	log         hclog.Logger
+	quiet       *rateLimitedLog
+	acks        *Acks
+	half        *halfOpen
+	connections atomic.Int64 // accepted connections
+	params      timing
 
 	monitors *monitor.Monitors
 	relaying atomic.Int64 // relayed messages in progress
@@ -93,7 +94,7 @@ func New(cfg Config) (*Transport, error) {
 		log:    log,
 		quiet:  newLimitedLog(log),
 		acks:   newAcks(),
-		half:   newHalfOpen(maxHalfOpen),
+		half:   newHalfOpen(maxHalfOpen, maxHalfOpenAddress),
 		params: timingOf(cfg.TimeoutMin, cfg.TimeoutMax),
 	}
 	t.monitors = monitor.New(monitor.Config{

@@ -4,6 +4,7 @@ package stream
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -44,20 +45,32 @@ func Start(w http.ResponseWriter, encode func(*cluster.Error) apiv1.Problem) (*E
 
 // Event adds one event; id "" means none. The event is sent when the buffer is full, or by Flush.
 func (e *Events) Event(id, name string, data []byte) error {
-	return e.EventFunc(id, name, func(b []byte) []byte { return append(b, data...) })
-}
-
-// EventFunc adds one event whose data encode appends.
-func (e *Events) EventFunc(id, name string, encode func([]byte) []byte) error {
 	if id != "" {
 		e.buf = append(append(append(e.buf, "id: "...), id...), '\n')
 	}
 	e.buf = append(append(append(e.buf, "event: "...), name...), "\ndata: "...)
-	e.buf = append(encode(e.buf), '\n', '\n')
+	e.buf = append(append(e.buf, data...), '\n', '\n')
 	if len(e.buf) < flushBytes {
 		return nil
 	}
 	return e.Flush()
+}
+
+// LargeEvent adds one event whose data is head, value in base64, and tail. It sends what does not fit into the buffer.
+func (e *Events) LargeEvent(id, name string, head, value, tail []byte) error {
+	e.buf = append(append(append(e.buf, "id: "...), id...), '\n')
+	e.buf = append(append(append(append(e.buf, "event: "...), name...), "\ndata: "...), head...)
+	for len(value) > 0 {
+		n := min(len(value), flushBytes/4*3) // without padding but for the last
+		e.buf = base64.StdEncoding.AppendEncode(e.buf, value[:n])
+		if value = value[n:]; len(e.buf) >= flushBytes {
+			if err := e.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+	e.buf = append(append(e.buf, tail...), '\n', '\n')
+	return nil
 }
 
 // Comment adds a line that clients ignore.

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// unread sends a GET whose answer is not read, but for its first bytes.
+func (n *node) unread(path, authorization string, first int) (net.Conn, io.Reader) {
+	n.t.Helper()
+	c, err := dialMemory(n.t.Context(), n.addr)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: %s\r\n\r\n", path,
+		authorization); err != nil {
+		n.t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(c, 16), nil)
+	if err != nil || resp.StatusCode != 200 {
+		n.t.Fatalf("%s: %v %v", path, resp, err)
+	}
+	if _, err := io.ReadFull(resp.Body, make([]byte, first)); err != nil {
+		n.t.Fatal(err)
+	}
+	return c, resp.Body
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Answers that no client reads cost little memory: a list is sent as it is made, and an event in pieces. Not parallel,
+// as it measures memory.
+func TestUnreadAnswersCostLittle(t *testing.T) {
+	virtualTests.Store(t, true) // connections in memory: they buffer nothing
+	defer virtualTests.Delete(t)
+	n := startServer(t, newFakeCluster("n1", true))
+	value := strings.Repeat("v", 1<<20)
+	for i := range 4 {
+		n.fake.put(fmt.Sprintf("k%d", i), value)
+	}
+	const clients = 16
+	before := heap()
+	for range clients {
+		n.unread("/v1/kv", "", 40)
+		n.unread("/v1/watch?since=1", "", 40)
+	}
+	eventually(t, func() bool { return n.answers.Load() >= clients*5<<20 })
+	if cost := heap() - before; cost > clients*2*256<<10 {
+		t.Errorf("%d lists and watches of 1 MiB values cost %d KiB", clients, cost>>10)
+	}
+	n.http.CloseIdleConnections()
+}
+
+// What one client does not read leaves room for others. It waits itself, and is then told so.
+func TestUnreadAnswersAreLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := limitedTokens(t)
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f, withTokens(file), func(d *Deps) { d.Limits.AnswerBytes = 8 << 20 })
+		f.put("a", strings.Repeat("v", 1<<20))
+		f.put("b", strings.Repeat("v", 1<<20))
+		first, _ := n.unread("/v1/kv", tokens["alice"], 40)
+		second, _ := n.unread("/v1/kv", tokens["alice"], 40)
+		eventually(t, func() bool { return n.answers.Load() == 4<<20 })
+		start := time.Now()
+		for _, path := range []string{"/v1/kv", "/v1/kv/a"} {
+			n.do("GET", path+"?timeout_ms=1000", "", "Authorization", tokens["alice"]).is(t, 503, cluster.CodeBusy)
+		}
+		if took := time.Since(start); took < 2*time.Second {
+			t.Errorf("the answers waited for %v", took)
+		}
+		watch, events := n.unread("/v1/watch?since=1", tokens["alice"], 8) // waits, too
+		if r := n.do("GET", "/v1/kv/a", "", "Authorization", tokens["root"]); r.status != 200 || len(r.body) != 1<<20 {
+			t.Errorf("another identity: %d", r.status)
+		}
+		_ = first.Close()
+		_ = second.Close()
+		_ = watch.SetReadDeadline(time.Now().Add(time.Second))
+		lines := bufio.NewReader(events)
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, "data: ") {
+				var change apiv1.Change
+				if err := json.Unmarshal([]byte(line[6:]), &change); err != nil || change.Key != "b" ||
+					len(change.Value) != 1<<20 {
+					t.Errorf("%v: %s, %d bytes", err, change.Key, len(change.Value))
+				}
+				break
+			}
+		}
+		_ = watch.Close()
+		eventually(t, func() bool { return n.answers.Load() == 0 })
+	})
+}
+
+// A list that is sent in pieces is the same as one that is not.
+func TestLongListsAreWhole(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f)
+		for _, size := range []int{0, 1, 2, 3, 24<<10 - 1, 24 << 10, 24<<10 + 1, 100_000} {
+			value := strings.Repeat("\x00\xff", size)[:size]
+			f.put("k", value)
+			f.put("l", "end")
+			var list apiv1.List
+			r := n.do("GET", "/v1/kv", "")
+			if err := json.Unmarshal([]byte(r.body), &list); err != nil || len(list.Items) != 2 {
+				t.Fatalf("%d bytes: %v %d", size, err, len(list.Items))
+			}
+			if string(list.Items[0].Value) != value || string(list.Items[1].Value) != "end" || list.Next != "" {
+				t.Errorf("a value of %d bytes is another one", size)
+			}
+			if short := size < 20_000; short != (r.header.Get("Content-Length") != "") {
+				t.Errorf("%d bytes: Content-Length %q", size, r.header.Get("Content-Length"))
+			}
+			if !strings.Contains(r.body, base64.StdEncoding.EncodeToString([]byte(value))) {
+				t.Errorf("a value of %d bytes is not in standard base64", size)
+			}
+		}
+		for i := range 300 {
+			if r := n.do("POST", "/v1/sessions", fmt.Sprintf(`{"name":"s%d","meta":{"m":%q}}`, i,
+				strings.Repeat("m", 1000))); r.status != 200 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		var sessions apiv1.Sessions
+		r := n.do("GET", "/v1/sessions?limit=299", "")
+		if err := json.Unmarshal([]byte(r.body), &sessions); err != nil || len(sessions.Items) != 299 ||
+			sessions.Next != sessions.Items[298].SessionID || sessions.Items[7].Name != "s7" {
+			t.Errorf("%v, %d sessions, next %q", err, len(sessions.Items), sessions.Next)
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package api
+
+import (
+	"errors"
+	"hash/maphash"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/openapi"
+	"northstar/api/problem"
+	"northstar/api/token"
+)
+
+// budget limits what requests hold of one thing: places, or bytes. A caller, by identity and by address, gets a share
+// of it, so that others find room. Operators and trusted nodes may take limit/4 more. Methods neither lock nor
+// allocate, and may be called by any goroutine.
+type budget struct {
+	what  string
+	limit int64 // of the node
+	share int64 // of one identity, and of one address
+
+	held       atomic.Int64
+	identities [shareBuckets]atomic.Int64
+	addresses  [shareBuckets]atomic.Int64
+}
+
+// shareBuckets is the number of counters for callers. Callers with the same counter have one share together.
+const shareBuckets = 1024
+
+var shareSeed = maphash.MakeSeed()
+
+func newBudget(what string, limit, share int64) *budget {
+	return &budget{what: what, limit: limit, share: max(1, share)}
+}
+
+// Load returns how much is held.
+func (b *budget) Load() int64 { return b.held.Load() }
+
+// shareholder is a caller as budgets count it.
+type shareholder struct {
+	identity, address uint16
+	unshared          bool // an operator: only the node's limit counts
+	reserve           bool // may use the reserve
+}
+
+// holder returns the caller of a request that is authorized.
+func (c *request) holder() shareholder {
+	if !c.holderKnown {
+		c.holderKnown = true
+		c.asHolder = shareholder{
+			identity: uint16(maphash.String(shareSeed, c.caller.name) % shareBuckets),
+			address:  uint16(maphash.Comparable(shareSeed, addressGroup(c.from)) % shareBuckets),
+			unshared: c.caller.role == token.Operator || c.caller.node != "",
+			reserve:  c.caller.role == token.Operator || c.fromPeer(),
+		}
+	}
+	return c.asHolder
+}
+
+// fromPeer reports whether another node sent the request, for itself or for a caller.
+func (c *request) fromPeer() bool { return c.caller.node != "" || c.via != "" }
+
+// take takes n, or returns the error of a request that must wait.
+func (b *budget) take(by shareholder, n int64) error {
+	limit := b.limit
+	if by.reserve {
+		limit += b.limit / 4
+	}
+	if b.held.Add(n) > limit {
+		b.held.Add(-n)
+		return problem.Busy("limit reached: at most %d %s per node", b.limit, b.what)
+	}
+	if by.unshared {
+		return nil
+	}
+	identity, address := &b.identities[by.identity], &b.addresses[by.address]
+	if identity.Add(n) <= b.share {
+		if address.Add(n) <= b.share {
+			return nil
+		}
+		address.Add(-n)
+	}
+	identity.Add(-n)
+	b.held.Add(-n)
+	return problem.Busy("limit reached: at most %d %s per identity and per address", b.share, b.what)
+}
+
+// give returns n of what take has taken.
+func (b *budget) give(by shareholder, n int64) {
+	b.held.Add(-n)
+	if !by.unshared {
+		b.identities[by.identity].Add(-n)
+		b.addresses[by.address].Add(-n)
+	}
+}
+
+// budgets are the limits of one Server.
+type budgets struct {
+	requests         *budget
+	admin            *budget // calls of /admin: no load of other callers delays an operator
+	streams          *budget
+	attaching        *budget
+	waitingCampaigns *budget
+	bodies           *budget // that are being received
+	bodyBytes        *budget
+	answers          *budget // values that answers and streams hold
+}
+
+func newBudgets(l Limits) budgets {
+	places := func(what string, limit int) *budget { return newBudget(what, int64(limit), int64(limit-limit/4)) }
+	return budgets{
+		requests:         places("requests", l.Requests),
+		admin:            newBudget("calls of /admin", int64(l.AdminCalls), int64(l.AdminCalls)),
+		streams:          places("streams", l.Streams),
+		attaching:        places("attached sessions", l.Attached),
+		waitingCampaigns: places("campaigns", l.WaitingCampaigns),
+		bodies:           newBudget("unfinished bodies", int64(l.Bodies), int64(l.Bodies/4)),
+		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
+		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
+	}
+}
+
+// admit takes a place among the requests or streams in flight; release frees it.
+func (c *request) admit() error {
+	if c.route.LimitExempt {
+		return nil
+	}
+	if err := c.checkConnection(); err != nil {
+		return err
+	}
+	b := c.s.requests
+	switch {
+	case c.route.Role == token.Operator:
+		b = c.s.admin
+	case c.route.Kind == openapi.Stream, c.route.Kind == openapi.StreamOnAccept && c.wantsStream():
+		b = c.s.streams
+	case c.route.Kind == openapi.AttachStream:
+		b = c.s.attaching
+	case c.route.Kind == openapi.LongPoll:
+		b = c.s.waitingCampaigns
+	}
+	if err := b.take(c.holder(), 1); err != nil {
+		return err
+	}
+	c.place = b
+	return nil
+}
+
+// checkConnection refuses a client's request on a connection beyond the limits.
+func (c *request) checkConnection() error {
+	conn := connOf(c.r.Context())
+	switch {
+	case conn == nil:
+	case c.fromPeer():
+		if !conn.peer {
+			c.s.conns.addPeer(conn)
+		}
+	case conn.reserved && c.route.Role != token.Operator:
+		c.Header()["Connection"] = []string{"close"}
+		return problem.Busy("limit reached: at most %d connections per node, and %d per address", c.s.limits.Connections,
+			c.s.limits.AddressConnections)
+	}
+	return nil
+}
+
+// release frees what the request holds.
+func (c *request) release() {
+	if c.place != nil {
+		c.place.give(c.holder(), 1)
+	}
+	c.giveAnswer()
+	if c.bodyBytes != 0 {
+		c.s.bodyBytes.give(c.holder(), c.bodyBytes)
+	}
+}
+
+// jsonBodyTimeout limits the time to send a JSON body.
+const jsonBodyTimeout = 10 * time.Second
+
+// receiveBody calls read, which reads the body, when the body has a place among those that are being received. The
+// body must arrive by until, which limit names.
+func (c *request) receiveBody(until time.Time, limit string, read func() error) error {
+	if c.route.Role != token.Operator {
+		if err := c.s.bodies.take(c.holder(), 1); err != nil {
+			return err
+		}
+		defer c.s.bodies.give(c.holder(), 1)
+	}
+	control := http.NewResponseController(c.ResponseWriter)
+	if err := control.SetReadDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	switch err := read(); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.bodyTimedOut = true
+		return problem.BadRequest("body: did not arrive within %s", limit)
+	case err != nil:
+		return problem.BadRequest("body: cannot be read: %w", err)
+	}
+	_ = control.SetReadDeadline(time.Time{}) // a later read only notices that the client is gone
+	return nil
+}

@@ -1,0 +1,165 @@
+package api
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// limitedTokens makes two clients and an operator.
+func limitedTokens(t *testing.T) (file []byte, tokens map[string]string) {
+	t.Helper()
+	tokens = map[string]string{}
+	var b strings.Builder
+	for name, role := range map[string]token.Role{
+		"alice": token.Client, "bob": token.Client, "root": token.Operator,
+	} {
+		secret, hash := token.New()
+		tokens[name] = "Bearer " + secret
+		fmt.Fprintf(&b, "[[token]]\nname = %q\nrole = %q\nhash = %q\n", name, role, hash)
+	}
+	return []byte(b.String()), tokens
+}
+
+// unfinished sends a request whose body never ends.
+func (n *node) unfinished(method, path, authorization string) net.Conn {
+	n.t.Helper()
+	c, err := dialMemory(n.t.Context(), n.addr)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: %s\r\nContent-Length: 10\r\n\r\n{",
+		method, path, authorization); err != nil {
+		n.t.Fatal(err)
+	}
+	return c
+}
+
+// Bodies that do not arrive hold a share of the places, for 10 s: other clients, operators and nodes are served.
+func TestUnfinishedBodies(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := limitedTokens(t)
+		n := startServer(t, newFakeCluster("n1", true), withTokens(file), func(d *Deps) {
+			d.Limits.Requests, d.Limits.Bodies = 32, 8
+		})
+		start := time.Now()
+		var slow []net.Conn
+		for range 2 { // the share of one caller
+			slow = append(slow, n.unfinished("POST", "/v1/sessions", tokens["alice"]))
+		}
+		eventually(t, func() bool { return n.bodies.Load() == 2 })
+		create := func(who string) reply {
+			return n.do("POST", "/v1/sessions", `{"name":"s"}`, "Authorization", tokens[who])
+		}
+		create("alice").is(t, 503, cluster.CodeBusy)
+		if r := create("root"); r.status != 200 {
+			t.Errorf("an operator: %+v", r)
+		}
+		for i, c := range slow {
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || resp.StatusCode != 400 {
+				t.Fatalf("body %d: %v %v", i, resp, err)
+			}
+			var p apiv1.Problem
+			if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || !strings.Contains(p.Detail, "10s") {
+				t.Errorf("%v %+v", err, p)
+			}
+		}
+		if took := time.Since(start); took < jsonBodyTimeout || took > jsonBodyTimeout+time.Second {
+			t.Errorf("the bodies had %v", took)
+		}
+		eventually(t, func() bool { return n.bodies.Load() == 0 && n.requests.Load() == 0 })
+		if r := create("alice"); r.status != 200 {
+			t.Errorf("after the time limit: %+v", r)
+		}
+	})
+}
+
+// An address is counted as an identity is, and both are given back.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	b := newBudget("places", 8, 2)
+	alice, bob := shareholder{identity: 1, address: 1}, shareholder{identity: 2, address: 1}
+	carol := shareholder{identity: 3, address: 3}
+	must := func(by shareholder, ok bool) {
+		t.Helper()
+		if err := b.take(by, 1); (err == nil) != ok {
+			t.Errorf("%+v: %v", by, err)
+		}
+	}
+	must(alice, true)
+	must(bob, true)
+	must(bob, false) // of the same address
+	must(shareholder{identity: 1, address: 2}, true)
+	must(shareholder{identity: 1, address: 3}, false) // the same identity from elsewhere
+	must(carol, true)
+	operator := shareholder{unshared: true}
+	for range 4 {
+		must(operator, true)
+	}
+	must(operator, false)
+	peer := shareholder{identity: 9, address: 9, reserve: true}
+	must(peer, true)
+	must(peer, true)
+	must(shareholder{identity: 8, address: 8, reserve: true}, false)
+	if got := b.Load(); got != 10 {
+		t.Fatalf("%d are held", got)
+	}
+	for range 4 {
+		b.give(operator, 1)
+	}
+	for _, by := range []shareholder{alice, bob, {identity: 1, address: 2}, carol, peer, peer} {
+		b.give(by, 1)
+	}
+	if b.Load() != 0 {
+		t.Errorf("%d are still held", b.Load())
+	}
+	for i := range b.identities {
+		if b.identities[i].Load() != 0 || b.addresses[i].Load() != 0 {
+			t.Errorf("counter %d: %d, %d", i, b.identities[i].Load(), b.addresses[i].Load())
+		}
+	}
+}
+
+// One client's requests leave room for others, and no client's requests delay /admin or what nodes forward.
+func TestAdminAndNodesHavePlaces(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := limitedTokens(t)
+		n := startServer(t, newFakeCluster("n1", true), withTokens(file), func(d *Deps) { d.Limits.Requests = 8 })
+		var slow []net.Conn
+		for range 6 {
+			slow = append(slow, n.unfinished("PUT", "/v1/kv/k?timeout_ms=60000", tokens["alice"]))
+		}
+		eventually(t, func() bool { return n.requests.Load() == 6 })
+		n.do("GET", "/v1/kv/k", "", "Authorization", tokens["alice"]).is(t, 503, cluster.CodeBusy)
+		if r := n.do("PUT", "/v1/kv/k", "v", "Authorization", tokens["root"]); r.status != 200 {
+			t.Errorf("another identity: %+v", r)
+		}
+		for range 4 { // an operator's own take the rest, and the reserve
+			slow = append(slow, n.unfinished("PUT", "/v1/kv/k?timeout_ms=60000", tokens["root"]))
+		}
+		eventually(t, func() bool { return n.requests.Load() == 10 })
+		n.do("GET", "/v1/kv/k", "", "Authorization", tokens["root"]).is(t, 503, cluster.CodeBusy)
+		if r := n.do("GET", "/admin/auto-failover", "", "Authorization", tokens["root"]); r.status != 200 {
+			t.Errorf("/admin: %+v", r)
+		}
+		if r := n.do("GET", "/livez", ""); r.status != 200 {
+			t.Errorf("/livez: %+v", r)
+		}
+		for _, c := range slow {
+			_, _ = io.WriteString(c, "xxxxxxxxx")
+		}
+		eventually(t, func() bool { return n.requests.Load() == 0 })
+	})
+}

@@ -1,0 +1,143 @@
+package api
+
+import (
+	lists "container/list"
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// connTable limits the connections of a node, and of one address. When places run out, idle connections are closed
+// first. A few places more are for calls that must work on a full node. Any goroutine may call the methods.
+type connTable struct {
+	limit      int
+	perAddress int
+	exempt     func(netip.Prefix) bool // reports whether an address has no limit of its own
+	rejected   func(reason string)     // counts
+
+	mu        sync.Mutex
+	all       lists.List // of *conn; recently used ones are further back
+	addresses map[netip.Prefix]*lists.List
+}
+
+func newConnTable(l Limits, exempt func(netip.Prefix) bool, rejected func(string)) *connTable {
+	return &connTable{
+		limit: l.Connections, perAddress: l.AddressConnections, exempt: exempt, rejected: rejected,
+		addresses: map[netip.Prefix]*lists.List{},
+	}
+}
+
+// withReserve returns a limit with the places for calls that must work on a full node.
+func withReserve(limit int) int { return limit + max(1, limit/16) }
+
+// add finds a place for c and reports whether there is one.
+func (t *connTable) add(c *conn) bool {
+	c.table, c.group = t, addressGroup(c.RemoteAddr().String())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own := t.addresses[c.group]
+	if own == nil {
+		own = lists.New()
+	}
+	if own.Len() >= t.perAddress && !t.exempt(c.group) && !t.closeIdle(own) {
+		if own.Len() >= withReserve(t.perAddress) {
+			t.rejected("address_limit")
+			return false
+		}
+		c.reserved = true
+	}
+	if t.all.Len() >= t.limit && !t.closeIdle(&t.all) {
+		if t.all.Len() >= withReserve(t.limit) {
+			t.rejected("node_limit")
+			return false
+		}
+		c.reserved = true
+	}
+	t.addresses[c.group] = own
+	c.inAddress, c.inAll = own.PushBack(c), t.all.PushBack(c)
+	return true
+}
+
+// maxIdleScan limits the search for an idle connection. The next search continues where this one ended.
+const maxIdleScan = 1024
+
+// closeIdle closes an idle connection of l, if possible one that was not used recently, and reports whether it did.
+func (t *connTable) closeIdle(l *lists.List) bool {
+	for range min(l.Len(), maxIdleScan) {
+		c := l.Front().Value.(*conn)
+		if !c.used.Swap(false) && c.serving.CompareAndSwap(0, connClosed) {
+			t.drop(c)
+			t.rejected("idle")
+			_ = c.socket.Close() // net/http then closes c
+			return true
+		}
+		l.MoveToBack(l.Front())
+	}
+	return false
+}
+
+// remove takes the place of c back.
+func (t *connTable) remove(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(c)
+}
+
+func (t *connTable) drop(c *conn) {
+	t.dropAddress(c)
+	if c.inAll != nil {
+		t.all.Remove(c.inAll)
+		c.inAll = nil
+	}
+}
+
+func (t *connTable) dropAddress(c *conn) {
+	if c.inAddress == nil {
+		return
+	}
+	own := t.addresses[c.group]
+	own.Remove(c.inAddress)
+	c.inAddress = nil
+	if own.Len() == 0 {
+		delete(t.addresses, c.group)
+	}
+}
+
+// addPeer marks a connection of another node: it does not count for its address, and is not closed while idle.
+func (t *connTable) addPeer(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.peer {
+		return
+	}
+	c.peer, c.reserved = true, false
+	c.serving.Add(1)
+	t.dropAddress(c)
+}
+
+// Len returns the number of connections.
+func (t *connTable) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.all.Len()
+}
+
+// accept returns the next connection that has a place.
+func (t *connTable) accept(l net.Listener) (*conn, error) {
+	for {
+		socket, err := l.Accept()
+		if err != nil {
+			if outOfFiles(err) {
+				t.mu.Lock()
+				t.closeIdle(&t.all)
+				t.mu.Unlock()
+			}
+			return nil, err
+		}
+		c := &conn{Conn: socket, socket: socket}
+		if t.add(c) {
+			return c, nil
+		}
+		_ = socket.Close()
+	}
+}
