@@ -113,8 +113,8 @@ func TestReplacedEntries(t *testing.T) {
 	}
 }
 
-// TestReplacedEntriesBelowAHole: an installed snapshot may end far above the log, and the log's last entries may still be
-// of a deposed leader.
+// TestReplacedEntriesBelowAHole: an installed snapshot may end far above the log, and the last entries of the log may
+// still be of a deposed leader.
 func TestReplacedEntriesBelowAHole(t *testing.T) {
 	t.Parallel()
 	_, l := logWithSnapshot(t, LogPosition{6, 4}, 2, 3, 3)
