@@ -176,7 +176,11 @@ func (c *request) followRole(
 		}
 		if cursor == nil {
 			var err error
-			if cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(name), view.Revision()); err != nil {
+			cursor, err = c.s.reads.RoleFeed().Cursor(state.RoleKey(name), view.Revision())
+			if cluster.IsCode(err, cluster.CodeHistoryCompacted) {
+				continue // a backup was restored since the view was taken
+			}
+			if err != nil {
 				return role, err
 			}
 		}

@@ -170,7 +170,12 @@ const (
 	maxReason = 1024                // bytes of a reason
 )
 
-func getAutoFailover(c *request) error { return c.reply(c.s.autoFailover(time.Now())) }
+func getAutoFailover(c *request) error {
+	if err := c.s.checkCaughtUp(); err != nil {
+		return err
+	}
+	return c.reply(c.s.autoFailover(time.Now()))
+}
 
 // autoFailover returns the setting that this node has applied, evaluated at its own clock.
 func (s *Server) autoFailover(now time.Time) apiv1.AutoFailoverState {

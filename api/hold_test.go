@@ -213,6 +213,10 @@ func TestStaleReadAfterARestart(t *testing.T) {
 		f.set(func() { f.st.CaughtUp, f.st.AppliedIndex, f.st.LastLogIndex = false, 0, 0 }) // Raft has not started
 		n.do("GET", "/v1/kv/k?consistency=stale", "").is(t, 503, cluster.CodeNoLeader)
 		f.set(func() { f.st.AppliedIndex, f.st.LastLogIndex = 6, 7 })
+		// Old changes must not look new, nor a pause be forgotten.
+		for _, path := range []string{"/v1/watch", "/v1/roles/r/watch", "/admin/auto-failover"} {
+			n.do("GET", path, "").is(t, 503, cluster.CodeNoLeader)
+		}
 		for _, path := range []string{"/v1/kv/k", "/v1/kv", "/v1/roles", "/v1/roles/r", "/v1/sessions", "/v1/nodes"} {
 			r := n.do("GET", path+"?consistency=stale", "").is(t, 503, cluster.CodeNoLeader)
 			if !strings.Contains(r.Detail, "has not learned") {

@@ -295,6 +295,10 @@ func (c *request) watchStart() (uint64, error) {
 		if c.query.Has("since") {
 			return 0, problem.BadRequest("since: want a revision, got nothing")
 		}
+		// A state that lacks entries of this node's own log would show old changes as new ones.
+		if err := c.s.checkCaughtUp(); err != nil {
+			return 0, err
+		}
 		return c.s.newestRevision(c.r), nil
 	}
 	rev, err := strconv.ParseUint(value, 10, 53)
