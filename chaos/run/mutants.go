@@ -96,7 +96,9 @@ func buildMutants(ctx context.Context, dir string, all []mutants.Mutant) (root, 
 func chooseMutants(only string, budget int) ([]mutants.Mutant, error) {
 	if only == "" {
 		all, err := mutants.All()
-		all = slices.DeleteFunc(all, func(m mutants.Mutant) bool { return m.MaxSeeds > budget || m.Test != "" && budget < math.MaxInt })
+		all = slices.DeleteFunc(all, func(m mutants.Mutant) bool {
+			return m.MaxSeeds > budget || m.Test != "" && budget < math.MaxInt
+		})
 		slices.SortStableFunc(all, longestFirst)
 		return all, err
 	}
