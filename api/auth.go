@@ -113,13 +113,19 @@ func (a *authenticator) run(ctx context.Context) {
 	}
 }
 
+// refreshRoots loads the authorities that TLS handshakes trust now.
+func (a *authenticator) refreshRoots() {
+	if a.readRoots == nil {
+		return
+	}
+	if roots := a.readRoots(); a.roots.Swap(roots) != roots {
+		a.rootsChanged()
+	}
+}
+
 // reload loads changed files. A repeated error is logged once.
 func (a *authenticator) reload() {
-	if a.readRoots != nil {
-		if roots := a.readRoots(); a.roots.Swap(roots) != roots {
-			a.rootsChanged()
-		}
-	}
+	a.refreshRoots()
 	if a.read == nil {
 		return
 	}

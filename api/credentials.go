@@ -34,8 +34,11 @@ func (a *authenticator) certificateValidUntil(r *http.Request) time.Time {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return time.Time{}
 	}
-	roots := a.roots.Load()
 	conn, _ := r.Context().Value(trustKey{}).(*connTrust)
+	if conn == nil || conn.last.Load() == nil {
+		a.refreshRoots() // the handshake may have trusted newer authorities
+	}
+	roots := a.roots.Load()
 	if conn != nil {
 		if last := conn.last.Load(); last != nil && last.roots == roots {
 			return last.until

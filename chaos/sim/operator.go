@@ -199,18 +199,18 @@ func (o *operator) repair(deadline time.Time) (why string) {
 }
 
 func (o *operator) repairOnce() string {
+	at := o.sim.leading().index // a node that has just started may know nothing yet
 	var auto apiv1.AutoFailoverState
-	if err := o.ask(0, http.MethodGet, apiv1.PathAuto, nil, &auto); err != nil {
+	if err := o.ask(at, http.MethodGet, apiv1.PathAuto, nil, &auto); err != nil {
 		return fmt.Sprintf("is failover automatic? %v", err)
 	}
 	if !auto.Enabled {
 		enabled := true
-		if err := o.ask(0, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled}, nil); err != nil {
+		if err := o.ask(at, http.MethodPost, apiv1.PathAuto, apiv1.AutoFailover{Enabled: &enabled}, nil); err != nil {
 			return fmt.Sprintf("failover is paused: %v", err)
 		}
 	}
 	var now apiv1.Cluster
-	at := o.sim.leading().index
 	if err := o.ask(at, http.MethodGet, apiv1.PathCluster, nil, &now); err != nil {
 		return fmt.Sprintf("who is a member? %v", err)
 	}
