@@ -508,6 +508,8 @@ func TestRenew_ConcurrencyIsBounded(t *testing.T) {
 				t.Fatalf("%s is valid for %v", s.ID(), s.ValidFor())
 			}
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		if maxInFlightSeen != maxRenewRequests {
 			t.Errorf("%d requests at the same time, want %d", maxInFlightSeen, maxRenewRequests)
 		}

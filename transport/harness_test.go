@@ -367,11 +367,12 @@ func (e *end) background(f func()) {
 // serve simulates raft's main loop: it handles one message at a time.
 func (e *end) serve(f func(raft.RPC)) {
 	stop, done := make(chan struct{}), make(chan struct{})
+	consumer := e.raft.Consumer() // a test may replace raft
 	go func() {
 		defer close(done)
 		for {
 			select {
-			case rpc := <-e.raft.Consumer():
+			case rpc := <-consumer:
 				f(rpc)
 			case <-stop:
 				return

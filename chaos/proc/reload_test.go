@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -111,20 +113,25 @@ func (s *secured) reread(line string, times int) {
 // tally counts the results of a load's requests.
 type tally struct {
 	done   atomic.Int64
+	renews atomic.Int64 // clients that keep their connections and have a new certificate
 	mu     sync.Mutex
 	failed []string
 }
 
 // drive sends reads and writes to all nodes in turn until ctx ends, on persistent connections and on new ones each
-// time.
+// time. With a new certificate it makes new connections.
 func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, config func() *tls.Config,
 	bearer ...string,
 ) {
 	tr := &http.Transport{TLSClientConfig: config(), DisableKeepAlives: fresh}
 	defer tr.CloseIdleConnections()
 	for i := 0; ctx.Err() == nil; i++ {
-		if fresh {
-			tr.TLSClientConfig = config()
+		if now := config(); fresh {
+			tr.TLSClientConfig = now
+		} else if !slices.EqualFunc(now.Certificates, tr.TLSClientConfig.Certificates, sameCertificate) {
+			tr.CloseIdleConnections()
+			tr.TLSClientConfig = now
+			y.renews.Add(1)
 		}
 		n := s.Nodes[i%len(s.Nodes)]
 		method, path := http.MethodPut, "/v1/kv/load-"+name+"?timeout_ms=20000"
@@ -158,6 +165,10 @@ func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, 
 		}
 		y.done.Add(1)
 	}
+}
+
+func sameCertificate(a, b tls.Certificate) bool {
+	return slices.EqualFunc(a.Certificate, b.Certificate, bytes.Equal)
 }
 
 // Certificates are renewed, the authority is replaced, and tokens are added and removed. Meanwhile clients write and
@@ -236,8 +247,12 @@ func TestReloadUnderLoad(t *testing.T) {
 	step(2)
 	replace(t, file, tokens)
 	s.reread("token file reloaded", 2)
-	// The clients that keep their connections go on with what they have: what stands is
-	// not looked at again.
+	eventually(t, soon, func() error { // connections with a certificate of the first authority are of no use after this
+		if y.renews.Load() < 1 {
+			return errors.New("the client that keeps its connections has not renewed them")
+		}
+		return nil
+	})
 	replace(t, s.file("ca.crt"), second.pem())
 	step(3)
 	stop()
