@@ -63,7 +63,7 @@ const maxIdleScan = 1024
 
 // closeIdle closes an idle connection of l, if possible one that was not used recently, and reports whether it did.
 func (t *connTable) closeIdle(l *lists.List) bool {
-	for range min(l.Len(), maxIdleScan) {
+	for range min(2*l.Len(), maxIdleScan) { // the second time round all were not used recently
 		c := l.Front().Value.(*conn)
 		if !c.used.Swap(false) && c.serving.CompareAndSwap(0, connClosed) {
 			t.drop(c)

@@ -156,8 +156,9 @@ func TestHandOver_IneligibleLeader(t *testing.T) {
 	}
 }
 
+// TestNew_FailureReleasesResources is not parallel: a program that another test starts holds this process's descriptors
+// until it runs.
 func TestNew_FailureReleasesResources(t *testing.T) {
-	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -192,8 +193,8 @@ func TestNew_FailureReleasesResources(t *testing.T) {
 	}
 }
 
+// TestCloseWithoutRun is not parallel, for the same reason.
 func TestCloseWithoutRun(t *testing.T) {
-	t.Parallel()
 	n := newCluster(t, 1, nil)[0]
 	for range 2 { // the second one finds neither ports nor lock in use
 		node, err := New(n.cfg, n.env)
