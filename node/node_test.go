@@ -360,6 +360,10 @@ func TestJoinWithFreePorts(t *testing.T) {
 	t.Parallel()
 	first := newCluster(t, 1, nil)[0]
 	startAll(t, []*testNode{first})
+	eventually(t, "the journal has seen the members as they are", func() bool {
+		items, _, _ := first.journal.Latest("node", 10)
+		return slices.ContainsFunc(items, func(e cluster.Event) bool { return e.Message == "this node is active" })
+	})
 	second := prepare(t, "n2", func(c *Config) { c.Discover, c.Zone = "dns+srv://peers", "eu" })
 	_, port, _ := net.SplitHostPort(first.httpAddr)
 	var number uint16
