@@ -121,9 +121,13 @@ func bareServer(t *testing.T, change ...func(*Deps)) *Server {
 	return s
 }
 
-// serveBriefly serves a request for at most 20 ms, so that a stream ends, too.
+// serveBriefly serves a request for at most 20 ms, so that a stream ends, too. Metrics have a minute.
 func serveBriefly(s *Server, r *http.Request) *httptest.ResponseRecorder {
-	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Millisecond)
+	limit := 20 * time.Millisecond
+	if r.URL.Path == "/metrics" {
+		limit = time.Minute // no stream, and a 503 if it takes longer
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r.WithContext(ctx))
