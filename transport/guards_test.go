@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -42,9 +43,35 @@ func (e *end) install(to *end, last uint64, data []byte) (raft.InstallSnapshotRe
 		RPCHeader: e.header(), SnapshotVersion: 1, Term: 5, LastLogIndex: last, LastLogTerm: 5, Size: int64(len(data)),
 		Configuration: raft.EncodeConfiguration(raft.Configuration{}),
 	}
+	return e.send(to, &req, bytes.NewReader(data))
+}
+
+func (e *end) send(to *end, req *raft.InstallSnapshotRequest, data io.Reader) (raft.InstallSnapshotResponse, error) {
 	var resp raft.InstallSnapshotResponse
-	err := e.raft.InstallSnapshot(raft.ServerID(to.id), raft.ServerAddress(to.addr), &req, &resp, bytes.NewReader(data))
+	err := e.raft.InstallSnapshot(raft.ServerID(to.id), raft.ServerAddress(to.addr), req, &resp, data)
 	return resp, err
+}
+
+// TestStaleSnapshotHoldsUpNoAppend: a sender whose snapshot is of no use may take its time.
+func TestStaleSnapshotHoldsUpNoAppend(t *testing.T) {
+	t.Parallel()
+	n1, n2, n3 := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
+	n2.bind()
+	data, rest := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = n1.send(n2, &raft.InstallSnapshotRequest{
+			RPCHeader: n1.header(), SnapshotVersion: 1, Term: 5, LastLogIndex: 50, LastLogTerm: 5, Size: 100,
+			Configuration: raft.EncodeConfiguration(raft.Configuration{}),
+		}, data)
+	}()
+	eventually(t, "the snapshot was found stale", func() bool { return n2.rejected("snapshot/stale") == 1 })
+	if resp, err := n3.append(n2, nil); err != nil || !resp.Success {
+		t.Errorf("an append meanwhile: %+v, %v", resp, err)
+	}
+	_ = rest.Close()
+	<-done
 }
 
 func TestStaleSnapshotIsNotInstalled(t *testing.T) {

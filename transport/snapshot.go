@@ -37,24 +37,29 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
 		return
 	}
-	m.oneAtATime(func() { m.installNewer(c) })
-}
-
-// installNewer passes on a snapshot that is newer than what this node has applied, and does not contradict its log.
-func (m incoming) installNewer(c *raft.InstallSnapshotRequest) {
-	if c.Term >= m.local.CurrentTerm() {
-		if err := m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); err != nil {
-			m.refuse("contradiction", err)
+	var contradiction error
+	stale := false
+	m.oneAtATime(func() {
+		if c.Term >= m.local.CurrentTerm() {
+			if contradiction = m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); contradiction != nil {
+				return
+			}
+		}
+		if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
+			stale = true
 			return
 		}
-	}
-	if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
+		op := &operation{snapshot: true, size: c.Size}
+		m.rpc.Reader = newSnapshotReader(m.rpc.Reader, &op.received)
+		m.forward(op)
+	})
+	// These read the whole snapshot from its sender. No append waits for that.
+	switch {
+	case contradiction != nil:
+		m.refuse("contradiction", contradiction)
+	case stale:
 		m.staleSnapshot(c)
-		return
 	}
-	op := &operation{snapshot: true, size: c.Size}
-	m.rpc.Reader = newSnapshotReader(m.rpc.Reader, &op.received)
-	m.forward(op)
 }
 
 // staleSnapshot rejects a snapshot that is not newer than the applied state: raft would install it and roll the state
