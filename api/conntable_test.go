@@ -109,7 +109,7 @@ func TestConnTable(t *testing.T) {
 				t.Error("a connection beyond the reserve has a place")
 			}
 			_ = busy.Close()
-			_ = busy.Close() // gives one place back only
+			_ = busy.Close() // frees one place only
 			if table.Len() != 3 {
 				t.Errorf("%d connections", table.Len())
 			}

@@ -71,7 +71,7 @@ func (d *driver) keepOne(ctx context.Context, c *clientv3.Client, ttl time.Durat
 }
 
 // renew renews leases one at a time with so many clients, each with a connection and a lease of its own, at the
-// leader. It gives the number of renewals, and the median and the 99th percentile of their time.
+// leader. It returns the number of renewals, and the median and the 99th percentile of their time.
 func (d *driver) renew(ctx context.Context, n int, during time.Duration) (string, error) {
 	clients, err := d.dialLeader(ctx, n)
 	if err != nil {

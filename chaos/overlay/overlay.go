@@ -29,7 +29,7 @@ type Set struct {
 	Edits []Edit
 }
 
-// Write puts the changed files into dir, which must be an absolute path, and gives the path of the file for -overlay.
+// Write puts the changed files into dir, which must be an absolute path, and returns the path of the file for -overlay.
 // When some edits do not apply, the error names all of them.
 func Write(dir string, sets ...Set) (string, error) {
 	changed := map[string]string{} // content by path
