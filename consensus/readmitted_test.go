@@ -1,7 +1,9 @@
 package consensus_test
 
 import (
+	"bytes"
 	"cmp"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -67,6 +69,41 @@ func TestReadmittedLeader(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReadmit_BesideARecordUpdate: a stopped node is re-admitted while the leader compares the records with the hellos.
+// The leader must not record the old data directory again: the new one would be refused for ever.
+func TestReadmit_BesideARecordUpdate(t *testing.T) {
+	t.Parallel()
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	again := c.others(leader)[0]
+	old := again.Identity().Incarnation
+	eventually(t, "its data directory is on record", func() bool { return leader.Record(again.id).Incarnation == old })
+	again.stop()
+	again.wipe()
+	var begun atomic.Bool
+	readmitted := make(chan error, 1)
+	between := func(cluster.NodeID) { // the leader has read a part of what it compares
+		if bytes.Contains(debug.Stack(), []byte("gatherMembers")) && begun.CompareAndSwap(false, true) {
+			readmitted <- leader.PatchMember(within(t, testTimeout), again.id, cluster.MemberPatch{Readmit: true})
+		}
+	}
+	leader.peerAck.Store(&between)
+	select {
+	case err := <-readmitted:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(testTimeout):
+		t.Fatal("the leader compares nothing")
+	}
+	again.start()
+	eventually(t, "the new data directory is on record", func() bool {
+		return leader.Record(again.id).Incarnation == again.Identity().Incarnation
+	})
+	c.everywhere("a", "1")
 }
 
 // awaitVoter waits until the leader has a node as a voter. The node's own log may still be that of an earlier time.
