@@ -83,7 +83,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	})
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
 		State: n.state, Halt: n.fail, MembersChanged: func() { raftnode.Notify(n.stateKick) },
-		IncarnationCleared: n.peers.forget,
+		IncarnationCleared: n.peers.incarnationCleared,
 		BatchApplied:       deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
 	})
 	if cfg.Lease {
