@@ -94,6 +94,13 @@ type deferredNode struct {
 	n *testNode
 }
 
+// LocalPeer returns the node's own description, with the record that a test makes it claim.
+func (d *deferredNode) LocalPeer() cluster.Peer {
+	p := d.Node.LocalPeer()
+	p.RecordedIndex = max(p.RecordedIndex, d.n.claimed.Load())
+	return p
+}
+
 func (d *deferredNode) MayVote() bool          { return d.Node.MayVote() }
 func (d *deferredNode) MayStartElection() bool { return d.Node.MayStartElection() && !d.n.idle.Load() }
 
@@ -107,6 +114,7 @@ type testNode struct {
 	first []consensus.FirstMember
 	tune  func(*consensus.Config)
 
+	claimed    atomic.Uint64 // RecordedIndex of its hellos, if it is greater than the true one
 	heldProbes chan struct{} // not nil: probes are answered once it is closed
 
 	cluster   *testCluster

@@ -65,6 +65,15 @@ func (b *peerRegistry) hellos(to cluster.Generation) map[cluster.NodeID]cluster.
 	return all
 }
 
+// confirmed is cluster.Confirmed for the last hellos. It does not block.
+func (b *peerRegistry) confirmed(self cluster.Identity, id cluster.NodeID, asOf uint64,
+	record func(cluster.NodeID) cluster.Record,
+) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cluster.Confirmed(self, id, asOf, b.lastHellos, record)
+}
+
 // incarnationCleared drops the last hello of a peer, and those admitted by a record from before the entry at index.
 func (b *peerRegistry) incarnationCleared(id cluster.NodeID, index uint64) {
 	b.mu.Lock()

@@ -139,7 +139,7 @@ func TestRecorded(t *testing.T) {
 // The record of a member is as of what it is taken from: the roster on disk, until the state has caught up with it.
 func TestRecordAsOf(t *testing.T) {
 	t.Parallel()
-	n := &Node{state: state.New(state.Options{}), ident: &identity{}}
+	n := &Node{state: state.New(state.Options{}), ident: &identity{}, peers: newPeerBook()}
 	n.ident.cur.Store(&identityFile{
 		RosterIndex: 2, Roster: map[cluster.NodeID]cluster.Record{"n2": {Incarnation: "of the roster"}},
 		BootstrapIncarnations: map[cluster.NodeID]string{"n3": "met"},
