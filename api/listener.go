@@ -72,8 +72,10 @@ type conn struct {
 	serving atomic.Int32 // requests; connClosed: closed because it was idle
 	used    atomic.Bool  // has served a request since the last search for idle connections
 
+	identified atomic.Bool // a caller with an identity has called
+
 	// guarded by the table's mutex
-	inAll, inAddress *lists.Element
+	inAll, inAddress, inAnonymous *lists.Element
 
 	reserved bool // beyond the limit: only for calls that must work on a full node
 	peer     bool // another node's
