@@ -64,7 +64,7 @@ func TestElectionView_Restart(t *testing.T) {
 		Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: follower.id, Priority: &none},
 	})
 	for _, n := range c.nodes {
-		eventually(t, "the record is changed", func() bool { m, _ := n.View().Member(follower.id); return m.Priority == 0 })
+		eventually(t, "the record is changed", func() bool { m, ok := n.View().Member(follower.id); return ok && m.Priority == 0 })
 	}
 	restarted(follower, true, 0, leader.id)
 	restarted(leader, true, cluster.DefaultPriority, leader.id)
