@@ -71,14 +71,20 @@ func (l *lease) revoke() {
 }
 
 // revokeTerm ends the lease for the rest of a term: a peer gets TimeoutNow, and voters then grant a vote although they
-// know a leader.
-func (l *lease) revokeTerm(term uint64) {
+// know a leader. restore undoes this call, and no earlier one: TimeoutNow was certainly not delivered.
+func (l *lease) revokeTerm(term uint64) (restore func()) {
 	if l == nil {
-		return
+		return func() {}
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.offTerm
 	l.offTerm = term
-	l.mu.Unlock()
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.offTerm = before
+	}
 }
 
 // runningFor reports whether the process has run for d of the lease clock.

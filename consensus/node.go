@@ -35,7 +35,7 @@ type Node struct {
 	inst             atomic.Pointer[raftnode.Instance] // nil while Raft does not run
 	readyTerm        atomic.Uint64                     // the term of the leadership that serves here; 0: none
 	draining         atomic.Bool
-	caughtUp         atomic.Bool
+	caughtUp         atomic.Bool   // the state holds what was committed when this node started
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
 	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
@@ -46,6 +46,8 @@ type Node struct {
 	recoveryRequests chan *pendingRecovery
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
+
+	ahead atomic.Pointer[state.View] // see ElectionView; nil: Raft has not run yet, or caughtUp
 
 	tasks []func(ctx context.Context, term uint64) // set before Run
 

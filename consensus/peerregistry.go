@@ -219,12 +219,13 @@ func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
 // Stalled reports whether the disk is stalled: this node must send no appends then, so that the others elect.
 func (n *Node) Stalled() bool { return n.store.Stalled() }
 
-// MayStartElection reports whether this node may start an election. It may not with a stalled or full disk, while peers
-// only refuse it, before it has probed them, or before its log reaches its own admission entry.
+// MayStartElection reports whether this node may start an election. It may not before Raft runs, and ElectionView is
+// known, with a stalled or full disk, while peers only refuse it, before it has probed them, or before its log reaches
+// its own admission entry.
 func (n *Node) MayStartElection() bool {
 	inst := n.inst.Load()
-	barred := inst != nil && inst.ElectionBlocked()
-	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
+	return inst != nil && !inst.ElectionBlocked() && !n.store.Stalled() && !n.store.ReadOnly() &&
+		!n.peers.onlyRefused() && n.mayTakePartInElections()
 }
 
 // mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.

@@ -35,11 +35,19 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
 		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
 	})
-	if err == nil && inst.ElectionBlocked() {
+	if err != nil {
+		return nil, err
+	}
+	if inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
 	}
-	return inst, err
+	if !n.caughtUp.Load() {
+		if err := n.lookAhead(inst); err != nil {
+			n.fail(err)
+		}
+	}
+	return inst, nil
 }
 
 // checkEntry restarts raft without the newest snapshot if the current term's leader has another history. A committed

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"northstar/cluster"
@@ -73,9 +74,13 @@ func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cl
 	if err != nil {
 		return &TransferError{Reason: "the writes in flight did not end in time: " + err.Error()}
 	}
-	n.lease.revokeTerm(term)
+	restoreLease := n.lease.revokeTerm(term)
 	attempt := inst.StartTransfer(server, term)
 	err = n.awaitTransfer(ctx, inst, attempt, term)
+	var failed *TransferError
+	if errors.As(err, &failed) && !failed.TimeoutNowSent() {
+		restoreLease()
+	}
 	if err != nil && inst.Leads(term) {
 		n.jobs.Go(func() { inst.ProbeTransferFlag(term) })
 	}
