@@ -14,6 +14,15 @@ type LeaderContact struct {
 	At     time.Time
 }
 
+// MayHoldLease reports whether the leader may have a lease because this process has acknowledged its message: for
+// timeoutMin, which a lease is shorter than. This node itself starts no election by its timer then.
+//
+// raft's timer alone is not enough. A candidate that began with a TimeoutNow goes on being one when it gets appends of
+// its term's leader, and acknowledges them. It starts the next election when its candidacy times out.
+func (c LeaderContact) MayHoldLease(now time.Time, timeoutMin time.Duration) bool {
+	return c.Leader != "" && now.Sub(c.At) < timeoutMin
+}
+
 // recordLeaderContact records a message of a leader of the current term, or of a later one.
 func (m incoming) recordLeaderContact(term uint64) {
 	if term >= m.local.CurrentTerm() {
