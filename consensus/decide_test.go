@@ -571,11 +571,11 @@ func TestLease(t *testing.T) {
 	mono, boot := time.Unix(1000, 0), time.Duration(0)
 	advance := func(d time.Duration) { mono, boot = mono.Add(d), boot+d }
 	l := newLease(135*time.Millisecond, func() time.Duration { return boot }, func() time.Time { return mono })
-	if l.runningFor(300 * time.Millisecond) {
+	if MayVoteAfter(l.running(), 150*time.Millisecond) {
 		t.Error("may vote at once")
 	}
 	advance(300 * time.Millisecond)
-	if !l.runningFor(300 * time.Millisecond) {
+	if !MayVoteAfter(l.running(), 150*time.Millisecond) {
 		t.Error("may still not vote")
 	}
 	sent := mono

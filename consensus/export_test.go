@@ -77,7 +77,7 @@ func (n *Node) HasWrites() bool {
 func (n *Node) LeaseFloor() time.Time {
 	n.lease.mu.Lock()
 	defer n.lease.mu.Unlock()
-	return n.lease.notBefore
+	return n.lease.limits.NotBefore
 }
 
 // AddMember adds a node.

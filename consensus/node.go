@@ -89,8 +89,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		BatchApplied:       deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
 	})
 	if cfg.Lease {
-		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
-		n.lease = newLease(length, deps.LeaseClock, time.Now)
+		n.lease = newLease(LeaseLength(cfg.TimeoutMin, cfg.LeaseDrift), deps.LeaseClock, time.Now)
 	}
 	ident, err := openIdentity(n.store, cfg.Self.NodeID, deps.Entropy)
 	if err != nil {

@@ -82,8 +82,13 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 // the entry last, does not reach the admission entry yet. Its configurations may be of another data directory that had
 // this node's ID, perhaps as the only voter: this node would elect itself. A recovered one has its own at the end.
 func (f *identityFile) beforeOwnAdmission(last uint64) bool {
-	return f.JoinOnly && f.Recovery == nil &&
-		(f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
+	return f.JoinOnly && f.Recovery == nil && BeforeAdmission(f.Roster[f.NodeID], f.Incarnation, f.RosterIndex, last)
+}
+
+// BeforeAdmission reports whether a log that ends with the entry last may lack the one that admitted this incarnation:
+// the roster as of rosterIndex has another record of it, or the log ends before that index.
+func BeforeAdmission(own cluster.Record, incarnation string, rosterIndex, last uint64) bool {
+	return own != cluster.Record{Incarnation: incarnation} || last < rosterIndex
 }
 
 func voterIDs(servers []cluster.Server) []cluster.NodeID {
