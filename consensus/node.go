@@ -132,8 +132,8 @@ func (n *Node) failDisk(err error) {
 	n.fail(err)
 }
 
-// requestRestart has the Raft node replaced by another one, which follows. It does not wait.
-func (n *Node) requestRestart(why string) {
+// RestartRaft has the Raft node replaced by another one, which follows. It does not wait.
+func (n *Node) RestartRaft(why string) {
 	select {
 	case n.rebuild <- why:
 	default: // a restart is pending

@@ -33,7 +33,7 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
 		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
 		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
-		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
+		OnStuckTransfer: func() { n.RestartRaft("leadership transfer stuck in raft library") },
 	})
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 		p.Index, p.Term)
 	if n.inst.Load() == inst { // otherwise it is being replaced
 		n.abandonState.Store(true)
-		n.requestRestart(err.Error())
+		n.RestartRaft(err.Error())
 	}
 	return err
 }

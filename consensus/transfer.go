@@ -200,7 +200,7 @@ func (n *Node) StepDown(term uint64, why string) {
 	}
 	n.log.Error("stepping down", "term", term, "reason", why)
 	n.closeGate()
-	n.requestRestart("stepped down")
+	n.RestartRaft("stepped down")
 }
 
 // StepDownPending reports whether a Raft node that has stepped down is still to be replaced: its appends must fail.
