@@ -47,7 +47,7 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 			}
 			continue
 		}
-		store, ok := s.SnapshotStore.(interface{ Remove(id string) error })
+		store, ok := s.SnapshotStore.(remover)
 		if !ok {
 			return nil, fmt.Errorf("snapshot %s is of an abandoned restore and this storage cannot remove it", m.ID)
 		}
@@ -88,21 +88,56 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	return &recordingSink{sink, func() { s.record(LogPosition{index, term}) }}, nil
+	return &recordingSink{sink, func() error {
+		s.record(LogPosition{index, term})
+		return s.removeOld()
+	}}, nil
 }
 
 type recordingSink struct {
 	raft.SnapshotSink
-	done func()
+	done func() error
 }
 
 // Close ends the snapshot.
 func (s *recordingSink) Close() error {
-	err := s.SnapshotSink.Close()
-	if err == nil {
-		s.done()
+	if err := s.SnapshotSink.Close(); err != nil {
+		return err
 	}
-	return err
+	return s.done()
+}
+
+// keptSnapshots is how many snapshots are always kept: the older one is for the case that the newest is damaged.
+const keptSnapshots = 2
+
+// remover is a raft.SnapshotStore that can remove a snapshot durably.
+type remover interface{ Remove(id string) error }
+
+// removeOld removes the snapshots that no start needs. The newest one that the log continues is needed, and those after
+// it: each may be of a restore that is abandoned, also several in a row.
+func (s *Snapshots) removeOld() error {
+	store, ok := s.SnapshotStore.(remover)
+	if !ok {
+		return nil
+	}
+	list, err := s.List()
+	if err != nil {
+		return fmt.Errorf("list snapshots: %w", err)
+	}
+	needless := false
+	for i, m := range list {
+		switch {
+		case !needless:
+			if needless, err = s.continued(LogPosition{m.Index, m.Term}); err != nil {
+				return fmt.Errorf("read the log: %w", err)
+			}
+		case i >= keptSnapshots:
+			if err := store.Remove(m.ID); err != nil {
+				return fmt.Errorf("remove an old snapshot: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // Open opens a snapshot that the log reaches back to.
