@@ -131,6 +131,8 @@ type testNode struct {
 	asides    atomic.Int64 // times that it asked to be restarted without its data
 	snapshots atomic.Int64 // that it took itself
 
+	raftStarts atomic.Int64
+
 	*consensus.Node // of the current run
 	tr              *transport.Transport
 	cancel          context.CancelFunc
@@ -314,7 +316,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Storage: store, Logger: logger, Entropy: rand.Reader,
 		LeaseClock: func() time.Duration { return time.Since(start) },
 		Transport:  func() consensus.Transport { return tr.Raft() },
-		Bind:       func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
+		Bind:       func(c consensus.RaftCallbacks) { n.raftStarts.Add(1); tr.Raft().Bind(c) },
 		Acks:       tr.Acks(),
 		PeerAck: func(id cluster.NodeID) cluster.PeerAck {
 			if called := n.peerAck.Load(); called != nil {

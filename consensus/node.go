@@ -268,6 +268,10 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
+	select {
+	case <-n.rebuild: // it was about this Raft node
+	default:
+	}
 	n.updateSoftState(raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term}, time.Time{})
 	return errors.Join(errs...)
 }
