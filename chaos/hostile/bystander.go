@@ -48,6 +48,13 @@ func (l *latencies) add(d, interval time.Duration, err error) {
 	}
 }
 
+// reset forgets all requests so far.
+func (l *latencies) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.took, l.made, l.failed, l.last = nil, 0, 0, nil
+}
+
 // quantile returns the duration that a part q of the requests did not exceed.
 func (l *latencies) quantile(q float64) time.Duration {
 	l.mu.Lock()

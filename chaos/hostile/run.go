@@ -83,10 +83,6 @@ func Run(ctx context.Context, f Form, a Attack) (Result, error) {
 
 // attackOn attacks the leader of c.
 func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
-	target, err := c.leader(ctx)
-	if err != nil {
-		return err
-	}
 	b := &bystanders{c: c}
 	using, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -95,11 +91,16 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	running.Go(func() { b.run(using) })
 	wait(ctx, f.Warm)
 
+	target, err := c.leader(ctx)
+	if err != nil {
+		return err
+	}
 	before, err := c.positions(ctx)
 	if err != nil {
 		return err
 	}
-	writes, _, _ := b.writes.counts()
+	b.writes.reset()
+	b.probes.reset()
 	m, err := watchMemory(c)
 	if err != nil {
 		return err
@@ -120,13 +121,12 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	r.Growth, r.Peak = m.growth()
 	r.TCP = m.tcpPeak - m.tcpBefore
 	_, r.Failed, r.TransferErr = b.transfers.counts()
-	all, refused, last := b.writes.counts()
-	r.Writes, r.Refused, r.WriteErr = all, refused, last
+	r.Writes, r.Refused, r.WriteErr = b.writes.counts()
 	r.Write, r.SlowWrite = b.writes.quantile(0.99), b.writes.quantile(1)
 	r.Probe, r.Transfer = b.probes.quantile(1), b.transfers.quantile(1)
 	_, _, r.ProbeErr = b.probes.counts()
 	r.Elections = int(after.Term-before.Term) - (r.Transfers - r.Failed)
-	r.Entries = int(after.LastIndex-before.LastIndex) - (all - writes)
+	r.Entries = int(after.LastIndex-before.LastIndex) - r.Writes
 	recorded, err := c.awaitRecords(ctx, r.Transfers)
 	r.Missing = r.Transfers - recorded
 	r.LogLines, r.Panics = c.logged()
