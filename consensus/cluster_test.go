@@ -125,6 +125,7 @@ type testNode struct {
 	idle      atomic.Bool                                  // it may start no election by itself
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
+	applied   atomic.Pointer[func()]                       // called after each batch of entries; nil: nothing
 	elections atomic.Int64
 	installs  atomic.Int64
 	asides    atomic.Int64 // times that it asked to be restarted without its data
@@ -335,6 +336,11 @@ func (n *testNode) startOn(store storage.Storage) error {
 		},
 		Hooks: consensus.Hooks{
 			Election: func(consensus.Election) { n.elections.Add(1) },
+			Applied: func(time.Duration) {
+				if applied := n.applied.Load(); applied != nil {
+					(*applied)()
+				}
+			},
 			SetAside: func() { n.asides.Add(1) },
 			Snapshot: func(restored bool) {
 				if restored {

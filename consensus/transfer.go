@@ -77,7 +77,7 @@ func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cl
 	attempt := inst.StartTransfer(server, term)
 	err = n.awaitTransfer(ctx, inst, attempt, term)
 	if err != nil && inst.Leads(term) {
-		n.jobs.Go(func() { inst.ProbeTransferFlag(term) })
+		inst.ProbeTransferFlag(term)
 	}
 	return err
 }
