@@ -161,8 +161,8 @@ func TestReportsUnderAToken(t *testing.T) {
 	})
 }
 
-// TestAttachWaitsForTheSession: a follower that has not applied a session's creation cannot know whose it is. Its report
-// to the leader is believed, so it has to wait.
+// TestAttachWaitsForTheSession: a follower that has not applied a session's creation cannot know whose it is. It has to
+// wait, because the leader believes its report.
 func TestAttachWaitsForTheSession(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := pair(t)
