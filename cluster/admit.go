@@ -32,6 +32,8 @@ type Admission struct {
 	// MayAdoptClusterID: the peer has no cluster ID, but this node's roster has its data directory. The peer may adopt
 	// this node's cluster ID, if it has one.
 	MayAdoptClusterID bool
+	// AsOfIndex is that of the record by which this node decided. A later record may have cleared the incarnation.
+	AsOfIndex uint64
 }
 
 // OK reports whether Raft messages may be exchanged.
@@ -92,6 +94,12 @@ func Confirmed(self Identity, id NodeID, asOf uint64, hellos map[NodeID]Peer, re
 // directory is on the roster cannot have been wiped, so any member may give it the ID. Without this rule, a leader that
 // crashed after committing the ID and before sending it would leave no electable node.
 func Admit(self, peer Peer, rec Record) Admission {
+	a := admit(self, peer, rec)
+	a.AsOfIndex = rec.AsOfIndex
+	return a
+}
+
+func admit(self, peer Peer, rec Record) Admission {
 	if peer.NodeID == self.NodeID {
 		return refuse(RefusedDuplicateID, "node ID %s is in use by another node (boot ID %s and %s)", self.NodeID,
 			self.BootID, peer.BootID)

@@ -126,6 +126,7 @@ type testNode struct {
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
 	applied   atomic.Pointer[func()]                       // called after each batch of entries; nil: nothing
+	peerAck   atomic.Pointer[func(cluster.NodeID)]         // called whenever it asks what a peer has acknowledged
 	elections atomic.Int64
 	installs  atomic.Int64
 	asides    atomic.Int64 // times that it asked to be restarted without its data
@@ -316,7 +317,12 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Transport:  func() consensus.Transport { return tr.Raft() },
 		Bind:       func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
 		Acks:       tr.Acks(),
-		PeerAck:    tr.Acks().Peer,
+		PeerAck: func(id cluster.NodeID) cluster.PeerAck {
+			if called := n.peerAck.Load(); called != nil {
+				(*called)(id)
+			}
+			return tr.Acks().Peer(id)
+		},
 		ResetPeers: tr.ResetPeers,
 		Facts: func(uint64) consensus.ElectionFacts {
 			return consensus.ElectionFacts{OverLiveLeader: n.ordered.Load()}

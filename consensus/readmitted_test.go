@@ -1,8 +1,10 @@
 package consensus_test
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -82,6 +84,41 @@ func TestReadmittedLeader(t *testing.T) {
 	}
 }
 
+// TestReadmit_BesideARecordUpdate: a stopped node is re-admitted while the leader compares the records with the hellos.
+// The leader must not record the old data directory again: the new one would be refused for ever.
+func TestReadmit_BesideARecordUpdate(t *testing.T) {
+	t.Parallel()
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	again := c.others(leader)[0]
+	old := again.Identity().Incarnation
+	eventually(t, "its data directory is on record", func() bool { return leader.Record(again.id).Incarnation == old })
+	again.stop()
+	again.wipe()
+	var begun atomic.Bool
+	readmitted := make(chan error, 1)
+	between := func(cluster.NodeID) { // the leader has read a part of what it compares
+		if bytes.Contains(debug.Stack(), []byte("gatherMembers")) && begun.CompareAndSwap(false, true) {
+			readmitted <- leader.PatchMember(within(t, testTimeout), again.id, cluster.MemberPatch{Readmit: true})
+		}
+	}
+	leader.peerAck.Store(&between)
+	select {
+	case err := <-readmitted:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(testTimeout):
+		t.Fatal("the leader compares nothing")
+	}
+	again.start()
+	eventually(t, "the new data directory is on record", func() bool {
+		return leader.Record(again.id).Incarnation == again.Identity().Incarnation
+	})
+	c.everywhere("a", "1")
+}
+
 // awaitVoter waits until the leader has a node as a voter. The node's own log may still be that of an earlier time.
 func (c *testCluster) awaitVoter(n *testNode) {
 	c.t.Helper()
@@ -101,7 +138,10 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 	suffrage := func(s *cluster.Suffrage) {
 		for _, n := range c.others(once) {
 			eventually(t, "it is a "+string(*s), func() bool {
-				_ = c.leader().PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: s})
+				has, _ := cluster.FindServer(c.leader().Status().Servers, n.id)
+				if has.Suffrage != *s { // each change is an entry, and the first message must hold all until then
+					_ = c.leader().PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: s})
+				}
 				return n.Status().Suffrage() == *s
 			})
 		}
@@ -349,7 +389,7 @@ func TestRemovedNodeClaimsARecord(t *testing.T) {
 	liar.tr.ResetPeers() // its next hello has the claim
 	eventually(t, "its hello is refused", func() bool {
 		err := liar.tr.Raft().AppendEntries(raft.ServerID(victim.id), raft.ServerAddress(victim.addr),
-			&raft.AppendEntriesRequest{RPCHeader: header, Term: later, Leader: []byte(liar.addr)},
+			&raft.AppendEntriesRequest{RPCHeader: header, Term: later},
 			new(raft.AppendEntriesResponse))
 		refused := (*transport.RefusedError)(nil)
 		return err == nil || errors.As(err, &refused) && refused.Refusal == cluster.RefusedRemoved
