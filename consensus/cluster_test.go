@@ -125,6 +125,7 @@ type testNode struct {
 	idle      atomic.Bool                                  // it may start no election by itself
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
+	applied   atomic.Pointer[func()]                       // called after each batch of entries; nil: nothing
 	peerAck   atomic.Pointer[func(cluster.NodeID)]         // called whenever it asks what a peer has acknowledged
 	elections atomic.Int64
 	installs  atomic.Int64
@@ -343,6 +344,11 @@ func (n *testNode) startOn(store storage.Storage) error {
 		},
 		Hooks: consensus.Hooks{
 			Election: func(consensus.Election) { n.elections.Add(1) },
+			Applied: func(time.Duration) {
+				if applied := n.applied.Load(); applied != nil {
+					(*applied)()
+				}
+			},
 			SetAside: func() { n.asides.Add(1) },
 			Snapshot: func(restored bool) {
 				if restored {

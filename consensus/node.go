@@ -192,6 +192,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	loops.Go(func() { n.watchLeadership(ctx, inst) })
 	loops.Go(func() { n.leadershipLoop(ctx, inst) })
 	loops.Go(func() { n.readLoop(ctx, inst) })
+	loops.Go(func() { inst.ProbeTransferFlags(ctx) })
 	flights.Go(func() { inst.Run(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	var order *pendingRecovery
