@@ -9,7 +9,7 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd portable verify sim chaos chaos-long chaos-replay mutants flaky nightly fuzz clean
+.PHONY: build demo test race lint openapi bench etcd portable verify sim chaos chaos-long chaos-replay explore mutants flaky nightly fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -53,6 +53,9 @@ chaos: ## a few minutes of both: simulation runs of every scenario, then real pr
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
 	NORTHSTAR_CHAOS_FIGURES=1 NORTHSTAR_CHAOS_SECONDS=$(or $(SECONDS),3600) NORTHSTAR_CHAOS_NODES=$(or $(NODES),3) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 0
 
+explore: ## every state of a small cluster, up to the steps that the tests go; NIGHTLY=1 goes further; MODELS=leases,votes for some; DEPTH=14
+	$(GO) run ./chaos/run explore $(if $(NIGHTLY),-nightly -states 6000000) $(if $(DEPTH),-depth $(DEPTH)) -models '$(MODELS)'
+
 mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b, or those with a BUDGET=500 of seeds at most; UPDATE=1 begins with the seeds that found them from now on
 	$(GO) run ./chaos/run mutants $(if $(UPDATE),-update) $(if $(BUDGET),-budget $(BUDGET)) -only '$(ONLY)'
 
@@ -69,8 +72,8 @@ fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	done | xargs -P 2 -L 1 sh -c 'echo "== $$0 $$1"; \
 	  exec $(GO) test -run "^$$" -fuzz "^$$1\$$" -fuzztime $(or $(FUZZTIME),30s) -parallel 1 $$0'
 
-nightly: ## what CI leaves out, for some hours: all planted bugs, many runs of every scenario, real processes, long fuzzing, flaky tests
-	@failed=; for step in mutants 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \
+nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, long fuzzing, flaky tests
+	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
