@@ -48,7 +48,7 @@ func Models() []Model {
 			Name: "terms", Doc: "two elections in a row, completely", MaxTerm: 3, Priorities: equal,
 		},
 		{
-			Name: "writes", Doc: "a write that one election with a crash meets", Depth: 13, NightlyDepth: 40, MaxTerm: 2,
+			Name: "writes", Doc: "a write that one election with a crash meets", Depth: 12, NightlyDepth: 40, MaxTerm: 2,
 			Crashes: 1, Writes: 1, Resends: true, Priorities: equal,
 		},
 		{
@@ -60,7 +60,7 @@ func Models() []Model {
 			MaxTerm: 3, TicksPerTimeout: 1, Lease: true, Leaderless: true, Priorities: equal,
 		},
 		{
-			Name: "lease-restarts", Doc: "leases with a crash", Depth: 12, NightlyDepth: 17, MaxTerm: 2, Crashes: 1,
+			Name: "lease-restarts", Doc: "leases with a crash", Depth: 11, NightlyDepth: 17, MaxTerm: 2, Crashes: 1,
 			TicksPerTimeout: 1, Lease: true, Priorities: equal,
 		},
 		{
@@ -73,7 +73,7 @@ func Models() []Model {
 		},
 		{
 			Name: "readmissions", Doc: "a node loses its disk and is re-admitted, with two elections",
-			Depth: 11, NightlyDepth: 18, MaxTerm: 3, Crashes: 1, Wipes: 1, Priorities: equal,
+			Depth: 10, NightlyDepth: 18, MaxTerm: 3, Crashes: 1, Wipes: 1, Priorities: equal,
 		},
 		{
 			Name: "progress", Doc: "a leader is found after crashes and a cut", Depth: 7, NightlyDepth: 11, MaxTerm: 4,
