@@ -53,7 +53,7 @@ func voteBurst(r *rand.Rand, nodes int, at time.Duration) (plan []Fault) {
 		gone.Kind, gone.For = Kill, ms(10, 150)
 	}
 	plan = append(plan, gone)
-	if r.IntN(2) == 0 { // it is a candidate at once
+	if r.IntN(2) == 0 { // it is a candidate soon
 		plan = append(plan, order(candidate, ordered))
 	}
 	for i := AnyFollower; i >= -nodes; i-- { // only some hear of it
