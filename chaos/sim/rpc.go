@@ -65,7 +65,7 @@ type processFaults struct {
 
 // Outgoing decides on one message.
 func (p processFaults) Outgoing(m transport.Message) transport.Fault {
-	if p.proc.gone() && p.proc.host.name == string(m.From) {
+	if p.proc.gone() {
 		return p.draw(m)
 	}
 	from, to := p.sim.memberOf(m.From), p.sim.memberOf(m.To)
