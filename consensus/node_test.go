@@ -501,9 +501,9 @@ func TestRebuild_OnceForTwoRequests(t *testing.T) {
 	})
 	n.start()
 	c.write("a", "1")
-	n.RebuildNow()
+	n.RestartRaft("a test asks for it")
 	<-ending
-	n.RebuildNow()
+	n.RestartRaft("a test asks for it")
 	close(end)
 	c.write("b", "1")
 	if starts := n.raftStarts.Load(); starts != 2 {
