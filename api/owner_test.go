@@ -168,6 +168,7 @@ func TestAttachWaitsForTheSession(t *testing.T) {
 		leader, follower := pair(t)
 		leader.lead()
 		id := leader.sessionAs(append(forwardedAs("client alice"), asJSON, apiv1.TypeJSON))
+		s, _ := leader.fake.View().Session(id)
 		status := make(chan int, 1)
 		go func() {
 			req, err := http.NewRequest("GET", "http://"+follower.addr+"/v1/sessions/"+id+"/attach", nil)
@@ -185,7 +186,6 @@ func TestAttachWaitsForTheSession(t *testing.T) {
 			resp.Body.Close()
 		}()
 		synctest.Wait()
-		s, _ := leader.fake.View().Session(id)
 		nonce := id[state.SessionRevisionDigits:]
 		for follower.fake.View().Revision() < leader.fake.View().Revision() { // it catches up
 			again := state.SessionCreate{Nonce: nonce, TTL: s.TTL, Owner: s.Owner}
