@@ -69,8 +69,7 @@ flaky: ## every test package N=20 times under the race detector, 8 at once, with
 fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read f; do \
 	  for t in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$f); do echo "$$(dirname $$f) $$t"; done; \
-	done | xargs -P 2 -L 1 sh -c 'echo "== $$0 $$1"; \
-	  exec $(GO) test -run "^$$" -fuzz "^$$1\$$" -fuzztime $(or $(FUZZTIME),30s) -parallel 1 $$0'
+	done | GO='$(GO)' xargs -P 2 -I {} sh -c '.ci/fuzz {} $(or $(FUZZTIME),30s)'
 
 nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, long fuzzing, flaky tests
 	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \

@@ -600,9 +600,17 @@ func TestLease(t *testing.T) {
 	if l.left(5, mono) != 0 || l.left(6, mono) <= 0 {
 		t.Error("revoked for a term")
 	}
+	restore := l.revokeTerm(6)
+	if restore(); l.left(6, mono) <= 0 || l.left(5, mono) != 0 {
+		t.Error("revoked for a term, and restored")
+	}
+	l.revokeTerm(6)
+	if l.revokeTerm(6)(); l.left(6, mono) != 0 {
+		t.Error("the second of two revocations is undone, and not the first")
+	}
 	var off *lease
 	off.revoke()
-	off.revokeTerm(1)
+	off.revokeTerm(1)()
 }
 
 type index uint64

@@ -10,9 +10,6 @@ import (
 	"northstar/cluster"
 )
 
-// RebuildNow rebuilds the Raft node, as its watchdog would.
-func (n *Node) RebuildNow() { n.requestRestart("a test") }
-
 // Instance returns a value that differs between two runs of the Raft node.
 func (n *Node) Instance() any { return n.inst.Load() }
 

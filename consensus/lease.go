@@ -87,14 +87,20 @@ func (l *lease) revoke() {
 }
 
 // revokeTerm ends the lease for the rest of a term: a peer gets TimeoutNow, and voters then grant a vote although they
-// know a leader.
-func (l *lease) revokeTerm(term uint64) {
+// know a leader. restore undoes this call, and no earlier one: TimeoutNow was certainly not delivered.
+func (l *lease) revokeTerm(term uint64) (restore func()) {
 	if l == nil {
-		return
+		return func() {}
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.limits.OffTerm
 	l.limits.OffTerm = term
-	l.mu.Unlock()
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.limits.OffTerm = before
+	}
 }
 
 // running returns for how long the process has run, by the lease clock.

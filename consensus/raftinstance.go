@@ -33,13 +33,21 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
 		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
 		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
-		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
+		OnStuckTransfer: func() { n.RestartRaft("leadership transfer stuck in raft library") },
 	})
-	if err == nil && inst.ElectionBlocked() {
+	if err != nil {
+		return nil, err
+	}
+	if inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
 	}
-	return inst, err
+	if !n.caughtUp.Load() {
+		if err := n.lookAhead(inst); err != nil {
+			n.fail(err)
+		}
+	}
+	return inst, nil
 }
 
 // checkEntry restarts raft without the newest snapshot if the current term's leader has another history. A committed
@@ -65,7 +73,7 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 		p.Index, p.Term)
 	if n.inst.Load() == inst { // otherwise it is being replaced
 		n.abandonState.Store(true)
-		n.requestRestart(err.Error())
+		n.RestartRaft(err.Error())
 	}
 	return err
 }

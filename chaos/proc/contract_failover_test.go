@@ -3,7 +3,9 @@ package proc
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -25,17 +27,28 @@ type event struct {
 // watch follows GET /v1/watch until the stream or the test ends.
 func (c *contract) watch(n *Node, query string, headers ...string) <-chan event {
 	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.t.Context(), "GET", "http://"+n.HTTP+"/v1/watch?"+query, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := (&http.Client{}).Do(req)
-	if err != nil || resp.StatusCode != 200 {
-		c.t.Fatalf("watch %s at %s: %v %v", query, n.ID, resp, err)
-	}
+	var resp *http.Response
+	eventually(c.t, 10*time.Second, func() error {
+		req, err := http.NewRequestWithContext(c.t.Context(), "GET", "http://"+n.HTTP+"/v1/watch?"+query, nil)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for i := 0; i < len(headers); i += 2 {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+		if resp, err = (&http.Client{}).Do(req); err != nil {
+			c.t.Fatal(err)
+		}
+		if resp.StatusCode == 200 {
+			return nil
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 503 { // 503: this node has just started, and has not applied its log yet
+			c.t.Fatalf("watch %s at %s: %s %s", query, n.ID, resp.Status, body)
+		}
+		return errors.New(string(body))
+	})
 	events := make(chan event, 1<<16)
 	go func() {
 		defer close(events)
