@@ -15,7 +15,6 @@ func TestModels(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Log(r)
 			if r.Print(t.Output()); r.Violated != "" || r.Overfull > 0 {
 				t.Error("violated, or not every state was continued")
 			}
