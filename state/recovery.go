@@ -27,11 +27,10 @@ func (p *Recovery) check() *cluster.Error {
 }
 
 func (p *Recovery) apply(w *txn) Result {
-	if w.clusterID == "" || p.Generation.Number <= w.generation.Number {
+	if !p.due(w) {
 		return Result{}
 	}
 	w.write.commit()
-	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
 	w.keys, w.bytes = withoutSessionKeys(&w.View)
 	if p.LockDelay {
@@ -47,6 +46,19 @@ func (p *Recovery) apply(w *txn) Result {
 	w.epoch++
 	// A reader that saw the seq of a lost record continues behind it.
 	w.audit.seq = max(w.audit.seq, firstRevision(p.Generation.Number))
+	p.applyMembers(w)
+	return Result{Created: true}
+}
+
+// due reports whether the recovery is newer than the generation.
+func (p *Recovery) due(w *txn) bool { return w.clusterID != "" && p.Generation.Number > w.generation.Number }
+
+// applyMembers applies a due recovery to the generation and the member records.
+func (p *Recovery) applyMembers(w *txn) {
+	if !p.due(w) {
+		return
+	}
+	w.generation = p.Generation
 	for i, m := range w.members {
 		if slices.Contains(p.Voters, m.ID) {
 			m.Lifecycle = cluster.Joining
@@ -56,7 +68,6 @@ func (p *Recovery) apply(w *txn) Result {
 		}
 		w.setMember(i, m)
 	}
-	return Result{Created: true}
 }
 
 // reassignRevisions assigns every key a new revision above the present one, in the old order. A lost write may have had
