@@ -649,8 +649,8 @@ func TestTrailingLogs(t *testing.T) {
 	}
 }
 
-// What a restarted node has found in its log counts until it is applied or overwritten, whatever a leader says is
-// committed.
+// What a restarted node has found in its log counts until it is applied or overwritten. The commit index of a leader
+// does not change that.
 func TestCheckAhead(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -252,8 +252,8 @@ func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cl
 	return in
 }
 
-// readMembers reads the servers and then the records, again if the servers have changed meanwhile: the record of a voter
-// that is demoted in between would look like that of a promoted node, and be made active for ever.
+// readMembers reads the servers and then the records, again if the servers have changed meanwhile. The record of a
+// voter that is demoted in between would look like that of a promoted node, and be made active for ever.
 func readMembers(servers func() []cluster.Server, records func() []cluster.Member,
 ) ([]cluster.Server, []cluster.Member) {
 	for before := servers(); ; {

@@ -12,7 +12,8 @@ var electionKinds = []Kind{
 
 // LookAhead returns the View after a log entry that may be uncommitted, as far as elections depend on it: member
 // records, settings and the last leader-start. All else stays as in v, but for the generation of a recovery. LookAhead
-// returns v itself if the entry has no such command. It does not decode the entry then. Errors are those of DecodeBatch.
+// returns v itself if the entry has no such command. It does not decode the entry then. Errors are those of
+// DecodeBatch.
 func (v *View) LookAhead(index, term uint64, batch []byte) (*View, error) {
 	if !mentions(batch, electionKinds) {
 		return v, nil

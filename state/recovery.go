@@ -51,7 +51,9 @@ func (p *Recovery) apply(w *txn) Result {
 }
 
 // due reports whether the recovery is newer than the generation.
-func (p *Recovery) due(w *txn) bool { return w.clusterID != "" && p.Generation.Number > w.generation.Number }
+func (p *Recovery) due(w *txn) bool {
+	return w.clusterID != "" && p.Generation.Number > w.generation.Number
+}
 
 // applyMembers applies a due recovery to the generation and the member records.
 func (p *Recovery) applyMembers(w *txn) {
