@@ -28,8 +28,8 @@ type FSMConfig struct {
 	Halt func(error)
 	// MembersChanged is called after more than keys has changed.
 	MembersChanged func()
-	// IncarnationCleared is called before the entry at index removes a member's incarnation from the state. It is called
-	// for each member without one after a snapshot as of index is restored.
+	// IncarnationCleared is called before the entry at index removes a member's incarnation from the state. It is also
+	// called for each member without one in a restored snapshot as of index.
 	IncarnationCleared func(id cluster.NodeID, index uint64)
 	// BatchApplied is called after each batch of entries. Optional.
 	BatchApplied func(took time.Duration)
