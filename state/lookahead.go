@@ -30,11 +30,12 @@ func (v *View) LookAhead(index, term uint64, batch []byte) (*View, error) {
 			continue
 		}
 		w.now = max(w.now, c.Now)
-		if c.Kind == KindRecovery {
-			c.Recovery.applyMembers(w) // not to what LookAhead does not follow
-			continue
+		if p := c.Recovery; c.Kind != KindRecovery {
+			c.payload().apply(w)
+		} else if p.due(w) { // its other effects need what LookAhead does not follow
+			w.generation = p.Generation
+			p.applyMembers(w)
 		}
-		c.payload().apply(w)
 	}
 	return &w.View, nil
 }

@@ -31,6 +31,7 @@ func (p *Recovery) apply(w *txn) Result {
 		return Result{}
 	}
 	w.write.commit()
+	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
 	w.keys, w.bytes = withoutSessionKeys(&w.View)
 	if p.LockDelay {
@@ -55,12 +56,8 @@ func (p *Recovery) due(w *txn) bool {
 	return w.clusterID != "" && p.Generation.Number > w.generation.Number
 }
 
-// applyMembers applies a due recovery to the generation and the member records.
+// applyMembers applies the recovery to the member records.
 func (p *Recovery) applyMembers(w *txn) {
-	if !p.due(w) {
-		return
-	}
-	w.generation = p.Generation
 	for i, m := range w.members {
 		if slices.Contains(p.Voters, m.ID) {
 			m.Lifecycle = cluster.Joining
