@@ -47,7 +47,7 @@ type Node struct {
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
 
-	ahead atomic.Pointer[state.View] // see ElectionView; nil: Raft has not run yet, or caughtUp
+	ahead atomic.Pointer[state.View] // see ElectionView; nil: Raft has not run yet, or View has reached it
 
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
