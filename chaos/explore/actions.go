@@ -258,7 +258,7 @@ func (m *Model) learns(s *state, of, from id) bool {
 		(view{m, s, of}).admit(from).Votes && s.isVoter(of, from)
 }
 
-// preVote reports whether a node gives a candidate its pre-vote.
+// preVote reports whether a node grants a candidate its pre-vote.
 func (m *Model) preVote(s *state, from, to id) bool {
 	c, n, v := s.node(from), s.node(to), view{m, s, to}
 	asks := view{m, s, from}

@@ -190,9 +190,9 @@ func TestNoSecondSnapshotOfARestore(t *testing.T) {
 	}
 }
 
-// TestOlderSnapshotIsGivenUp: raft.Raft writes a snapshot of its own while its main loop restores another one, or
+// TestOlderSnapshotFails: raft.Raft writes a snapshot of its own while its main loop restores another one, or
 // installs it. The older one must fail, also if it ends last: raft.Raft would take it for the newest.
-func TestOlderSnapshotIsGivenUp(t *testing.T) {
+func TestOlderSnapshotFails(t *testing.T) {
 	t.Parallel()
 	_, l := logWithSnapshot(t, LogPosition{1, 2}, 2, 2, 2)
 	own, err := l.snaps.Create(1, 3, 2, raft.Configuration{}, 1, nil)

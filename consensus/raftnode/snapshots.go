@@ -93,9 +93,9 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	return &recordingSink{sink, s, LogPosition{index, term}}, nil
 }
 
-// errNewerSnapshot is why raft.Raft gives up a snapshot of its own. It writes that beside its main loop, which may have
-// restored or installed another one meanwhile. It would take its own for the newest. As a leader it would then find
-// nothing to precede the first entry after the newest, and send that snapshot to every follower without end.
+// errNewerSnapshot is why a snapshot fails that raft.Raft takes itself. raft.Raft writes it beside its main loop, which
+// may have restored or installed another one meanwhile, and would take its own for the newest. As a leader it would
+// then find nothing to precede the first entry after the newest, and send that snapshot to every follower without end.
 var errNewerSnapshot = errors.New("a newer snapshot was stored meanwhile")
 
 type recordingSink struct {
