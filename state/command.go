@@ -27,6 +27,8 @@ const (
 	KindCompact  Kind = 14 // Compact
 	// KindFirstRevision raises revision 0 to 1, the revision of an empty etcd. Later it has no effect.
 	KindFirstRevision Kind = 15 // FirstRevision
+	KindLeaseGrant    Kind = 16 // LeaseGrant
+	KindLeaseRevoke   Kind = 17 // LeaseRevoke
 
 	// The kinds from SessionCreate to AppNodeRemove belong to sessions; see Kind.ofSessions.
 	KindSessionCreate Kind = 20 // SessionCreate
@@ -38,8 +40,6 @@ const (
 	KindRoleElect     Kind = 29 // RoleElect
 	KindAppNodePut    Kind = 30 // AppNodePut
 	KindAppNodeRemove Kind = 31 // AppNodeRemove
-	KindLeaseGrant    Kind = 32 // LeaseGrant
-	KindLeaseRevoke   Kind = 33 // LeaseRevoke
 )
 
 // Command is one change of the replicated state. Only the payload that belongs to Kind is used. A command must not
@@ -65,8 +65,12 @@ type Command struct {
 	AuditBatch   *AuditBatch
 	Recovery     *Recovery
 	Limits       *LimitsChange
-	Txn          *Txn
-	Compact      *Compact
+
+	Txn           *Txn
+	Compact       *Compact
+	FirstRevision *FirstRevision
+	LeaseGrant    *LeaseGrant
+	LeaseRevoke   *LeaseRevoke
 
 	SessionCreate *SessionCreate
 	SessionEnd    *SessionEnd
@@ -77,8 +81,6 @@ type Command struct {
 	RoleElect     *RoleElect
 	AppNodePut    *AppNodePut
 	AppNodeRemove *AppNodeRemove
-	LeaseGrant    *LeaseGrant
-	LeaseRevoke   *LeaseRevoke
 	//lint:ignore U1000 it has fields in builds with the tag northstar_next
 	extension
 }
@@ -210,6 +212,12 @@ var kinds = [...]kindInfo{
 	KindRecovery:     kindOf(1, func(c *Command) **Recovery { return &c.Recovery }),
 	KindLimits:       kindOf(limitsVersion, func(c *Command) **LimitsChange { return &c.Limits }),
 
+	KindTxn:           kindOf(txnVersion, func(c *Command) **Txn { return &c.Txn }),
+	KindCompact:       kindOf(txnVersion, func(c *Command) **Compact { return &c.Compact }),
+	KindFirstRevision: kindOf(txnVersion, func(c *Command) **FirstRevision { return &c.FirstRevision }),
+	KindLeaseGrant:    kindOf(txnVersion, func(c *Command) **LeaseGrant { return &c.LeaseGrant }),
+	KindLeaseRevoke:   kindOf(txnVersion, func(c *Command) **LeaseRevoke { return &c.LeaseRevoke }),
+
 	KindSessionCreate: kindOf(1, func(c *Command) **SessionCreate { return &c.SessionCreate }),
 	KindSessionEnd:    kindOf(1, func(c *Command) **SessionEnd { return &c.SessionEnd }),
 	KindRoleCampaign:  kindOf(1, func(c *Command) **RoleCampaign { return &c.RoleCampaign }),
@@ -257,7 +265,13 @@ func (c *Command) newPayload() payload { return c.Kind.info().payload(c, true) }
 var unknownKind = kindInfo{payload: func(*Command, bool) payload { return nil }}
 
 // Administrative reports whether the kind may change members, settings or the cluster's identity.
-func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }
+func (k Kind) Administrative() bool { return !k.WritesKeys() && !k.ofSessions() }
+
+// WritesKeys reports whether the kind is a write of keys or leases: its effect depends only on the state that it is
+// applied to.
+func (k Kind) WritesKeys() bool {
+	return k == KindPut || k == KindDelete || k >= KindTxn && k <= KindLeaseRevoke
+}
 
 // MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
 // must raise it, because older nodes skip unknown fields.
@@ -275,6 +289,9 @@ func (c Command) MinVersion() uint32 {
 	}
 	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
 		version = max(version, ownerVersion)
+	}
+	if c.Put != nil && len(c.Put.Key) > maxShortKey || c.Delete != nil && len(c.Delete.Key) > maxShortKey {
+		version = max(version, txnVersion)
 	}
 	return version
 }
@@ -295,6 +312,7 @@ const (
 	lockDelayVersion  = 4 // Recovery.LockDelay, Role.LockDelay, View.ClusterLockDelay
 	ownerVersion      = 5 // SessionCreate.Owner, Session.Owner
 	limitsVersion     = 5 // KindLimits, View.Limits
+	txnVersion        = 6 // kinds 13 to 17, keys above maxShortKey, previous items in the history
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
@@ -314,7 +332,7 @@ func (c Command) Validate() *cluster.Error {
 			checkRange("idempotency request hash", len(id.RequestHash), 0, MaxRequestHash))
 	}
 	if c.Fence != nil {
-		err = firstError(err, checkBytes("fence role", c.Fence.Role, MaxKey))
+		err = firstError(err, checkBytes("fence role", c.Fence.Role, maxShortKey))
 	}
 	if c.Audit != nil {
 		err = firstError(err, c.Audit.check())

@@ -39,16 +39,30 @@ func (w *txn) applyOnce(c *Command) Result {
 	w.expireIdempotency()
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
-			return e.result
+			return w.replay(c, e.result)
 		}
 		err := badRequest("idempotency key: was used with another request")
 		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}
 	}
-	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: w.applyFenced(c)}
+	result := w.applyFenced(c)
+	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result}
+	e.result.Txn, e.result.Session = nil, nil // replay finds them again
 	w.write.idempotency.put(id.Key, e)
 	w.idempotency.order.push(e, false)
 	w.expireIdempotency()
-	return e.result
+	return result
+}
+
+// replay returns the whole of a recorded result.
+func (w *txn) replay(c *Command, recorded Result) Result {
+	switch {
+	case recorded.Err != nil:
+	case c.Kind == KindTxn:
+		return c.Txn.replay(w, recorded)
+	case c.Kind == KindLeaseGrant:
+		return c.LeaseGrant.replay(w, recorded)
+	}
+	return recorded
 }
 
 // expireIdempotency drops the oldest entries: those older than idempotencyTTL and those beyond maxIdempotencyKeys.

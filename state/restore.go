@@ -107,6 +107,9 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.keys, v.bytes = withoutSessionKeys(from)
 	v.settings = from.settings
 	v.revision = max(v.revision, from.revision) + restoreRevisionGap
+	if v.version < txnVersion && from.version >= txnVersion {
+		v.valuesSince = v.revision
+	}
 	v.version = max(v.version, from.version)
 	v.history = history{floor: v.revision}
 	v.endSessions(CauseRestored, v.holderTTL)

@@ -40,12 +40,13 @@ func writeSections(f *frameWriter, v *View) {
 		func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
 	writeRecords(f, sectionElections, pointers(v.elections))
 	writeRecords(f, sectionKeys, values(v.keys.Root(), ""))
-	// A change that is the present state of its key is written without its value. So neither the snapshot nor the node
-	// that reads it holds the value twice.
+	// A change that is the present state of its key is written without its value, and an item that was replaced only if
+	// its own change is not in the history. So neither the snapshot nor the node that reads it holds a value twice.
 	var k keyChange
 	writeRecords(f, sectionHistory, mapped(v.history.changes.all, func(c change) *keyChange {
 		item, _ := v.Get(c.item.Key)
-		k.change, k.current = c, item.Revision == c.item.Revision
+		k.change, k.current = c, !c.deleted && item.Revision == c.item.Revision
+		k.prevKept = c.prev != nil && c.prev.Revision > v.history.floor
 		return &k
 	}))
 	writeRecords(f, sectionIdempotency, v.idempotency.order.all)

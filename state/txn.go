@@ -1,12 +1,10 @@
 package state
 
-import "northstar/cluster"
-
 // Txn is a transaction on keys: one command, and one revision for all keys that it changes. If every comparison holds,
 // it executes Success, otherwise Failure, in order; each operation sees the earlier ones. Nested transactions compare
 // with the state before the whole transaction. A transaction that changes nothing takes no revision.
 //
-// Result.Txn has the responses. Errors wrap a Refusal, and then nothing has changed.
+// Result.Txn has the responses. Errors wrap a Refusal, or are CodeQuotaExceeded, and then nothing has changed.
 type Txn struct {
 	Compare []Compare
 	Success []Op
@@ -59,52 +57,21 @@ type PutResult struct {
 
 // DeleteResult is the result of a TxnDelete.
 type DeleteResult struct {
-	Revision uint64 // of the deletions; with nothing deleted, the revision at that moment
-	Deleted  int
+	Revision uint64 // of the deletions; with nothing changed so far, the revision before the transaction
+	Deleted  int64
 	Prev     []*Item // nil: not asked for
 }
 
-// Limits of transactions.
+// Limits of transactions. They are part of the decisions of txnVersion.
 const (
-	MaxTxnOps     = 128           // comparisons, and operations of a list; nested lists share what is left
-	MaxTxnBytes   = 3 << 19       // keys and values of a transaction: 1.5 MiB
-	MaxTxnChanges = 100_000       // keys that one transaction changes
-	MaxLeaseKeys  = 10_000        // keys attached to one lease
-	MaxLeaseTTL   = 9_000_000_000 // seconds that may be asked for; a lease gets at most MaxSessionTTL
+	MaxTxnOps       = 128       // comparisons, and operations of a list; nested lists share what is left
+	MaxTxnTotalOps  = 1024      // operations with those of nested transactions
+	MaxTxnBytes     = 3 << 19   // keys and values of a transaction: 1.5 MiB
+	MaxTxnChanges   = 100_000   // keys that one transaction changes
+	MaxTxnExamined  = 2_000_000 // keys that the comparisons and ranges of one transaction look at
+	MaxTxnReadBytes = 32 << 20  // keys and values that a transaction with writes returns
+	MaxLeaseKeys    = 10_000    // keys attached to one lease
 )
-
-// Refusal is the reason why a transaction, a lease or a compaction was refused. Errors wrap it: use errors.Is.
-type Refusal int
-
-// The refusals. Their numbers are part of records, and are never reused.
-const (
-	LeaseNotFound     Refusal = 1
-	LeaseExists       Refusal = 2
-	LeaseTTLTooLarge  Refusal = 3
-	KeyNotFound       Refusal = 4 // IgnoreValue or IgnoreLease without the key, or an empty Op
-	DuplicateKey      Refusal = 5
-	TooManyOps        Refusal = 6
-	RequestTooLarge   Refusal = 7
-	EmptyKey          Refusal = 8
-	ValueProvided     Refusal = 9
-	LeaseProvided     Refusal = 10
-	InvalidSortOption Refusal = 11
-	Compacted         Refusal = 12 // the revision is below View.CompactRevision
-	FutureRevision    Refusal = 13
-	InvalidKey        Refusal = 14 // not UTF-8, or longer than MaxKey
-)
-
-func (r Refusal) Error() string { return refusals[r] }
-
-var refusals = map[Refusal]string{
-	LeaseNotFound: "the lease does not exist", LeaseExists: "the lease exists already",
-	LeaseTTLTooLarge: "the TTL is too large", KeyNotFound: "the key does not exist",
-	DuplicateKey: "a key is changed twice", TooManyOps: "there are too many operations",
-	RequestTooLarge: "the transaction is too large", EmptyKey: "the key is empty",
-	ValueProvided: "a value is given and ignored", LeaseProvided: "a lease is given and ignored",
-	InvalidSortOption: "the sort option is not known", Compacted: "the revision has been compacted",
-	FutureRevision: "the revision is in the future", InvalidKey: "the key is not valid",
-}
 
 // ReadOnly reports whether the transaction consists of ranges. It then needs no log: see View.ReadTxn.
 func (p *Txn) ReadOnly() bool {
@@ -117,9 +84,3 @@ func (p *Txn) ReadOnly() bool {
 	}
 	return true
 }
-
-// Check checks what does not depend on the state, as Validate does for a command with this transaction.
-func (p *Txn) Check() *cluster.Error { return nil }
-
-// ReadTxn executes a transaction that is ReadOnly.
-func (v *View) ReadTxn(p *Txn) (TxnResult, error) { return TxnResult{}, nil }
