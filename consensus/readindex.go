@@ -9,7 +9,7 @@ import (
 
 // ReadIndex is ReadBarrier for another node, which has applied the log up to applied: when that node has applied the
 // index that it returns, its state holds every write that was acknowledged before the call (Raft thesis, 6.4). The node
-// gets the commit index at once, since it would wait for it up to twice commitTimeout otherwise.
+// gets the commit index immediately, since it would wait for it up to twice commitTimeout otherwise.
 func (n *Node) ReadIndex(ctx context.Context, to cluster.NodeID, applied uint64) (uint64, error) {
 	inst, term := n.inst.Load(), n.readyTerm.Load()
 	var sending sync.WaitGroup
