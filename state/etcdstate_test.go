@@ -31,7 +31,7 @@ func etcdState(t testing.TB) *State {
 	return s
 }
 
-// The encoding of a snapshot with transactions and leases never changes, and a node that reads it decides as the others.
+// The encoding of a snapshot with transactions and leases never changes. A node that reads it decides as the others do.
 func TestEtcdSnapshotGolden(t *testing.T) {
 	t.Parallel()
 	s := etcdState(t)
