@@ -111,10 +111,10 @@ func (c *Calls) TryReadIndex(ctx context.Context) error {
 	if last := c.failedAt.Load(); last != nil && time.Since(*last) < tryAgainAfter {
 		return notLeading(c.Forward.Self)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.TimeoutMax/2)
+	asking, cancel := context.WithTimeout(ctx, c.TimeoutMax/2)
 	defer cancel()
-	err := c.askReadIndex(ctx)
-	if err != nil {
+	err := c.askReadIndex(asking)
+	if err != nil && ctx.Err() == nil {
 		now := time.Now()
 		c.failedAt.Store(&now)
 	}
