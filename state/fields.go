@@ -241,6 +241,9 @@ func (m *meta) fields(c *codec) {
 	number(c, 43, &v.clusterLockDelay)
 	number(c, 44, &v.limits.StateBytes)
 	number(c, 45, &v.limits.SessionsPerIdentity)
+	number(c, 46, &v.leaseSeq)
+	number(c, 47, &v.compacted)
+	number(c, 48, &v.valuesSince)
 }
 
 func (el *Election) fields(c *codec) {
@@ -272,22 +275,6 @@ func (ch *change) fields(c *codec) {
 	boolean(c, 16, &ch.deleted)
 }
 
-// keyChange is a change of a key in a snapshot.
-type keyChange struct {
-	change
-	current bool // the rest of the item is that of the key, in sectionKeys
-}
-
-func (k *keyChange) fields(c *codec) {
-	if c.decoding || !k.current {
-		k.change.fields(c)
-	} else {
-		textAlways(c, 1, &k.item.Key)
-		numberAlways(c, 3, &k.item.Revision)
-	}
-	boolean(c, 17, &k.current)
-}
-
 func (en *idempotencyEntry) fields(c *codec) {
 	textAlways(c, 1, &en.key)
 	blob(c, 2, &en.requestHash)
@@ -312,6 +299,11 @@ func (err *errorRecord) fields(c *codec) {
 	boolean(c, 4, &err.NoRetry)
 	number(c, 5, &err.RetryAfter)
 	number(c, 6, &err.Revision)
+	refusal := refusalOf((*cluster.Error)(err))
+	number(c, 7, &refusal)
+	if c.decoding && refusal != 0 {
+		err.Err = refusal
+	}
 }
 
 func (s *Session) fields(c *codec) {
@@ -321,6 +313,7 @@ func (s *Session) fields(c *codec) {
 	textMap(c, 4, 1, &s.Meta)
 	number(c, 5, &s.CreatedAt)
 	text(c, 6, &s.Owner)
+	number(c, 7, &s.Lease)
 }
 
 func (r *Role) fields(c *codec) {

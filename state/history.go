@@ -12,23 +12,37 @@ const historyBlockBytes = 1 << 20
 // shared with the keys.
 type change struct {
 	item    *Item
+	prev    *Item // that was replaced; nil: none, or not kept (before View.valuesSince)
 	deleted bool
+}
+
+// size is what the change counts in the history.
+func (c *change) size() int {
+	n := len(c.item.Value)
+	if c.prev != nil {
+		n += len(c.prev.Value)
+	}
+	return n
 }
 
 // history holds the newest changes in order of revision. It is a value; see queue for the use of copies.
 //
-// Invariants: revisions in changes grow and are > floor; changes holds every change ever made with a revision > floor.
+// Invariants: revisions in changes never decrease and are > floor; changes holds every change ever made with a
+// revision > floor, so all those of one transaction or none.
 type history struct {
 	changes queue[change]
 	floor   uint64 // highest revision that is no longer kept
 	bytes   int    // of values in changes
 	block   int    // bytes of values in the newest block
+
+	oldestEnd   uint64 // position after the changes of the oldest revision; ≤ changes.first: unknown
+	oldestBytes int    // of those changes
 }
 
-// push appends a change and drops the oldest ones. The history keeps at least keep.HistoryRevisions changes or
-// keep.HistoryBytes of values, whichever is less.
+// push appends a change and drops the oldest revisions, but never the newest one. The history keeps at least
+// keep.HistoryRevisions changes or keep.HistoryBytes of values, whichever is less.
 func (h *history) push(c change, keep Options) {
-	size := len(c.item.Value)
+	size := c.size()
 	fresh := h.block+size > historyBlockBytes
 	h.changes.push(c, fresh)
 	h.bytes += size
@@ -36,13 +50,37 @@ func (h *history) push(c change, keep Options) {
 		h.block = 0
 	}
 	h.block += size
-	for h.changes.len() > 1 {
-		oldest := len(h.changes.at(h.changes.first).item.Value)
-		if h.changes.len() <= keep.HistoryRevisions && h.bytes-oldest < keep.HistoryBytes {
+	for {
+		oldest := h.changes.at(h.changes.first).item.Revision
+		if oldest == c.item.Revision {
 			return
 		}
-		h.floor = h.changes.pop().item.Revision
-		h.bytes -= oldest
+		h.measureOldest(oldest)
+		left := int(h.changes.end - h.oldestEnd)
+		if left < keep.HistoryRevisions && h.bytes-h.oldestBytes < keep.HistoryBytes {
+			return
+		}
+		for h.changes.first < h.oldestEnd {
+			h.changes.pop()
+		}
+		h.floor = oldest
+		h.bytes -= h.oldestBytes
+	}
+}
+
+// measureOldest counts the changes of the oldest revision, which is not the newest one, if that was not done yet.
+func (h *history) measureOldest(revision uint64) {
+	if h.oldestEnd > h.changes.first {
+		return
+	}
+	h.oldestEnd, h.oldestBytes = h.changes.first, 0
+	for h.oldestEnd < h.changes.end {
+		c := h.changes.at(h.oldestEnd)
+		if c.item.Revision != revision {
+			return
+		}
+		h.oldestEnd++
+		h.oldestBytes += c.size()
 	}
 }
 

@@ -34,10 +34,11 @@ type State struct {
 // Result is the outcome of one command.
 type Result struct {
 	Err      *cluster.Error // nil: the command took effect
-	Revision uint64         // of the change that a put or delete made
-	Created  bool           // a put created the key, or a ClusterInit was the first
-	Session  *Session       // of a SessionCreate
+	Revision uint64         // of the change that a put or delete made; after a Txn or a command about a lease
+	Created  bool           // a put created the key, a Txn changed one, or a ClusterInit was the first
+	Session  *Session       // of a SessionCreate or a LeaseGrant
 	Role     *Role          // of a command about a role: the role afterwards, also with some errors
+	Txn      *TxnResult     // of a Txn
 }
 
 // New returns an empty state.
@@ -110,6 +111,7 @@ type writers struct {
 	ownership   treeWriter[struct{}]
 	appNodes    treeWriter[*AppNode]
 	shares      treeWriter[share]
+	leases      treeWriter[lease]
 }
 
 func writersOf(v *View) writers {
@@ -117,7 +119,7 @@ func writersOf(v *View) writers {
 		keys: treeWriter[*Item]{tree: &v.keys}, idempotency: treeWriter[*idempotencyEntry]{tree: &v.idempotency.byKey},
 		sessions: treeWriter[*Session]{tree: &v.sessions}, roles: treeWriter[*Role]{tree: &v.roles},
 		ownership: treeWriter[struct{}]{tree: &v.ownership}, appNodes: treeWriter[*AppNode]{tree: &v.appNodes},
-		shares: treeWriter[share]{tree: &v.shares},
+		shares: treeWriter[share]{tree: &v.shares}, leases: treeWriter[lease]{tree: &v.leases},
 	}
 }
 
@@ -129,11 +131,12 @@ func (w *writers) commit() {
 	w.ownership.commit()
 	w.appNodes.commit()
 	w.shares.commit()
+	w.leases.commit()
 }
 
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
-	w.version = max(w.version, c.MinVersion())
+	w.raiseVersion(c.MinVersion())
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
@@ -142,6 +145,14 @@ func (w *txn) apply(c *Command) Result {
 		w.record(c, result)
 	}
 	return result
+}
+
+// raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace.
+func (w *txn) raiseVersion(version uint32) {
+	if w.version < txnVersion && version >= txnVersion {
+		w.valuesSince = w.revision
+	}
+	w.version = max(w.version, version)
 }
 
 func (w *txn) applyFenced(c *Command) Result {
