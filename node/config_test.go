@@ -22,6 +22,8 @@ var samples = map[string]struct{ flag, file string }{
 	"http-advertise":  {"node7.example.com:7701", `"node7.example.com:7701"`},
 	"raft-addr":       {"127.0.0.1:8000", `"127.0.0.1:8000"`},
 	"raft-advertise":  {"node7.example.com:7700", `"node7.example.com:7700"`},
+	"etcd-addr":       {"127.0.0.1:2379", `"127.0.0.1:2379"`},
+	"etcd-advertise":  {"node7.example.com:2379", `"node7.example.com:2379"`},
 	"cluster-name":    {"prod", `"prod"`},
 	"initial-cluster": {"n1=a:7700@a:7701,n2=b:7700@b:7701", `["n1=a:7700@a:7701", "n2=b:7700@b:7701"]`},
 	"join":            {"a:7701,b:7701", `["a:7701", "b:7701"]`},
@@ -48,6 +50,7 @@ var samples = map[string]struct{ flag, file string }{
 	"snapshot.interval":       {"10s", `"10s"`},
 	"snapshot.trailing-logs":  {"2000", "2000"},
 	"disk.reserve":            {"1GiB", `"1GiB"`},
+	"etcd.progress-interval":  {"5s", `"5s"`},
 	"limits.state-bytes":      {"4GiB", `"4GiB"`},
 
 	"limits.sessions-per-identity":   {"500", "500"},

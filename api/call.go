@@ -1,0 +1,229 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/forward"
+	"northstar/api/openapi"
+	"northstar/api/problem"
+	"northstar/api/token"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// CallSpec is what a call of another protocol needs, and how it counts.
+type CallSpec struct {
+	Name  string // in metrics and the audit log: of a bounded set
+	Role  token.Role
+	Kind  openapi.ResponseKind
+	Write bool // an operator's call is recorded
+}
+
+// Call is one call of another protocol than this package's, with the same identities, limits, audit records and way to
+// the leader. Its methods may be called by any goroutine, but Leave only once.
+type Call struct {
+	c      *request
+	start  time.Time
+	unlist func()
+}
+
+// callWriter takes the place of a call's response: its protocol writes that itself.
+type callWriter struct{ header http.Header }
+
+func (w *callWriter) Header() http.Header         { return w.header }
+func (w *callWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (w *callWriter) WriteHeader(int)             {}
+
+// NewCallConn returns what is remembered of a connection with calls of another protocol.
+func NewCallConn() any { return new(connTrust) }
+
+// Begin authenticates and admits a call. r has the caller's credentials, address, TLS state and context; conn is what
+// NewCallConn has returned for its connection. Leave must be called.
+func (s *Server) Begin(r *http.Request, conn any, spec CallSpec) (*Call, error) {
+	ctx := r.Context()
+	if trust, ok := conn.(*connTrust); ok && trust != nil {
+		ctx = context.WithValue(ctx, trustKey{}, trust)
+	}
+	r = r.WithContext(ctx)
+	k := &Call{start: time.Now(), unlist: func() {}}
+	k.c = &request{
+		ResponseWriter: &callWriter{header: http.Header{}}, s: s, r: r, ctx: ctx, status: http.StatusOK,
+		from: r.RemoteAddr, write: spec.Write,
+		route: &route{
+			Method: r.Method, Pattern: spec.Name, Role: spec.Role, Kind: spec.Kind,
+			SkipAudit: spec.Role != token.Operator,
+		},
+	}
+	s.deps.Metrics.HTTPStarted()
+	err := k.c.authorize()
+	if err == nil {
+		err = k.c.admit()
+	}
+	if err == nil && k.c.isLong() {
+		k.unlist = s.auth.follow(k.c)
+	}
+	if err != nil {
+		k.Leave(err)
+		return nil, err
+	}
+	return k, nil
+}
+
+// Context ends with the call, and with its cause when the credentials of a stream are no longer valid.
+func (k *Call) Context() context.Context { return k.c.ctx }
+
+// Leave ends the call with its error, nil if it succeeded.
+func (k *Call) Leave(err error) {
+	k.unlist()
+	k.c.release()
+	status := http.StatusOK
+	if e := (*cluster.Error)(nil); errors.As(err, &e) {
+		k.c.failed, status = e, e.HTTPStatus()
+	} else if err != nil {
+		status = http.StatusBadRequest
+	}
+	if !k.c.audited {
+		k.c.audit(status)
+	}
+	k.c.s.deps.Metrics.HTTPDone(k.c.route.Pattern, k.c.r.Method, status, time.Since(k.start))
+}
+
+// callTimeout limits what a call waits for if its client has set no limit.
+const callTimeout = apiv1.DefaultTimeoutMS * time.Millisecond
+
+// Propose has the leader propose a command. It holds the command while there is no leader.
+func (k *Call) Propose(ctx context.Context, cmd state.Command) (result state.Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := cmd.Validate(); err != nil {
+		return result, err
+	}
+	err = k.c.onLeader(ctx, forward.Request{
+		Write: true, Idempotent: cmd.Idempotency != nil,
+		Local: func(ctx context.Context) (err error) {
+			result, err = k.c.proposeHere(ctx, cmd)
+			return err
+		},
+	})
+	if err == nil && result.Err != nil {
+		err = result.Err
+	}
+	return result, err
+}
+
+// ReadIndex returns once this node's view has every write that was acknowledged before the call.
+func (k *Call) ReadIndex(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.c.onLeader(ctx, forward.Request{Idempotent: true, Local: k.c.s.reads.ReadBarrier})
+}
+
+// Native executes a call of this package's own API for the caller, with in as JSON unless it is nil, and reads the
+// answer into out unless it is nil. An audit record is made there.
+func (k *Call) Native(ctx context.Context, method, path string, in, out any) error {
+	var body []byte
+	var err error
+	if in != nil {
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+	}
+	r := k.c.r.Clone(ctx)
+	r.Method, r.URL, r.Body = method, &url.URL{Path: path}, io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	r.Header.Set("Content-Type", apiv1.TypeJSON)
+	w := &recorder{callWriter: callWriter{header: http.Header{}}, status: http.StatusOK}
+	k.c.s.ServeHTTP(w, r)
+	if p, ok := problem.Decode(w.status, w.header, w.body); ok {
+		return &cluster.Error{Code: cluster.Code(p.Code), Status: w.status, Detail: p.Detail}
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(w.body, out)
+}
+
+// RenewSession renews a session and reports whether it lives.
+func (k *Call) RenewSession(ctx context.Context, id string) (lives bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var out apiv1.RenewedMany
+	err = k.Native(ctx, http.MethodPost, apiv1.PathRenew, apiv1.RenewMany{SessionIDs: []string{id}}, &out)
+	return len(out.Renewed) > 0, err
+}
+
+// Remaining returns how long a session has left, as the leader knows it.
+func (k *Call) Remaining(ctx context.Context, id string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var out apiv1.Session
+	err := k.Native(ctx, http.MethodGet, apiv1.PathSessions+"/"+id, nil, &out)
+	return time.Duration(out.RemainingMS) * time.Millisecond, err
+}
+
+// recorder keeps a short response.
+type recorder struct {
+	callWriter
+	status int
+	body   []byte
+}
+
+func (w *recorder) WriteHeader(status int) { w.status = status }
+
+func (w *recorder) Write(p []byte) (int, error) {
+	w.body = append(w.body, p...)
+	return len(p), nil
+}
+
+// AuthEnabled reports whether callers need a token or a certificate.
+func (s *Server) AuthEnabled() bool { return s.auth.tokens.Load() != nil && !s.deps.Insecure }
+
+// CheckToken checks a token and its name for a caller at an address. CodeUnauthenticated: they do not fit. CodeBusy:
+// there were too many bad ones from there.
+func (s *Server) CheckToken(name, tok, address string) error {
+	if set := s.auth.tokens.Load(); set != nil {
+		if e, ok := set.Find(tok); ok && e.Name == name {
+			return nil
+		}
+	}
+	s.deps.Metrics.AuthFailure()
+	if ok, _ := s.auth.authFailures.allow(addressGroup(address), time.Now()); !ok {
+		return problem.Busy("too many failed authentication attempts from this address")
+	}
+	return cluster.Errorf(cluster.CodeUnauthenticated, "unknown token, or a token of another name")
+}
+
+// CheckCaughtUp returns an error until this node has applied what was committed when it started.
+func (s *Server) CheckCaughtUp() error { return s.checkCaughtUp() }
+
+// LimitConnections counts the connections of a listener of another protocol with those of this package, and refuses
+// those beyond the limits. None counts as idle: they carry streams.
+func (s *Server) LimitConnections(l net.Listener) net.Listener { return &limitedListener{l, s.conns} }
+
+type limitedListener struct {
+	net.Listener
+	conns *connTable
+}
+
+// Accept waits for a connection for which there is room.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.conns.accept(l.Listener)
+		if err != nil {
+			return nil, err
+		}
+		if !c.reserved && c.begin() {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
