@@ -111,7 +111,9 @@ type authService struct {
 
 // AuthStatus reports whether callers need a token.
 func (a *authService) AuthStatus(context.Context, *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
-	return &pb.AuthStatusResponse{Header: a.s.memberHeader(), Enabled: a.s.deps.AuthEnabled()}, nil
+	return &pb.AuthStatusResponse{
+		Header: a.s.header(a.s.deps.Node.View()), Enabled: a.s.deps.AuthEnabled(), AuthRevision: 1,
+	}, nil
 }
 
 // Authenticate checks a name and a token, which is the password, and returns the token: every node accepts it.

@@ -218,7 +218,11 @@ func decodeJSON(body []byte, message any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
 	}
-	if err := decoder.Unmarshal(body, m); err != nil {
+	var object json.RawMessage // etcd's gateway reads one document, and ignores what follows
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&object); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := decoder.Unmarshal(object, m); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return nil

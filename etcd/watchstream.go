@@ -183,7 +183,7 @@ func (ws *watchStream) serve(w *watch) error {
 		ws.drop(w)
 		return ws.compacted(v, w)
 	}
-	if err := ws.sendEvents(w, ws.events(w, changes)); err != nil {
+	if err := ws.sendEvents(w, ws.events(w, changes), min(next-1, v.Revision())); err != nil {
 		return err
 	}
 	w.next = next
@@ -223,13 +223,13 @@ func (ws *watchStream) events(w *watch, changes []state.Change) []*mvccpb.Event 
 	return out
 }
 
-// sendEvents sends events in one message, or in fragments if the watch asked for them.
-func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event) error {
+// sendEvents sends the events up to a revision in one message, or in fragments if the watch asked for them.
+func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, upTo uint64) error {
 	if len(events) == 0 {
 		return nil
 	}
 	w.notify = false
-	header := ws.headerAt(events[len(events)-1].Kv.ModRevision)
+	header := ws.headerAt(int64(upTo))
 	if !w.options.fragment {
 		return ws.send(&pb.WatchResponse{Header: header, WatchId: w.id, Events: events})
 	}
