@@ -38,7 +38,7 @@ func getKey(c *request) error {
 	if err := state.CheckKey(c.param); err != nil {
 		return err
 	}
-	return c.read(c.writeValue)
+	return c.readKeys(c.writeValue)
 }
 
 // writeValue answers with the value of a key in v, or in a later view if it has to wait for other answers.
@@ -73,7 +73,27 @@ func (c *request) writeValue(v *state.View) error {
 
 // read runs answer on a view that satisfies ?consistency=, here or at the leader.
 func (c *request) read(answer func(*state.View) error) error {
-	barrier := c.s.reads.ReadBarrier
+	return c.readAfter(c.s.reads.ReadBarrier, answer)
+}
+
+// readKeys is read for what every node can answer.
+func (c *request) readKeys(answer func(*state.View) error) error {
+	return c.readAfter(c.keyBarrier, answer)
+}
+
+// keyBarrier is the read barrier for keys. A node that does not lead asks the leader for the read index only. Without
+// an answer the whole request goes to the leader.
+func (c *request) keyBarrier(ctx context.Context) error {
+	leader := c.s.leader.Current().ID
+	if leader != "" && leader != c.s.deps.Node.ID && c.s.deps.Call != nil && !c.forwarded && !c.redirect {
+		if c.s.calls.AskReadIndex(ctx) == nil {
+			return nil
+		}
+	}
+	return c.s.reads.ReadBarrier(ctx)
+}
+
+func (c *request) readAfter(barrier func(context.Context) error, answer func(*state.View) error) error {
 	switch level := c.query.Get("consistency"); {
 	case !c.query.Has("consistency"), level == apiv1.Linearizable:
 	case level == apiv1.Lease:
@@ -150,7 +170,7 @@ func listKeys(c *request) error {
 	if err != nil {
 		return err
 	}
-	return c.read(func(v *state.View) error {
+	return c.readKeys(func(v *state.View) error {
 		for {
 			items, next := listPage(v, prefix, after, limit)
 			revision := v.Revision()

@@ -272,7 +272,7 @@ func TestTxnTotalOps(t *testing.T) {
 	}
 }
 
-// A deletion from a key on may stand beside a put, as in etcd. Each key then has two changes of one revision.
+// A transaction may hold a put and a deletion from a key on, as in etcd. A key may have two changes of one revision then.
 func TestTxnChangesAKeyTwice(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})

@@ -75,7 +75,7 @@ func (p *Txn) replay(w *txn, recorded Result) Result {
 	return recorded
 }
 
-// commitChanges gives the changes of a transaction their revision, and adds them to all that follows from keys.
+// commitChanges adds the changes of a transaction, which share a revision, to all that follows from keys.
 func (w *txn) commitChanges(changes []change) {
 	if len(changes) == 0 {
 		return

@@ -70,7 +70,7 @@ func TestCall(t *testing.T) {
 	for {
 		_, err := n2.tr.Call(ctx, "n1", []byte("x"))
 		if errors.As(err, &notSent) {
-			break // nobody listens any longer
+			break // no process listens any longer
 		}
 		if err == nil || ctx.Err() != nil {
 			t.Fatalf("a node that has ended answers: %v", err)
