@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
-	"northstar/api/forward"
 	"northstar/api/openapi"
 	"northstar/api/problem"
 	"northstar/api/token"
@@ -100,45 +99,110 @@ func (k *Call) Leave(err error) {
 // callTimeout limits what a call waits for if its client has set no limit.
 const callTimeout = apiv1.DefaultTimeoutMS * time.Millisecond
 
-// Propose has the leader propose a command. It holds the command while there is no leader.
-func (k *Call) Propose(ctx context.Context, cmd state.Command) (result state.Result, err error) {
+// Propose has the leader apply a command, once, also if a leader dies meanwhile. A lease gets the caller as its owner.
+func (k *Call) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := cmd.Validate(); err != nil {
+	if cmd.LeaseGrant != nil {
+		cmd.LeaseGrant.Owner = k.c.caller.header()
+	}
+	if err := k.checkLeases(ctx, usedLeases(&cmd)); err != nil {
+		return state.Result{}, err
+	}
+	if k.c.isAudited(http.StatusOK, 0) {
+		r := k.c.record()
+		cmd.Audit = &r
+	}
+	result, err := k.c.s.calls.Propose(ctx, cmd)
+	if err != nil {
 		return result, err
 	}
-	err = k.c.onLeader(ctx, forward.Request{
-		Write: true, Idempotent: cmd.Idempotency != nil,
-		Local: func(ctx context.Context) (err error) {
-			result, err = k.c.proposeHere(ctx, cmd)
-			return err
-		},
-	})
-	if err == nil && result.Err != nil {
-		err = result.Err
+	k.c.audited = k.c.audited || cmd.Audit != nil
+	if result.Err != nil {
+		return result, result.Err
 	}
-	return result, err
+	return result, nil
+}
+
+// checkLeases refuses leases of another identity. The owner of a lease never changes.
+func (k *Call) checkLeases(ctx context.Context, leases []int64) error {
+	if k.c.caller.role == token.Operator {
+		return nil
+	}
+	view, current := k.c.s.reads.View(), false
+	for _, id := range leases {
+		lease, ok := view.Lease(id)
+		if !ok && !current { // this node may not have applied yet what made it
+			if err := k.c.s.calls.ReadIndex(ctx); err != nil {
+				return err
+			}
+			view, current = k.c.s.reads.View(), true
+			lease, ok = view.Lease(id)
+		}
+		if ok && !k.c.caller.mayUse(lease) {
+			return notOwner(lease)
+		}
+	}
+	return nil
+}
+
+// usedLeases returns the leases that a command ends, or attaches keys to.
+func usedLeases(cmd *state.Command) (ids []int64) {
+	if cmd.LeaseRevoke != nil {
+		ids = append(ids, cmd.LeaseRevoke.ID)
+	}
+	if cmd.Txn != nil {
+		ids = leasesOfTxn(ids, cmd.Txn)
+	}
+	return ids
+}
+
+func leasesOfTxn(ids []int64, t *state.Txn) []int64 {
+	for _, ops := range [][]state.Op{t.Success, t.Failure} {
+		for i := range ops {
+			if ops[i].Put != nil && ops[i].Put.Lease != 0 {
+				ids = append(ids, ops[i].Put.Lease)
+			}
+			if ops[i].Txn != nil {
+				ids = leasesOfTxn(ids, ops[i].Txn)
+			}
+		}
+	}
+	return ids
 }
 
 // ReadIndex returns once this node's view has every write that was acknowledged before the call.
 func (k *Call) ReadIndex(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return k.c.onLeader(ctx, forward.Request{Idempotent: true, Local: k.c.s.reads.ReadBarrier})
+	return k.c.s.calls.ReadIndex(ctx)
 }
 
-// Native executes a call of this package's own API for the caller, with in as JSON unless it is nil, and reads the
-// answer into out unless it is nil. An audit record is made there.
-func (k *Call) Native(ctx context.Context, method, path string, in, out any) error {
-	var body []byte
-	var err error
-	if in != nil {
-		if body, err = json.Marshal(in); err != nil {
-			return err
-		}
+// RenewLease renews a lease of the caller and reports whether it lives.
+func (k *Call) RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error) {
+	if !k.c.caller.mayUse(lease) {
+		return false, notOwner(lease)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.c.s.calls.RenewSession(ctx, lease.ID)
+}
+
+// Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.
+func (k *Call) Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.c.s.calls.Remaining(ctx, session)
+}
+
+// Native executes a POST of this package's own API for the caller, with in as JSON. Its audit record is made there.
+func (k *Call) Native(ctx context.Context, path string, in any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
 	}
 	r := k.c.r.Clone(ctx)
-	r.Method, r.URL, r.Body = method, &url.URL{Path: path}, io.NopCloser(bytes.NewReader(body))
+	r.Method, r.URL, r.Body = http.MethodPost, &url.URL{Path: path}, io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	r.Header.Set("Content-Type", apiv1.TypeJSON)
 	w := &recorder{callWriter: callWriter{header: http.Header{}}, status: http.StatusOK}
@@ -146,28 +210,7 @@ func (k *Call) Native(ctx context.Context, method, path string, in, out any) err
 	if p, ok := problem.Decode(w.status, w.header, w.body); ok {
 		return &cluster.Error{Code: cluster.Code(p.Code), Status: w.status, Detail: p.Detail}
 	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(w.body, out)
-}
-
-// RenewSession renews a session and reports whether it lives.
-func (k *Call) RenewSession(ctx context.Context, id string) (lives bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var out apiv1.RenewedMany
-	err = k.Native(ctx, http.MethodPost, apiv1.PathRenew, apiv1.RenewMany{SessionIDs: []string{id}}, &out)
-	return len(out.Renewed) > 0, err
-}
-
-// Remaining returns how long a session has left, as the leader knows it.
-func (k *Call) Remaining(ctx context.Context, id string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var out apiv1.Session
-	err := k.Native(ctx, http.MethodGet, apiv1.PathSessions+"/"+id, nil, &out)
-	return time.Duration(out.RemainingMS) * time.Millisecond, err
+	return nil
 }
 
 // recorder keeps a short response.

@@ -71,11 +71,11 @@ type Call interface {
 	Propose(ctx context.Context, cmd state.Command) (state.Result, error)
 	// ReadIndex returns once this node's view has every write that was acknowledged before the call.
 	ReadIndex(ctx context.Context) error
-	// RenewSession renews a session for its TTL and reports whether it lives. Without an error a quorum has confirmed
-	// after the call that the leader which renewed it leads.
-	RenewSession(ctx context.Context, session string) (lives bool, err error)
-	// Remaining returns how long a session has left, as the leader knows it.
-	Remaining(ctx context.Context, session string) (time.Duration, error)
+	// RenewLease renews a lease for its TTL and reports whether it lives. Without an error a quorum has confirmed after
+	// the call that the leader which renewed it leads. Renewals of one node share their messages.
+	RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error)
+	// Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.
+	Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error)
 	// MoveLeader moves leadership.
 	MoveLeader(ctx context.Context, target cluster.NodeID) error
 	// Leave ends the call with its error, nil if it succeeded.

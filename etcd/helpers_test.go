@@ -125,14 +125,17 @@ func (c fakeCall) Propose(_ context.Context, cmd state.Command) (state.Result, e
 	return r, nil
 }
 
-func (c fakeCall) RenewSession(_ context.Context, id string) (bool, error) {
-	_, ok := c.node.View().Session(id)
+func (c fakeCall) RenewLease(_ context.Context, lease *state.Session) (bool, error) {
+	_, ok := c.node.View().Session(lease.ID)
 	return ok, nil
 }
 
-func (c fakeCall) Remaining(_ context.Context, id string) (time.Duration, error) {
-	s, _ := c.node.View().Session(id)
-	return s.TTL, nil
+func (c fakeCall) Remaining(_ context.Context, id string) (time.Duration, bool, error) {
+	s, ok := c.node.View().Session(id)
+	if !ok {
+		return 0, false, nil
+	}
+	return s.TTL, true, nil
 }
 
 func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {

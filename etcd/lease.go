@@ -109,7 +109,7 @@ func (l *leaseService) renew(ctx context.Context, id int64) (*pb.LeaseKeepAliveR
 	if err != nil || lease == nil {
 		return out, err
 	}
-	lives, err := callOf(ctx).RenewSession(ctx, lease.ID)
+	lives, err := callOf(ctx).RenewLease(ctx, lease)
 	if err == nil && lives {
 		out.TTL = seconds(lease.TTL)
 	}
@@ -141,9 +141,9 @@ func (l *leaseService) LeaseTimeToLive(
 	if !ok {
 		return out, nil
 	}
-	left, err := callOf(ctx).Remaining(ctx, lease.ID)
-	if err != nil {
-		return nil, err
+	left, lives, err := callOf(ctx).Remaining(ctx, lease.ID)
+	if err != nil || !lives {
+		return out, err
 	}
 	out.TTL, out.GrantedTTL = int64(left/time.Second), seconds(lease.TTL)
 	if r.Keys {

@@ -36,7 +36,7 @@ type etcdCall struct{ *api.Call }
 // MoveLeader moves leadership as POST /admin/transfer does.
 func (c etcdCall) MoveLeader(ctx context.Context, target cluster.NodeID) error {
 	order := apiv1.Transfer{TargetLeaderID: string(target), Reason: "etcd MoveLeader"}
-	return c.Native(ctx, http.MethodPost, apiv1.PathTransfer, order, nil)
+	return c.Native(ctx, apiv1.PathTransfer, order)
 }
 
 // etcdNode is this node as the etcd API sees it.

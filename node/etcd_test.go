@@ -2,11 +2,17 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"northstar/api/token"
 )
 
 // withEtcd serves the etcd API on a free port.
@@ -71,4 +77,126 @@ func TestEtcdAPI(t *testing.T) {
 		t.Error(err)
 	}
 	want(t, plain, "GET", "http://"+n.httpAddr+"/v1/kv/c", "", 404, "")
+}
+
+// TestEtcdThroughFollowers: every node takes writes and reads, and a watch of a follower outlives the leader.
+func TestEtcdThroughFollowers(t *testing.T) {
+	t.Parallel()
+	all := newCluster(t, 3, withEtcd)
+	first := startAll(t, all)
+	var others []*testNode
+	for _, n := range all {
+		if n != first {
+			others = append(others, n)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	one, two := others[0].etcdClient(), others[1].etcdClient()
+	watch, err := pb.NewWatchClient(one).Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+		CreateRequest: &pb.WatchCreateRequest{Key: []byte("k"), RangeEnd: []byte("l"), StartRevision: 1},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := pb.NewLeaseClient(one).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 3600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(key string) {
+		t.Helper()
+		if _, err := pb.NewKVClient(two).Put(ctx, &pb.PutRequest{Key: []byte(key), Lease: lease.ID}); err != nil {
+			t.Fatal(err)
+		}
+		out, err := pb.NewKVClient(one).Range(ctx, &pb.RangeRequest{Key: []byte(key)})
+		if err != nil || len(out.Kvs) != 1 || out.Kvs[0].Lease != lease.ID {
+			t.Fatalf("range: %v, %v", out, err)
+		}
+	}
+	put("k1")
+	first.stop()
+	put("k2")
+	alive, err := pb.NewLeaseClient(two).LeaseKeepAlive(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := alive.Send(&pb.LeaseKeepAliveRequest{ID: lease.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := alive.Recv(); err != nil || r.TTL != 3600 {
+		t.Errorf("keep-alive: %v, %v", r, err)
+	}
+	var seen []string
+	for len(seen) < 2 {
+		r, err := watch.Recv()
+		if err != nil || r.Canceled {
+			t.Fatalf("watch: %v, %v", r, err)
+		}
+		for _, e := range r.Events {
+			seen = append(seen, string(e.Kv.Key))
+		}
+	}
+	if seen[0] != "k1" || seen[1] != "k2" {
+		t.Errorf("the watch has seen %v", seen)
+	}
+}
+
+// TestEtcdTokens: with tokens, a name and its token are a user with a password, and roles limit what it may do.
+func TestEtcdTokens(t *testing.T) {
+	t.Parallel()
+	reader, readerHash := token.New()
+	writer, writerHash := token.New()
+	file := writeFile(t, fmt.Sprintf("[[token]]\nname = \"r\"\nrole = \"observer\"\nhash = %q\n"+
+		"[[token]]\nname = \"w\"\nrole = \"client\"\nhash = %q\n", readerHash, writerHash))
+	all := newCluster(t, 1, func(i int, c *Config) {
+		withEtcd(i, c)
+		c.Auth.Tokens = file
+	})
+	n := startAll(t, all)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	conn := n.etcdClient()
+	auth, kv := pb.NewAuthClient(conn), pb.NewKVClient(conn)
+	for _, c := range []struct{ name, password, want string }{
+		{"r", reader, ""},
+		{"w", reader, "etcdserver: authentication failed, invalid user ID or password"},
+		{"r", "wrong", "etcdserver: authentication failed, invalid user ID or password"},
+	} {
+		out, err := auth.Authenticate(ctx, &pb.AuthenticateRequest{Name: c.name, Password: c.password})
+		if status.Convert(err).Message() != c.want || err == nil && out.Token != c.password {
+			t.Errorf("%s: %v, %v", c.name, out, err)
+		}
+	}
+	as := func(tok string) context.Context { return metadata.AppendToOutgoingContext(ctx, "token", tok) }
+	key := []byte("k")
+	for _, c := range []struct {
+		what string
+		ctx  context.Context
+		want codes.Code
+	}{
+		{"writer", as(writer), codes.OK},
+		{"reader", as(reader), codes.PermissionDenied},
+		{"unknown", as("x"), codes.Unauthenticated},
+		{"nobody", ctx, codes.Unauthenticated},
+	} {
+		if _, err := kv.Put(c.ctx, &pb.PutRequest{Key: key}); status.Code(err) != c.want {
+			t.Errorf("put as %s: %v", c.what, err)
+		}
+	}
+	if _, err := kv.Range(as(reader), &pb.RangeRequest{Key: key}); err != nil {
+		t.Errorf("range as reader: %v", err)
+	}
+	if _, err := kv.Compact(as(writer), &pb.CompactionRequest{Revision: 1}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("compaction as writer: %v", err)
+	}
+	lease, err := pb.NewLeaseClient(conn).LeaseGrant(as(writer), &pb.LeaseGrantRequest{TTL: 3600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, ok := n.Consensus().View().Lease(lease.ID); !ok || s.Owner != "client w" {
+		t.Errorf("the lease is %+v", s)
+	}
 }

@@ -232,7 +232,11 @@ func (p *program) step() step {
 		return step{method: pb.KV_DeleteRange_FullMethodName, request: p.deleteRequest(), answer: &pb.DeleteRangeResponse{}}
 	case n < 78:
 		p.revision++
-		return step{method: pb.KV_Txn_FullMethodName, request: p.txnRequest(3), answer: &pb.TxnResponse{}}
+		r := p.txnRequest(3)
+		if deletes(r) {
+			ignoreNothing(r)
+		}
+		return step{method: pb.KV_Txn_FullMethodName, request: r, answer: &pb.TxnResponse{}}
 	case n < 82:
 		return step{
 			method: pb.KV_Compact_FullMethodName, answer: &pb.CompactionResponse{},
@@ -314,6 +318,25 @@ func (p *program) txnRequest(depth int) *pb.TxnRequest {
 	}
 	r.Success, r.Failure = p.ops(depth), p.ops(depth)
 	return r
+}
+
+// deletes reports whether a transaction deletes keys. If it also puts one of them with ignore_value, etcd 3.7.3 ends
+// with a panic: index out of range in txn.put.
+func deletes(r *pb.TxnRequest) bool {
+	return slices.ContainsFunc(slices.Concat(r.GetSuccess(), r.GetFailure()), func(op *pb.RequestOp) bool {
+		return op.GetRequestDeleteRange() != nil || op.GetRequestTxn() != nil && deletes(op.GetRequestTxn())
+	})
+}
+
+func ignoreNothing(r *pb.TxnRequest) {
+	for _, op := range slices.Concat(r.GetSuccess(), r.GetFailure()) {
+		if put := op.GetRequestPut(); put != nil {
+			put.IgnoreValue, put.IgnoreLease = false, false
+		}
+		if op.GetRequestTxn() != nil {
+			ignoreNothing(op.GetRequestTxn())
+		}
+	}
 }
 
 func (p *program) ops(depth int) (out []*pb.RequestOp) {
