@@ -189,7 +189,8 @@ func TestEtcdTokens(t *testing.T) {
 	if _, err := kv.Range(as(reader), &pb.RangeRequest{Key: key}); err != nil {
 		t.Errorf("range as reader: %v", err)
 	}
-	if _, err := kv.Compact(as(writer), &pb.CompactionRequest{Revision: 1}); status.Code(err) != codes.PermissionDenied {
+	_, err := kv.Compact(as(writer), &pb.CompactionRequest{Revision: 1})
+	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("compaction as writer: %v", err)
 	}
 	lease, err := pb.NewLeaseClient(conn).LeaseGrant(as(writer), &pb.LeaseGrantRequest{TTL: 3600})

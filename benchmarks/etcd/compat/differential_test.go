@@ -24,7 +24,7 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "seed of the first program: with -programs 1 it replays one")
 )
 
-// TestDifferential gives random programs to NorthStar and to etcd. All answers and errors must be equal, with
+// TestDifferential runs random programs on NorthStar and on etcd. All answers and errors must be equal, with
 // revisions counted from the beginning of the program.
 func TestDifferential(t *testing.T) {
 	both := []*side{
