@@ -68,7 +68,9 @@ func TestDev_Etcd(t *testing.T) {
 		t.Errorf("addresses: %v", addresses)
 	}
 	for _, address := range addresses {
-		eventually(t, address+" is healthy", func() bool { return get("http://"+address+"/health", nil) == http.StatusOK })
+		eventually(t, address+" is healthy", func() bool {
+			return get("http://"+address+"/health", nil) == http.StatusOK
+		})
 	}
 }
 
