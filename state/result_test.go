@@ -13,8 +13,11 @@ func TestResultRoundTrip(t *testing.T) {
 	s := New(Options{})
 	mustApply(t, s, put("a", "1"), put("b", ""), grant(3, 10))
 	all := mustTxn(t, s, Txn{Success: []Op{
-		rangeOp("a", "z"), {Put: &TxnPut{Key: "a", PrevKV: true, Lease: 3}}, delOp("b", ""), delOp("x", ""),
-		{Txn: &Txn{Failure: []Op{putOp("no", "")}}}, {Range: &RangeQuery{Key: "a", End: "z", Limit: 1}},
+		rangeOp("a", "z"),
+		{Put: &TxnPut{Key: "a", PrevKV: true, Lease: 3}},
+		delOp("b", ""), delOp("x", ""),
+		{Txn: &Txn{Failure: []Op{putOp("no", "")}}},
+		{Range: &RangeQuery{Key: "a", End: "z", Limit: 1}},
 	}})
 	role := campaign(t, s, "r", newSession(t, s, "holder"))
 	for name, r := range map[string]Result{

@@ -272,7 +272,8 @@ func TestTxnTotalOps(t *testing.T) {
 	}
 }
 
-// A transaction may hold a put and a deletion from a key on, as in etcd. A key may have two changes of one revision then.
+// A transaction may hold a put and a deletion from a key on, as in etcd. A key then may have two changes of one
+// revision.
 func TestTxnChangesAKeyTwice(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
