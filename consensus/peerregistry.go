@@ -62,6 +62,14 @@ func (b *peerRegistry) hellos(to cluster.Generation) map[cluster.NodeID]cluster.
 	return all
 }
 
+// Hello returns the last hello of a peer that this node has admitted since it started.
+func (n *Node) Hello(id cluster.NodeID) (cluster.Peer, bool) {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	p, ok := n.peers.lastHellos[id]
+	return p, ok
+}
+
 // forget drops the last hello of a peer.
 func (b *peerRegistry) forget(id cluster.NodeID) {
 	b.mu.Lock()

@@ -105,6 +105,7 @@ func TestStreamError(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
 	n.behind = cluster.Errorf(cluster.CodeNoLeader, "not caught up")
+	n.setLeader("")
 	_, addr := serve(t, testDeps(n), nil)
 	resp, err := http.Post("http://"+addr+"/v3/watch", "", strings.NewReader(`{"create_request":{"key":"YQ=="}}`))
 	if err != nil {

@@ -113,9 +113,15 @@ type fakeCall struct {
 	node *fakeNode
 }
 
-func (c fakeCall) Context() context.Context        { return c.ctx }
-func (c fakeCall) Leave(error)                     {}
-func (c fakeCall) ReadIndex(context.Context) error { return nil }
+func (c fakeCall) Context() context.Context { return c.ctx }
+func (c fakeCall) Leave(error)              {}
+
+func (c fakeCall) ReadIndex(context.Context) error {
+	if c.node.Status().LeaderID == "" {
+		return cluster.Errorf(cluster.CodeNoLeader, "no leader")
+	}
+	return nil
+}
 
 func (c fakeCall) Propose(_ context.Context, cmd state.Command) (state.Result, error) {
 	r := c.node.propose(cmd)[0]

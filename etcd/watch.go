@@ -19,7 +19,7 @@ type watchService struct {
 
 // Watch serves the watches of one stream until the client or this node ends it.
 func (w *watchService) Watch(stream pb.Watch_WatchServer) error {
-	if err := w.s.deps.Node.CheckCaughtUp(); err != nil {
+	if err := w.s.awaitCaughtUp(stream.Context()); err != nil {
 		return err // a state that lacks entries of this node's own log would show old changes as new ones
 	}
 	ctx, end := context.WithCancel(stream.Context())

@@ -88,6 +88,7 @@ func watching(t *testing.T, test func(t *testing.T, n *fakeNode, p *pipe)) {
 }
 
 func openPipe(ctx context.Context, s *Server) *pipe {
+	ctx = context.WithValue(ctx, callKey{}, Call(fakeCall{ctx, s.deps.Node.(*fakeNode)}))
 	p := &pipe{ctx: ctx, in: make(chan *pb.WatchRequest), out: make(chan *pb.WatchResponse), done: make(chan error, 1)}
 	go func() { p.done <- (&watchService{s: s}).Watch(p) }()
 	return p

@@ -48,12 +48,21 @@ type etcdNode struct {
 // CheckCaughtUp returns an error until this node has applied what was committed when it started.
 func (e etcdNode) CheckCaughtUp() error { return e.of.api.CheckCaughtUp() }
 
-// etcdURL returns the URL of a node's etcd port, "" if unknown.
+// etcdURL returns the URL of a node's etcd port, "" if this node has not met that node or it has none.
 func (n *Node) etcdURL(id cluster.NodeID) string {
-	if id != n.cfg.ID {
-		return ""
+	if id == n.cfg.ID {
+		return n.ownEtcdURL()
 	}
-	if n.tls != nil {
+	hello, _ := n.consensus.Hello(id)
+	return hello.EtcdURL
+}
+
+// ownEtcdURL returns "" without etcd-addr.
+func (n *Node) ownEtcdURL() string {
+	switch {
+	case n.etcdListener == nil:
+		return ""
+	case n.tls != nil:
 		return "https://" + n.etcdAddr
 	}
 	return "http://" + n.etcdAddr

@@ -93,6 +93,15 @@ func TestEtcdThroughFollowers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	one, two := others[0].etcdClient(), others[1].etcdClient()
+	members, err := pb.NewClusterClient(one).MemberList(ctx, &pb.MemberListRequest{Linearizable: true})
+	if err != nil || len(members.Members) != 3 {
+		t.Fatalf("members: %v, %v", members, err)
+	}
+	for i, m := range members.Members {
+		if want := "http://" + all[i].etcdAddr; m.Name != string(all[i].cfg.ID) || m.ClientURLs[0] != want {
+			t.Errorf("member %d: %v, want the URL %s", i, m, want)
+		}
+	}
 	watch, err := pb.NewWatchClient(one).Watch(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func (n *Node) consensusConfig() consensus.Config {
 	cfg := consensus.Config{
 		Self: cluster.Peer{
 			Identity: cluster.Identity{NodeID: c.ID}, BootID: n.boot, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
-			Version: Version, Priority: c.Priority, Eligible: c.Eligible, Zone: c.Zone,
+			Version: Version, Priority: c.Priority, Eligible: c.Eligible, Zone: c.Zone, EtcdURL: n.ownEtcdURL(),
 		},
 		ClusterName: c.ClusterName, Join: len(c.Join) > 0 || c.Discover != "",
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax,

@@ -348,7 +348,11 @@ func (p *program) ops(depth int) (out []*pb.RequestOp) {
 		case n < 13:
 			op.Request = &pb.RequestOp_RequestPut{RequestPut: p.putRequest()}
 		case n < 16:
-			op.Request = &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: p.deleteRequest()}
+			r := p.deleteRequest()
+			if string(r.RangeEnd) == "\x00" { // etcd allows a put of the same key beside it, and later ends: no revision pair
+				r.RangeEnd = []byte("z")
+			}
+			op.Request = &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}
 		case n < 19 && depth > 0:
 			op.Request = &pb.RequestOp_RequestTxn{RequestTxn: p.txnRequest(depth - 1)}
 		case n == 19 && p.coin(4): // none
