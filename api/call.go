@@ -27,6 +27,9 @@ type CallSpec struct {
 	Write bool // an operator's call is recorded
 }
 
+// certRoleKey is the key of the role of clients whose certificate has none, in the context of a call.
+type certRoleKey struct{}
+
 // Call is one call of another protocol than this package's, with the same identities, limits, audit records and way to
 // the leader. Its methods may be called by any goroutine, but Leave only once.
 type Call struct {
@@ -51,6 +54,9 @@ func (s *Server) Begin(r *http.Request, conn any, spec CallSpec) (*Call, error) 
 	ctx := r.Context()
 	if trust, ok := conn.(*connTrust); ok && trust != nil {
 		ctx = context.WithValue(ctx, trustKey{}, trust)
+	}
+	if s.deps.CertRole != "" {
+		ctx = context.WithValue(ctx, certRoleKey{}, s.deps.CertRole)
 	}
 	r = r.WithContext(ctx)
 	k := &Call{start: time.Now(), unlist: func() {}}
@@ -186,6 +192,16 @@ func (k *Call) RenewLease(ctx context.Context, lease *state.Session) (lives bool
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return k.c.s.calls.RenewSession(ctx, lease.ID)
+}
+
+// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is gone:
+// the lease then ends after grace, unless another connection holds it.
+func (k *Call) HoldLease(ctx context.Context, lease string, grace time.Duration) (detach func(lost bool), err error) {
+	c := cluster.Connection{Attachment: cluster.Attachment{Session: lease, Grace: grace}}
+	if k.c.s.forward.ForwardToken {
+		c.Credential = k.c.r.Header.Get("Authorization")
+	}
+	return k.c.s.attached.Hold(ctx, c)
 }
 
 // Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.

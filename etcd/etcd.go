@@ -76,6 +76,9 @@ type Call interface {
 	RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error)
 	// Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.
 	Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error)
+	// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is
+	// gone: the lease then ends after grace, unless another connection holds it.
+	HoldLease(ctx context.Context, lease string, grace time.Duration) (detach func(lost bool), err error)
 	// MoveLeader moves leadership.
 	MoveLeader(ctx context.Context, target cluster.NodeID) error
 	// Leave ends the call with its error, nil if it succeeded.
@@ -106,6 +109,7 @@ type Deps struct {
 	ClientURL func(cluster.NodeID) string
 
 	TimeoutMax       time.Duration // election.timeout-max
+	LeaseConnection  bool          // a lease ends with the connection of its keep-alives
 	ProgressInterval time.Duration // between two progress notifications of an idle watch
 	Entropy          io.Reader     // the source of lease numbers
 	Logger           hclog.Logger

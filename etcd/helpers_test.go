@@ -144,6 +144,10 @@ func (c fakeCall) Remaining(_ context.Context, id string) (time.Duration, bool, 
 	return s.TTL, true, nil
 }
 
+func (c fakeCall) HoldLease(context.Context, string, time.Duration) (func(bool), error) {
+	return func(bool) {}, nil
+}
+
 func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {
 	c.node.setLeader(target)
 	return nil

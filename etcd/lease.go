@@ -5,10 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"northstar/state"
 )
@@ -66,11 +69,72 @@ func (l *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 	return &pb.LeaseRevokeResponse{Header: l.s.headerAt(result.Revision)}, nil
 }
 
+// metadataAttach is the key of the metadata with which a stream of keep-alives asks that its leases end with it.
+const metadataAttach = "northstar-attach"
+
+// connectionGrace is how long a lease outlives its connection if the node's configuration ties them: clientv3 connects
+// again before that. A client that asks for it itself has no grace.
+const connectionGrace = time.Second
+
+// heldLeases are the leases of a stream of keep-alives that end with its connection.
+type heldLeases struct {
+	conn   *liveConn // nil: none ends with it
+	grace  time.Duration
+	mu     sync.Mutex
+	closed bool
+	detach map[int64]func(lost bool)
+}
+
+func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
+	h := &heldLeases{grace: connectionGrace, detach: map[int64]func(bool){}}
+	md, _ := metadata.FromIncomingContext(ctx)
+	asked := len(md.Get(metadataAttach)) > 0 && md.Get(metadataAttach)[0] == "1"
+	if asked {
+		h.grace = 0
+	}
+	if p, ok := peer.FromContext(ctx); ok && (asked || l.s.deps.LeaseConnection) {
+		info, _ := p.AuthInfo.(connInfo)
+		h.conn = info.live
+	}
+	return h
+}
+
+// hold makes the end of the connection that of a lease.
+func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) error {
+	if h.conn == nil || h.detach[lease.Lease] != nil { // only this goroutine adds
+		return nil
+	}
+	detach, err := call.HoldLease(ctx, lease.ID, h.grace)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		detach(h.conn.gone.Load())
+		return nil
+	}
+	h.detach[lease.Lease] = detach
+	return nil
+}
+
+// release ends the hold when the stream has ended.
+func (h *heldLeases) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for _, detach := range h.detach {
+		detach(h.conn.gone.Load())
+	}
+}
+
 // LeaseKeepAlive answers each renewal in order. A lease that does not live has TTL 0: that is no error.
 func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	ctx := stream.Context()
+	held := l.newHeldLeases(ctx)
+	defer held.release()
 	ended := make(chan error, 1)
-	go func() { ended <- l.keepAlive(ctx, stream) }() // it ends when the stream has ended, which this return causes
+	go func() { ended <- l.keepAlive(ctx, stream, held) }() // it ends when the stream has ended, which this return causes
 	select {
 	case err := <-ended:
 		return err
@@ -81,7 +145,9 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	}
 }
 
-func (l *leaseService) keepAlive(ctx context.Context, stream pb.Lease_LeaseKeepAliveServer) error {
+func (l *leaseService) keepAlive(
+	ctx context.Context, stream pb.Lease_LeaseKeepAliveServer, held *heldLeases,
+) error {
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -90,7 +156,7 @@ func (l *leaseService) keepAlive(ctx context.Context, stream pb.Lease_LeaseKeepA
 		if err != nil {
 			return err
 		}
-		out, err := l.renew(ctx, r.ID)
+		out, err := l.renew(ctx, r.ID, held)
 		if err != nil {
 			return err
 		}
@@ -102,7 +168,9 @@ func (l *leaseService) keepAlive(ctx context.Context, stream pb.Lease_LeaseKeepA
 
 // renew renews one lease. Its header is taken before: with a later one a client could see its lease renewed at a
 // revision after that of its end.
-func (l *leaseService) renew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
+func (l *leaseService) renew(
+	ctx context.Context, id int64, held *heldLeases,
+) (*pb.LeaseKeepAliveResponse, error) {
 	v := l.s.deps.Node.View()
 	out := &pb.LeaseKeepAliveResponse{Header: l.s.header(v), ID: id}
 	lease, err := l.find(ctx, v, id)
@@ -110,10 +178,11 @@ func (l *leaseService) renew(ctx context.Context, id int64) (*pb.LeaseKeepAliveR
 		return out, err
 	}
 	lives, err := callOf(ctx).RenewLease(ctx, lease)
-	if err == nil && lives {
-		out.TTL = seconds(lease.TTL)
+	if err != nil || !lives {
+		return out, err
 	}
-	return out, err
+	out.TTL = seconds(lease.TTL)
+	return out, held.hold(ctx, callOf(ctx), lease)
 }
 
 // find returns a lease, nil if it does not exist. This node may not have applied yet what made it.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -78,6 +80,7 @@ func (s *splitter) run() error {
 			continue
 		}
 		backoff = 0
+		c = &liveConn{Conn: c}
 		if !s.pending.add(c) {
 			continue
 		}
@@ -231,8 +234,38 @@ func (s *connSet) closeAll() {
 	}
 }
 
+// liveConn is a connection that knows whether its client has ended it.
+type liveConn struct {
+	net.Conn
+	gone atomic.Bool
+}
+
+// Read notes the end that the client's machine has sent, as when its process ends.
+func (c *liveConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		c.gone.Store(true)
+	}
+	return n, err
+}
+
+// liveConnOf returns the connection below those that this package puts around it, nil if there is none.
+func liveConnOf(c net.Conn) *liveConn {
+	for {
+		switch at := c.(type) {
+		case *liveConn:
+			return at
+		case interface{ NetConn() net.Conn }:
+			c = at.NetConn()
+		default:
+			return nil
+		}
+	}
+}
+
 // connInfo is what gRPC remembers of a connection.
 type connInfo struct {
+	live                *liveConn
 	credentials.TLSInfo // if secure
 	secure              bool
 	conn                any // what Deps.NewConn returned
@@ -245,7 +278,7 @@ var errServerOnly = errors.New("these credentials are for servers only")
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (f finishedTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	info := connInfo{conn: f.newConn()}
+	info := connInfo{conn: f.newConn(), live: liveConnOf(c)}
 	if secured, ok := c.(*tls.Conn); ok {
 		info.secure, info.State = true, secured.ConnectionState()
 		info.CommonAuthInfo = credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
@@ -266,5 +299,3 @@ func (c finishedTLS) Clone() credentials.TransportCredentials { return c }
 
 // OverrideServerName implements credentials.TransportCredentials.
 func (finishedTLS) OverrideServerName(string) error { return errServerOnly }
-
-var _ io.Closer = (*branch)(nil)

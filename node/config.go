@@ -65,6 +65,9 @@ type Config struct {
 		Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
 	} `embed:"" prefix:"disk-"`
 	Etcd struct {
+		LeaseGrace       time.Duration `name:"lease-grace" default:"500ms" help:"How much longer than its TTL a lease lives at least: etcd's clients count the TTL from the answer to a keep-alive. 0s to 1m; the leader's value counts."`
+		LeaseConnection  bool          `name:"lease-connection" help:"Whether a lease ends one second after the connection of its keep-alives is closed by the client's machine, as when its process dies. A stream with the metadata northstar-attach: 1 does so without it, and immediately."`
+		CertRole         string        `name:"cert-role" placeholder:"ROLE" help:"Role of an etcd client whose certificate is of tls.ca and has no NorthStar URI: observer, client or operator. Without it such a certificate is refused."`
 		ProgressInterval time.Duration `name:"progress-interval" default:"10m" help:"Time after which a watch of the etcd API that asked for it, and had no event, is told how far it is: 100ms to 24h. Kubernetes works best with 5s."`
 	} `embed:"" prefix:"etcd-"`
 	Limits struct {

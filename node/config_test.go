@@ -50,6 +50,9 @@ var samples = map[string]struct{ flag, file string }{
 	"snapshot.interval":       {"10s", `"10s"`},
 	"snapshot.trailing-logs":  {"2000", "2000"},
 	"disk.reserve":            {"1GiB", `"1GiB"`},
+	"etcd.lease-grace":        {"1s", `"1s"`},
+	"etcd.lease-connection":   {"true", "true"},
+	"etcd.cert-role":          {"client", `"client"`},
 	"etcd.progress-interval":  {"5s", `"5s"`},
 	"limits.state-bytes":      {"4GiB", `"4GiB"`},
 

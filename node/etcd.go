@@ -26,7 +26,8 @@ func (n *Node) etcdDeps() etcd.Deps {
 		},
 		NewConn: api.NewCallConn, AuthEnabled: n.api.AuthEnabled, CheckToken: n.api.CheckToken,
 		ClientURL: n.etcdURL, TimeoutMax: n.cfg.Election.TimeoutMax, ProgressInterval: n.cfg.Etcd.ProgressInterval,
-		Entropy: n.env.Entropy, Logger: n.log,
+		LeaseConnection: n.cfg.Etcd.LeaseConnection,
+		Entropy:         n.env.Entropy, Logger: n.log,
 	}
 }
 

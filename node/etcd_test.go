@@ -3,11 +3,14 @@ package node
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -208,5 +211,110 @@ func TestEtcdTokens(t *testing.T) {
 	}
 	if s, ok := n.Consensus().View().Lease(lease.ID); !ok || s.Owner != "client w" {
 		t.Errorf("the lease is %+v", s)
+	}
+}
+
+// TestEtcdLeaseEndsWithItsConnection: a client that asks for it loses its lease when its machine closes the connection,
+// and not when it ends its stream.
+func TestEtcdLeaseEndsWithItsConnection(t *testing.T) {
+	t.Parallel()
+	all := newCluster(t, 3, withEtcd)
+	first := startAll(t, all)
+	n := all[0]
+	if n == first {
+		n = all[1]
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	leases := pb.NewLeaseClient(n.etcdClient())
+	lives := func(id int64) bool {
+		t.Helper()
+		left, err := leases.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left.TTL >= 0
+	}
+	held := func(end func(stop context.CancelFunc, socket net.Conn)) int64 {
+		t.Helper()
+		var sockets []net.Conn
+		conn, err := grpc.NewClient(n.etcdAddr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+				c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+				sockets = append(sockets, c)
+				return c, err
+			}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		lease, err := leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 3600})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streamCtx, stop := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "northstar-attach", "1"))
+		t.Cleanup(stop)
+		alive, err := pb.NewLeaseClient(conn).LeaseKeepAlive(streamCtx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := alive.Send(&pb.LeaseKeepAliveRequest{ID: lease.ID}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := alive.Recv(); err != nil || r.TTL != 3600 {
+			t.Fatalf("keep-alive: %v, %v", r, err)
+		}
+		end(stop, sockets[0])
+		return lease.ID
+	}
+	ended := held(func(stop context.CancelFunc, _ net.Conn) { stop() })
+	died := held(func(_ context.CancelFunc, socket net.Conn) { socket.Close() }) // as when its process dies
+	eventually(t, "the lease has ended with its connection", func() bool { return !lives(died) })
+	if !lives(ended) {
+		t.Error("a lease has ended with its stream")
+	}
+}
+
+// TestEtcdCertificates: certificates of the cluster have the roles of their URIs, others that of etcd.cert-role.
+func TestEtcdCertificates(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	for _, c := range []struct {
+		certRole, uri string
+		read, write   codes.Code
+	}{
+		{"", "northstar://northstar/client/app", codes.OK, codes.OK},
+		{"", "northstar://northstar/observer/app", codes.OK, codes.PermissionDenied},
+		{"", "spiffe://elsewhere/app", codes.Unauthenticated, codes.Unauthenticated},
+		{"observer", "spiffe://elsewhere/app", codes.OK, codes.PermissionDenied},
+		{"observer", "northstar://northstar/client/app", codes.OK, codes.OK},
+		{"client", "spiffe://elsewhere/app", codes.OK, codes.OK},
+	} {
+		t.Run(c.certRole+" "+c.uri, func(t *testing.T) {
+			t.Parallel()
+			_, hash := token.New()
+			tokens := writeFile(t, "[[token]]\nname = \"t\"\nrole = \"client\"\nhash = \""+hash+"\"\n")
+			n := startAll(t, newCluster(t, 1, func(i int, cfg *Config) {
+				withEtcd(i, cfg)
+				cfg.TLS = ca.issue("n1", "northstar://northstar/node/n1", nil)
+				cfg.Etcd.CertRole, cfg.Auth.Tokens = c.certRole, tokens
+			}))
+			own := ca.issue("app", c.uri, nil)
+			cfg := ca.httpsClient(&own).Transport.(*http.Transport).TLSClientConfig
+			conn, err := grpc.NewClient(n.etcdAddr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			kv := pb.NewKVClient(conn)
+			if _, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("k")}); status.Code(err) != c.read {
+				t.Errorf("range: %v", err)
+			}
+			if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("k")}); status.Code(err) != c.write {
+				t.Errorf("put: %v", err)
+			}
+		})
 	}
 }

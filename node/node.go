@@ -137,7 +137,7 @@ func (n *Node) build() error {
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{
 		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
-		LeaseGrace: leaseGrace, Logger: n.log,
+		LeaseGrace: n.cfg.Etcd.LeaseGrace, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.roles.Lead)
 	n.consensus.AddLeaderTask(n.proposeLimits)

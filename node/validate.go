@@ -112,6 +112,12 @@ func (v *validator) etcd() {
 	p := c.Etcd.ProgressInterval
 	v.require(p >= minProgress && p <= maxProgress, "etcd.progress-interval", p, "want %v to %v", minProgress,
 		maxProgress)
+	if r := c.Etcd.CertRole; r != "" {
+		_, err := token.ParseRole(r)
+		v.require(err == nil, "etcd.cert-role", r, "want observer, client or operator")
+	}
+	g := c.Etcd.LeaseGrace
+	v.require(g >= 0 && g <= time.Minute, "etcd.lease-grace", g, "want 0s to 1m")
 	v.require(c.EtcdAddr != "" || c.EtcdAdvertise == "", "etcd-advertise", c.EtcdAdvertise, "requires etcd-addr")
 	if c.EtcdAddr == "" {
 		return

@@ -16,6 +16,7 @@ import (
 	"northstar/api"
 	"northstar/api/apiv1"
 	"northstar/api/attach"
+	"northstar/api/token"
 	"northstar/audit"
 	"northstar/cluster"
 	"northstar/consensus"
@@ -118,6 +119,9 @@ func (n *Node) apiDeps() api.Deps {
 		PrivateViews: !n.cfg.Auth.Public,
 		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
+	}
+	if role, err := token.ParseRole(n.cfg.Etcd.CertRole); err == nil {
+		deps.CertRole = role
 	}
 	if n.tls != nil {
 		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots
