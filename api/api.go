@@ -56,30 +56,33 @@ type Limits struct {
 	Connections int
 	// AddressConnections bounds the connections of one address. Loopback has no bound if the node has no tokens.
 	AddressConnections int
-	Requests           int // in flight, without streams, health checks and /admin
-	AdminCalls         int // of /admin, in flight
-	Bodies             int // that are being received
-	Streams            int
-	Attached           int   // attached sessions
-	WaitingCampaigns   int   // campaigns that wait for their election
-	QueuedForLeader    int   // requests queued for a leader
-	RequestBytes       int64 // of all request bodies together
-	AnswerBytes        int64 // of the values in unread answers and streams
+	// AnonymousConnections bounds those on which no caller with an identity has called. Beyond it idle ones are closed.
+	AnonymousConnections int
+	Requests             int // in flight, without streams, health checks and /admin
+	AdminCalls           int // of /admin, in flight
+	Bodies               int // that are being received
+	Streams              int
+	Attached             int   // attached sessions
+	WaitingCampaigns     int   // campaigns that wait for their election
+	QueuedForLeader      int   // requests queued for a leader
+	RequestBytes         int64 // of all request bodies together
+	AnswerBytes          int64 // of the values in unread answers and streams
 }
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Connections:        cmp.Or(l.Connections, 16384),
-		AddressConnections: cmp.Or(l.AddressConnections, 1024),
-		Requests:           cmp.Or(l.Requests, 2048),
-		AdminCalls:         cmp.Or(l.AdminCalls, 256),
-		Bodies:             cmp.Or(l.Bodies, 1024),
-		Streams:            cmp.Or(l.Streams, 4096),
-		Attached:           cmp.Or(l.Attached, 12288),
-		WaitingCampaigns:   cmp.Or(l.WaitingCampaigns, 4096),
-		QueuedForLeader:    cmp.Or(l.QueuedForLeader, 1024),
-		AnswerBytes:        cmp.Or(l.AnswerBytes, 96<<20),
-		RequestBytes:       cmp.Or(l.RequestBytes, 128<<20),
+		Connections:          cmp.Or(l.Connections, 16384),
+		AddressConnections:   cmp.Or(l.AddressConnections, 1024),
+		AnonymousConnections: cmp.Or(l.AnonymousConnections, 2048),
+		Requests:             cmp.Or(l.Requests, 2048),
+		AdminCalls:           cmp.Or(l.AdminCalls, 256),
+		Bodies:               cmp.Or(l.Bodies, 1024),
+		Streams:              cmp.Or(l.Streams, 4096),
+		Attached:             cmp.Or(l.Attached, 12288),
+		WaitingCampaigns:     cmp.Or(l.WaitingCampaigns, 4096),
+		QueuedForLeader:      cmp.Or(l.QueuedForLeader, 1024),
+		AnswerBytes:          cmp.Or(l.AnswerBytes, 96<<20),
+		RequestBytes:         cmp.Or(l.RequestBytes, 128<<20),
 	}
 }
 

@@ -171,6 +171,9 @@ func (c *request) authorize() error {
 		return err
 	}
 	c.caller, c.from, c.via = who, callerAddress(c.r, via != ""), via
+	if conn := connOf(c.r.Context()); conn != nil {
+		c.s.conns.identified(conn)
+	}
 	if c.write {
 		// A page of another origin in a local browser must not use the trust in loopback.
 		if err := crossOrigin.Check(c.r); err != nil {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"northstar/api/openapi"
 	"northstar/api/token"
 	"northstar/cluster"
 )
@@ -39,70 +38,10 @@ func withTokens(data []byte) func(*Deps) {
 	return func(d *Deps) { d.Tokens = func() ([]byte, error) { return data, nil } }
 }
 
-// TestRoleMatrix asks for every route with every role, by token.
-func TestRoleMatrix(t *testing.T) {
-	t.Parallel()
-	data, tokens := tokenFile()
-	for _, row := range table {
-		for _, role := range []token.Role{token.None, token.Observer, token.Client, token.Operator} {
-			s := bareServer(t, withTokens(data))
-			r := httptest.NewRequest(row.Method, "http://127.0.0.1"+concrete(row.Pattern), strings.NewReader("{}"))
-			r.RemoteAddr = "192.0.2.7:1234"
-			if role != token.None {
-				r.Header.Set("Authorization", "Bearer "+tokens[role])
-			}
-			w := serveBriefly(s, r)
-			want := http.StatusOK
-			switch {
-			case role.Allows(row.Role):
-			case role == token.None:
-				want = http.StatusUnauthorized
-			default:
-				want = http.StatusForbidden
-			}
-			got := w.Code
-			if got != http.StatusUnauthorized && got != http.StatusForbidden {
-				got = http.StatusOK // it got past the door
-			}
-			if got != want {
-				t.Errorf("%s %s as %s: %d, want %d", row.Method, row.Pattern, role, w.Code, want)
-			}
-		}
-	}
-}
-
-// TestRolesOfTheContract holds the table against section 7.
-func TestRolesOfTheContract(t *testing.T) {
-	t.Parallel()
-	open := map[string]bool{"/v1/cluster": true}
-	ofNodes := map[string]bool{"/admin/members": true, "/v1/sessions/attached": true}
-	for _, row := range table {
-		want := token.None
-		switch {
-		case open[row.Pattern]:
-		case row.Kind == openapi.AttachStream: // it renews, and ends, what it looks at
-			want = token.Client
-		case row.Pattern == "/v1/sessions/attached":
-			want = token.Node
-		case strings.HasPrefix(row.Pattern, "/admin"):
-			want = token.Operator
-		case strings.HasPrefix(row.Pattern, "/v1") && row.Method == http.MethodGet:
-			want = token.Observer
-		case strings.HasPrefix(row.Pattern, "/v1"):
-			want = token.Client
-		}
-		if row.Role != want {
-			t.Errorf("%s %s needs %s, want %s", row.Method, row.Pattern, row.Role, want)
-		}
-		if row.AllowNode != (row.Method == http.MethodPost && ofNodes[row.Pattern]) {
-			t.Errorf("%s %s: node certificates %v", row.Method, row.Pattern, row.AllowNode)
-		}
-	}
-}
-
 // concrete is a path that a pattern matches.
 func concrete(pattern string) string {
-	return strings.NewReplacer("{key}", "k", "{id}", "n2", "{file}", "app.js").Replace(pattern)
+	values := strings.NewReplacer("{key}", "k", "{id}", "n2", "{file}", "app.js", "{role}", "r")
+	return values.Replace(pattern)
 }
 
 // bareServer is a server without a listener, of a node that leads.
@@ -121,13 +60,10 @@ func bareServer(t *testing.T, change ...func(*Deps)) *Server {
 	return s
 }
 
-// serveBriefly serves a request for at most 20 ms, so that a stream ends, too. Metrics have a minute.
+// serveBriefly serves a request for at most a second of virtual time, so that a stream ends, too. This clock
+// advances only while all wait: a busy machine ends no request.
 func serveBriefly(s *Server, r *http.Request) *httptest.ResponseRecorder {
-	limit := 20 * time.Millisecond
-	if r.URL.Path == "/metrics" {
-		limit = time.Minute // no stream, and a 503 if it takes longer
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r.WithContext(ctx))

@@ -45,15 +45,27 @@ func (w *callWriter) Header() http.Header         { return w.header }
 func (w *callWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (w *callWriter) WriteHeader(int)             {}
 
-// NewCallConn returns what is remembered of a connection with calls of another protocol.
-func NewCallConn() any { return new(connTrust) }
+// callConn is what is remembered of a connection with calls of another protocol.
+type callConn struct {
+	conn  *conn // nil: not of LimitConnections
+	trust connTrust
+}
+
+// NewCallConn returns what is remembered of a connection that LimitConnections has accepted.
+func NewCallConn(c net.Conn) any {
+	own, _ := c.(*conn)
+	return &callConn{conn: own}
+}
 
 // Begin authenticates and admits a call. r has the caller's credentials, address, TLS state and context; conn is what
 // NewCallConn has returned for its connection. Leave must be called.
 func (s *Server) Begin(r *http.Request, conn any, spec CallSpec) (*Call, error) {
 	ctx := r.Context()
-	if trust, ok := conn.(*connTrust); ok && trust != nil {
-		ctx = context.WithValue(ctx, trustKey{}, trust)
+	if at, ok := conn.(*callConn); ok {
+		ctx = context.WithValue(ctx, trustKey{}, &at.trust)
+		if at.conn != nil {
+			ctx = context.WithValue(ctx, connKey{}, at.conn)
+		}
 	}
 	if s.deps.CertRole != "" {
 		ctx = context.WithValue(ctx, certRoleKey{}, s.deps.CertRole)
@@ -264,8 +276,8 @@ func (s *Server) CheckToken(name, tok, address string) error {
 // CheckCaughtUp returns an error until this node has applied what was committed when it started.
 func (s *Server) CheckCaughtUp() error { return s.checkCaughtUp() }
 
-// LimitConnections counts the connections of a listener of another protocol with those of this package, and refuses
-// those beyond the limits. None counts as idle: they carry streams.
+// LimitConnections counts the connections of a listener of another protocol with those of this package, and limits
+// what the kernel holds of their unsent responses. None counts as idle: they carry streams.
 func (s *Server) LimitConnections(l net.Listener) net.Listener { return &limitedListener{l, s.conns} }
 
 type limitedListener struct {
@@ -280,9 +292,10 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !c.reserved && c.begin() {
+		if c.begin() {
+			limitUnsent(c.socket)
 			return c, nil
 		}
-		_ = c.Close()
+		_ = c.Close() // it was closed for another one
 	}
 }

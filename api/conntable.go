@@ -7,23 +7,26 @@ import (
 	"sync"
 )
 
-// connTable limits the connections of a node, and of one address. When places run out, idle connections are closed
-// first. A few places more are for calls that must work on a full node. Any goroutine may call the methods.
+// connTable limits the connections of a node, of one address, and of callers without an identity. When places run out,
+// idle connections are closed first. A few places more are for calls that must work on a full node. Any goroutine may
+// call the methods.
 type connTable struct {
 	limit      int
 	perAddress int
+	anonymous  int                     // limit of anonymousConns; only idle ones are closed for it
 	exempt     func(netip.Prefix) bool // reports whether an address has no limit of its own
 	rejected   func(reason string)     // counts
 
-	mu        sync.Mutex
-	all       lists.List // of *conn; recently used ones are further back
-	addresses map[netip.Prefix]*lists.List
+	mu             sync.Mutex
+	all            lists.List // of *conn; recently used ones are further back
+	addresses      map[netip.Prefix]*lists.List
+	anonymousConns lists.List // those on which no caller with an identity has called
 }
 
 func newConnTable(l Limits, exempt func(netip.Prefix) bool, rejected func(string)) *connTable {
 	return &connTable{
-		limit: l.Connections, perAddress: l.AddressConnections, exempt: exempt, rejected: rejected,
-		addresses: map[netip.Prefix]*lists.List{},
+		limit: l.Connections, perAddress: l.AddressConnections, anonymous: l.AnonymousConnections, exempt: exempt,
+		rejected: rejected, addresses: map[netip.Prefix]*lists.List{},
 	}
 }
 
@@ -53,8 +56,11 @@ func (t *connTable) add(c *conn) bool {
 		}
 		c.reserved = true
 	}
+	if t.anonymousConns.Len() >= t.anonymous {
+		t.closeIdle(&t.anonymousConns)
+	}
 	t.addresses[c.group] = own
-	c.inAddress, c.inAll = own.PushBack(c), t.all.PushBack(c)
+	c.inAddress, c.inAll, c.inAnonymous = own.PushBack(c), t.all.PushBack(c), t.anonymousConns.PushBack(c)
 	return true
 }
 
@@ -85,10 +91,28 @@ func (t *connTable) remove(c *conn) {
 
 func (t *connTable) drop(c *conn) {
 	t.dropAddress(c)
+	t.dropAnonymous(c)
 	if c.inAll != nil {
 		t.all.Remove(c.inAll)
 		c.inAll = nil
 	}
+}
+
+func (t *connTable) dropAnonymous(c *conn) {
+	if c.inAnonymous != nil {
+		t.anonymousConns.Remove(c.inAnonymous)
+		c.inAnonymous = nil
+	}
+}
+
+// identified marks a connection on which a caller with an identity has called.
+func (t *connTable) identified(c *conn) {
+	if c.identified.Swap(true) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropAnonymous(c)
 }
 
 func (t *connTable) dropAddress(c *conn) {
@@ -113,6 +137,7 @@ func (t *connTable) addPeer(c *conn) {
 	c.peer, c.reserved = true, false
 	c.serving.Add(1)
 	t.dropAddress(c)
+	t.dropAnonymous(c)
 }
 
 // Len returns the number of connections.

@@ -71,9 +71,18 @@ func TestConnTable(t *testing.T) {
 		limits Limits
 		ip     func(i int) string
 	}{
-		"node":    {Limits{Connections: 3, AddressConnections: 100}, func(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }},
-		"address": {Limits{Connections: 100, AddressConnections: 3}, func(int) string { return "192.0.2.1" }},
-		"network": {Limits{Connections: 100, AddressConnections: 3}, func(i int) string { return fmt.Sprintf("2001:db8::%d", i) }},
+		"node": {
+			Limits{Connections: 3, AddressConnections: 100, AnonymousConnections: 100},
+			func(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) },
+		},
+		"address": {
+			Limits{Connections: 100, AddressConnections: 3, AnonymousConnections: 100},
+			func(int) string { return "192.0.2.1" },
+		},
+		"network": {
+			Limits{Connections: 100, AddressConnections: 3, AnonymousConnections: 100},
+			func(i int) string { return fmt.Sprintf("2001:db8::%d", i) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newConnTable(tc.limits, func(netip.Prefix) bool { return false }, func(string) {})
@@ -120,7 +129,7 @@ func TestConnTable(t *testing.T) {
 // A request that arrives while its connection is closed is not served.
 func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 	t.Parallel()
-	table := newConnTable(Limits{Connections: 1, AddressConnections: 1}, func(netip.Prefix) bool { return false },
+	table := newConnTable(Limits{Connections: 1, AddressConnections: 1, AnonymousConnections: 100}, func(netip.Prefix) bool { return false },
 		func(string) {})
 	first, closed := pipeConn(t, "192.0.2.1")
 	second, _ := pipeConn(t, "192.0.2.1")
@@ -132,7 +141,7 @@ func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 // Another node's connections do not count for its address, and stay.
 func TestConnTable_Peers(t *testing.T) {
 	t.Parallel()
-	table := newConnTable(Limits{Connections: 10, AddressConnections: 1}, func(netip.Prefix) bool { return false },
+	table := newConnTable(Limits{Connections: 10, AddressConnections: 1, AnonymousConnections: 100}, func(netip.Prefix) bool { return false },
 		func(string) {})
 	for i := range 3 {
 		c, closed := pipeConn(t, "192.0.2.1")
@@ -148,6 +157,61 @@ func TestConnTable_Peers(t *testing.T) {
 	}
 	if len(table.addresses) != 0 || table.Len() != 3 {
 		t.Errorf("%d addresses, %d connections", len(table.addresses), table.Len())
+	}
+}
+
+// Idle connections of callers without an identity give way to new ones, from any address. Others stay.
+func TestAnonymousConnections(t *testing.T) {
+	t.Parallel()
+	file, tokens := limitedTokens(t)
+	n := startServer(t, newFakeCluster("n1", true), withTokens(file), func(d *Deps) { d.Limits.AnonymousConnections = 8 })
+	open := func() (ask func(path string) error) {
+		t.Helper()
+		c, err := net.Dial("tcp", n.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		read := bufio.NewReader(c)
+		return func(path string) error {
+			if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: %s\r\n\r\n", path,
+				tokens["alice"]); err != nil {
+				return err
+			}
+			resp, err := http.ReadResponse(read, nil)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			return err
+		}
+	}
+	known := open()
+	if err := known("/v1/kv"); err != nil {
+		t.Fatal(err)
+	}
+	var anonymous []func(string) error
+	for range 40 {
+		ask := open()
+		if err := ask("/livez"); err != nil { // needs no identity, so the token is not checked
+			t.Fatal(err)
+		}
+		anonymous = append(anonymous, ask)
+	}
+	if open := n.conns.Len(); open != 9 {
+		t.Errorf("%d connections are open", open)
+	}
+	if err := known("/livez"); err != nil {
+		t.Errorf("a connection of a caller with an identity: %v", err)
+	}
+	closed := 0
+	for _, ask := range anonymous {
+		if ask("/livez") != nil {
+			closed++
+		}
+	}
+	if closed != 32 {
+		t.Errorf("%d of 40 connections were closed", closed)
 	}
 }
 

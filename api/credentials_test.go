@@ -136,8 +136,8 @@ func (a *authority) issue(t *testing.T, c *x509.Certificate) (*x509.Certificate,
 	return made, key
 }
 
-// connection returns requests on one connection, which a client has opened with its certificate.
-func (a *authority) connection(t *testing.T, uri string, valid time.Duration) func(path string) *http.Request {
+// certified returns the state of a TLS connection that a client has opened with its certificate.
+func (a *authority) certified(t *testing.T, uri string, valid time.Duration) *tls.ConnectionState {
 	t.Helper()
 	u, err := url.Parse(uri)
 	if err != nil {
@@ -147,10 +147,16 @@ func (a *authority) connection(t *testing.T, uri string, valid time.Duration) fu
 		URIs: []*url.URL{u}, NotAfter: time.Now().Add(valid),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
-	state := &tls.ConnectionState{
+	return &tls.ConnectionState{
 		PeerCertificates: []*x509.Certificate{cert},
 		VerifiedChains:   [][]*x509.Certificate{{cert, a.cert}},
 	}
+}
+
+// connection returns requests on one connection, which a client has opened with its certificate.
+func (a *authority) connection(t *testing.T, uri string, valid time.Duration) func(path string) *http.Request {
+	t.Helper()
+	state := a.certified(t, uri, valid)
 	ctx := context.WithValue(t.Context(), trustKey{}, new(connTrust))
 	return func(path string) *http.Request {
 		r := httptest.NewRequest("GET", "https://127.0.0.1"+path, nil).WithContext(ctx)

@@ -74,22 +74,23 @@ func goldenCluster() *fakeCluster {
 }
 
 func TestResponses_MatchGoldenFiles(t *testing.T) {
-	t.Parallel()
-	f := goldenCluster()
-	f.apply(state.Command{Kind: state.KindLeaderStart, Now: 2e18 + 42e6, LeaderStart: &state.LeaderStart{
-		Term: 2, Node: "n1", Trigger: "timeout", Reason: "leader was silent", StartedAt: 2e18,
-		Votes: []byte(`[{"voter_id":"n2","granted":true,"reason":"granted"}]`),
-	}})
-	s := bareServer(t, func(d *Deps) {
-		d.Reads = f
-		d.Node.StartedAt = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-		d.Node.HTTPAddress, d.Node.RaftAddress = "h1:7701", "h1:7700"
-		d.Warnings = func() []string { return []string{"zone: the file says c, the member record a"} }
+	virtual(t, func(t *testing.T) {
+		f := goldenCluster()
+		f.apply(state.Command{Kind: state.KindLeaderStart, Now: 2e18 + 42e6, LeaderStart: &state.LeaderStart{
+			Term: 2, Node: "n1", Trigger: "timeout", Reason: "leader was silent", StartedAt: 2e18,
+			Votes: []byte(`[{"voter_id":"n2","granted":true,"reason":"granted"}]`),
+		}})
+		s := bareServer(t, func(d *Deps) {
+			d.Reads = f
+			d.Node.StartedAt = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+			d.Node.HTTPAddress, d.Node.RaftAddress = "h1:7701", "h1:7700"
+			d.Warnings = func() []string { return []string{"zone: the file says c, the member record a"} }
+		})
+		for _, name := range []string{"/leader", "/status", "/v1/cluster", "/v1/elections", "/nowhere"} {
+			w := serveBriefly(s, local(name))
+			golden(t, strings.ReplaceAll(strings.TrimPrefix(name, "/"), "/", "_"), w.Body.String())
+		}
 	})
-	for _, name := range []string{"/leader", "/status", "/v1/cluster", "/v1/elections", "/nowhere"} {
-		w := serveBriefly(s, local(name))
-		golden(t, strings.ReplaceAll(strings.TrimPrefix(name, "/"), "/", "_"), w.Body.String())
-	}
 }
 
 func TestNoLeader(t *testing.T) {

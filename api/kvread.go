@@ -289,6 +289,9 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 func changedBytes(changes []state.Change) (size int) {
 	for i := range changes {
 		size += len(changes[i].Value)
+		if prev := changes[i].Prev; prev != nil { // it stays in memory with the change
+			size += len(prev.Value)
+		}
 	}
 	return size
 }
@@ -349,11 +352,17 @@ func (s *Server) newestRevision(r *http.Request) uint64 {
 	return max(own, view.Revision)
 }
 
+// encodeChange adds a change. The changes of one transaction share a revision: only the last one has it as its id, so
+// that a client which continues after an id misses none of them.
 func encodeChange(e *stream.Events, ch *state.Change) error {
 	var room [256]byte
-	id := strconv.FormatUint(ch.Revision, 10)
+	revision := strconv.FormatUint(ch.Revision, 10)
+	id := ""
+	if ch.Last {
+		id = revision
+	}
 	head := append(appendJSONString(append(room[:0], `{"key":`...), ch.Key), `,"value":"`...)
-	tail := append(append([]byte(`","revision":`), id...), '}')
+	tail := append(append([]byte(`","revision":`), revision...), '}')
 	return e.LargeEvent(id, changeName(ch), head, ch.Value, tail)
 }
 

@@ -25,11 +25,16 @@ import (
 	"northstar/api/problem"
 )
 
-// Listener limits the connections of l. It also turns net/http's own plain-text errors, for unreadable requests, into
-// problems, also over TLS: net/http sees only the connections of this listener. secure is nil without TLS.
+// Listener limits the connections of l, and what the kernel holds of their unsent responses. It also turns net/http's
+// own plain-text errors, for unreadable requests, into problems, also over TLS: net/http sees only the connections of
+// this listener. secure is nil without TLS.
 func (s *Server) Listener(l net.Listener, secure *tls.Config) net.Listener {
 	return &listener{Listener: l, server: s, secure: secure}
 }
+
+// unsentBytes is how much of the responses of one connection the kernel holds before a write waits. What was sent and
+// is not acknowledged does not count, so clients that read lose no throughput.
+const unsentBytes = 64 << 10
 
 type listener struct {
 	net.Listener
@@ -43,6 +48,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	limitUnsent(c.socket)
 	if l.secure == nil {
 		return c, nil
 	}
@@ -66,8 +72,10 @@ type conn struct {
 	serving atomic.Int32 // requests; connClosed: closed because it was idle
 	used    atomic.Bool  // has served a request since the last search for idle connections
 
+	identified atomic.Bool // a caller with an identity has called
+
 	// guarded by the table's mutex
-	inAll, inAddress *lists.Element
+	inAll, inAddress, inAnonymous *lists.Element
 
 	reserved bool // beyond the limit: only for calls that must work on a full node
 	peer     bool // another node's

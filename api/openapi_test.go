@@ -56,56 +56,58 @@ func TestDocumentFile(t *testing.T) {
 // TestDocumentAndRoutesAgree: every route is documented, with its role, and
 // every documented operation is served.
 func TestDocumentAndRoutesAgree(t *testing.T) {
-	t.Parallel()
-	doc := document(t)
-	paths := doc["paths"].(map[string]any)
-	served := openapi.NewRouter(table)
-	for _, res := range served.Resources {
-		item, ok := paths[res.Pattern].(map[string]any)
-		if !ok {
-			t.Errorf("%s is not documented", res.Pattern)
-			continue
-		}
-		for method, row := range res.Methods {
-			op, ok := item[strings.ToLower(method)].(map[string]any)
+	virtual(t, func(t *testing.T) {
+		doc := document(t)
+		paths := doc["paths"].(map[string]any)
+		served := openapi.NewRouter(table)
+		for _, res := range served.Resources {
+			item, ok := paths[res.Pattern].(map[string]any)
 			if !ok {
-				t.Errorf("%s %s is not documented", method, res.Pattern)
+				t.Errorf("%s is not documented", res.Pattern)
 				continue
 			}
-			if op["x-northstar-role"] != string(row.Role) {
-				t.Errorf("%s %s: role %v, want %s", method, res.Pattern, op["x-northstar-role"], row.Role)
+			for method, row := range res.Methods {
+				op, ok := item[strings.ToLower(method)].(map[string]any)
+				if !ok {
+					t.Errorf("%s %s is not documented", method, res.Pattern)
+					continue
+				}
+				if op["x-northstar-role"] != string(row.Role) {
+					t.Errorf("%s %s: role %v, want %s", method, res.Pattern, op["x-northstar-role"], row.Role)
+				}
 			}
 		}
-	}
-	s := bareServer(t)
-	for pattern, item := range paths {
-		for method := range item.(map[string]any) {
-			if method == "parameters" {
-				continue
-			}
-			w := serveBriefly(s, httptest.NewRequest(strings.ToUpper(method), concrete(pattern), nil))
-			if w.Code == http.StatusMethodNotAllowed || strings.Contains(w.Body.String(), "there is nothing at") {
-				t.Errorf("%s %s is documented and not served: %d", method, pattern, w.Code)
+		s := bareServer(t)
+		for pattern, item := range paths {
+			for method := range item.(map[string]any) {
+				if method == "parameters" {
+					continue
+				}
+				w := serveBriefly(s, httptest.NewRequest(strings.ToUpper(method), concrete(pattern), nil))
+				if w.Code == http.StatusMethodNotAllowed || strings.Contains(w.Body.String(), "there is nothing at") {
+					t.Errorf("%s %s is documented and not served: %d", method, pattern, w.Code)
+				}
 			}
 		}
-	}
+	})
 }
 
 // A node that refuses service because of a split brain answers 409 to every request, reads included.
 func TestSplitBrainIsDocumented(t *testing.T) {
-	t.Parallel()
-	paths := document(t)["paths"].(map[string]any)
-	s := bareServer(t, func(d *Deps) { d.SplitBrain, d.Insecure = &fakeSplitBrain{refusing: "two leaders"}, true })
-	for _, path := range []string{"/v1/kv", "/v1/kv/{key}", "/v1/roles", "/admin/snapshot"} {
-		w := serveBriefly(s, httptest.NewRequest("GET", concrete(path), nil))
-		if w.Code != 409 {
-			t.Errorf("GET %s: %d %s", path, w.Code, w.Body)
+	virtual(t, func(t *testing.T) {
+		paths := document(t)["paths"].(map[string]any)
+		s := bareServer(t, func(d *Deps) { d.SplitBrain, d.Insecure = &fakeSplitBrain{refusing: "two leaders"}, true })
+		for _, path := range []string{"/v1/kv", "/v1/kv/{key}", "/v1/roles", "/admin/snapshot"} {
+			w := serveBriefly(s, httptest.NewRequest("GET", concrete(path), nil))
+			if w.Code != 409 {
+				t.Errorf("GET %s: %d %s", path, w.Code, w.Body)
+			}
+			get := paths[path].(map[string]any)["get"].(map[string]any)
+			if get["responses"].(map[string]any)["409"] == nil {
+				t.Errorf("GET %s: 409 is not documented", path)
+			}
 		}
-		get := paths[path].(map[string]any)["get"].(map[string]any)
-		if get["responses"].(map[string]any)["409"] == nil {
-			t.Errorf("GET %s: 409 is not documented", path)
-		}
-	}
+	})
 }
 
 // TestDocumentIsWhole checks what a validator would: references lead
@@ -176,30 +178,32 @@ func TestDocumentIsWhole(t *testing.T) {
 // TestOpenAPI_ResponsesMatchSchemas: a key that a JSON answer has is in its
 // schema, and the other way round for those that are always there.
 func TestOpenAPI_ResponsesMatchSchemas(t *testing.T) {
-	t.Parallel()
-	schemas := document(t)["components"].(map[string]any)["schemas"].(map[string]any)
-	s := bareServer(t)
-	for path, v := range map[string]any{
-		"/leader": apiv1.Leader{}, "/status": apiv1.Status{}, "/v1/cluster": apiv1.Cluster{}, "/v1/kv": apiv1.List{},
-		"/v1/events": apiv1.Events{}, "/v1/elections": apiv1.Elections{}, "/nowhere": apiv1.Problem{},
-	} {
-		w := serveBriefly(s, local(path))
-		var got map[string]any
-		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
-			t.Fatalf("%s: %s: %v", path, w.Body, err)
-		}
-		schema := schemas[reflect.TypeOf(v).Name()].(map[string]any)
-		for _, name := range schema["required"].([]any) {
-			if _, ok := got[name.(string)]; !ok {
-				t.Errorf("%s: %s is missing in %s", path, name, w.Body)
+	virtual(t, func(t *testing.T) {
+		schemas := document(t)["components"].(map[string]any)["schemas"].(map[string]any)
+		s := bareServer(t)
+		for path, v := range map[string]any{
+			"/leader": apiv1.Leader{}, "/status": apiv1.Status{}, "/v1/cluster": apiv1.Cluster{},
+			"/v1/kv":     apiv1.List{},
+			"/v1/events": apiv1.Events{}, "/v1/elections": apiv1.Elections{}, "/nowhere": apiv1.Problem{},
+		} {
+			w := serveBriefly(s, local(path))
+			var got map[string]any
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+				t.Fatalf("%s: %s: %v", path, w.Body, err)
+			}
+			schema := schemas[reflect.TypeOf(v).Name()].(map[string]any)
+			for _, name := range schema["required"].([]any) {
+				if _, ok := got[name.(string)]; !ok {
+					t.Errorf("%s: %s is missing in %s", path, name, w.Body)
+				}
+			}
+			for name := range got {
+				if schema["properties"].(map[string]any)[name] == nil {
+					t.Errorf("%s: %s is not in the schema", path, name)
+				}
 			}
 		}
-		for name := range got {
-			if schema["properties"].(map[string]any)[name] == nil {
-				t.Errorf("%s: %s is not in the schema", path, name)
-			}
-		}
-	}
+	})
 }
 
 // local is a GET from this machine.

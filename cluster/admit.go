@@ -1,6 +1,9 @@
 package cluster
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // Refusal is why one node exchanges no Raft messages with another. Every one is permanent until an operator acts.
 type Refusal string
@@ -23,12 +26,14 @@ type Admission struct {
 	Refusal Refusal // "": they may exchange Raft messages
 	Reason  string  // for people, when refused or when RecordStale
 	Votes   bool    // may exchange votes and pre-votes
-	// RecordStale: the peer's record of itself is newer than the one that this node has. This node accepts
-	// what the peer sends as leader until it has caught up.
+	// RecordStale: the peer's record of itself is newer than the one that this node has, and another member confirms
+	// it. This node accepts what the peer sends as leader until it has caught up.
 	RecordStale bool
 	// MayAdoptClusterID: the peer has no cluster ID, but this node's roster has its data directory. The peer may adopt
 	// this node's cluster ID, if it has one.
 	MayAdoptClusterID bool
+	// AsOfIndex is that of the record by which this node decided. A later record may have cleared the incarnation.
+	AsOfIndex uint64
 }
 
 // OK reports whether Raft messages may be exchanged.
@@ -41,6 +46,9 @@ type Record struct {
 	Removed     bool   `json:"removed,omitempty"`
 	// AsOfIndex is the log index as of which this record is known. It is 0 in a roster: see Roster.Index.
 	AsOfIndex uint64 `json:"-"`
+	// Confirmed is the node's data directory by the newest records of other members, "" if they have none or are not
+	// newer than AsOfIndex. See Confirmed.
+	Confirmed string `json:"-"`
 }
 
 // Roster holds the members' records as of one entry of the log, which is committed.
@@ -48,6 +56,31 @@ type Roster struct {
 	Index   uint64            `json:"index"`
 	Term    uint64            `json:"term,omitempty"` // of that entry; 0: not known
 	Records map[NodeID]Record `json:"records"`
+}
+
+// WithoutRemoved returns the roster without the removed members.
+func (r *Roster) WithoutRemoved() *Roster {
+	present := maps.Clone(r.Records)
+	maps.DeleteFunc(present, func(_ NodeID, rec Record) bool { return rec.Removed })
+	return &Roster{Index: r.Index, Term: r.Term, Records: present}
+}
+
+// Confirmed returns the data directory of node id by the newest roster among the hellos of others, "" if that roster
+// has none for it, or none is newer than entry asOf. A hello counts if its sender is of self's cluster and generation,
+// and self's own record admits it. Self takes entries from such a node, so its roster adds no trust.
+func Confirmed(self Identity, id NodeID, asOf uint64, hellos map[NodeID]Peer, record func(NodeID) Record) string {
+	var newest *Roster
+	for from, p := range hellos {
+		if from == id || p.Roster == nil || p.Roster.Index <= asOf || newest != nil && p.Roster.Index <= newest.Index ||
+			p.ClusterID != self.ClusterID || p.Generation != self.Generation || !admitRecorded(p, record(from)).OK() {
+			continue
+		}
+		newest = p.Roster
+	}
+	if newest == nil || newest.Records[id].Removed {
+		return ""
+	}
+	return newest.Records[id].Incarnation
 }
 
 // Admit decides about a peer from the identities of both sides and from self's record of the peer. rec is the zero
@@ -61,6 +94,12 @@ type Roster struct {
 // directory is on the roster cannot have been wiped, so any member may give it the ID. Without this rule, a leader that
 // crashed after committing the ID and before sending it would leave no electable node.
 func Admit(self, peer Peer, rec Record) Admission {
+	a := admit(self, peer, rec)
+	a.AsOfIndex = rec.AsOfIndex
+	return a
+}
+
+func admit(self, peer Peer, rec Record) Admission {
 	if peer.NodeID == self.NodeID {
 		return refuse(RefusedDuplicateID, "node ID %s is in use by another node (boot ID %s and %s)", self.NodeID,
 			self.BootID, peer.BootID)
@@ -89,8 +128,9 @@ func Admit(self, peer Peer, rec Record) Admission {
 	}
 	// The peer was removed and added again while this node was away: its data directory was recorded after the newest
 	// record here. Both share one history, because cluster and generation are equal. This node must follow the peer as
-	// leader, or it would never receive that record. Votes are not exchanged: they depend on the records.
-	if peer.RecordedIndex > rec.AsOfIndex {
+	// leader, or it would never receive that record. Votes are not exchanged: they depend on the records. A removed
+	// peer could claim any index, so another member must have the same record.
+	if peer.RecordedIndex > rec.AsOfIndex && rec.Confirmed != "" && rec.Confirmed == peer.Incarnation {
 		return Admission{
 			RecordStale: true,
 			Reason: fmt.Sprintf(

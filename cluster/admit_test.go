@@ -29,8 +29,12 @@ func TestAdmit(t *testing.T) {
 		p.RecordedIndex = index
 		return p
 	}
-	known := Record{Incarnation: "i2", AsOfIndex: 7}
-	removed := Record{Incarnation: "i2", Removed: true, AsOfIndex: 7}
+	known := Record{Incarnation: "i2", AsOfIndex: 7, Confirmed: "i3"}
+	removed := Record{Incarnation: "i2", Removed: true, AsOfIndex: 7, Confirmed: "i3"}
+	confirmed := func(r Record, incarnation string) Record {
+		r.Confirmed = incarnation
+		return r
+	}
 	tests := []struct {
 		name       string
 		self, peer Peer
@@ -116,6 +120,22 @@ func TestAdmit(t *testing.T) {
 			outdated: true,
 		},
 		{
+			name: "wiped, and claims to be taken in again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8),
+			rec: confirmed(known, ""), want: RefusedIncarnation,
+		},
+		{
+			name: "removed, and claims to be added again since", self: self, peer: recorded(peer("n2", "C", "i2"), 1<<60),
+			rec: confirmed(removed, ""), want: RefusedRemoved,
+		},
+		{
+			name: "removed, and others know another data directory", self: self,
+			peer: recorded(peer("n2", "C", "i2"), 1<<60), rec: removed, want: RefusedRemoved,
+		},
+		{
+			name: "without a data directory", self: self, peer: recorded(peer("n2", "C", ""), 8),
+			rec: confirmed(known, ""), want: RefusedIncarnation,
+		},
+		{
 			name: "taken in again, this node knows as much", self: self, peer: recorded(peer("n2", "C", "i3"), 7),
 			rec:  known,
 			want: RefusedIncarnation,
@@ -173,6 +193,56 @@ func TestAdmit(t *testing.T) {
 				t.Fatalf("it must say why: %+v", got)
 			}
 		})
+	}
+}
+
+// TestConfirmed: only the newest roster of a node that this one would follow counts.
+func TestConfirmed(t *testing.T) {
+	t.Parallel()
+	records := map[NodeID]Record{
+		"n2": {Incarnation: "i2", Removed: true}, "n3": {Incarnation: "i3"}, "n4": {Incarnation: "i4"},
+		"n5": {Incarnation: "i5", Removed: true},
+	}
+	roster := func(p Peer, index uint64, rec Record) Peer {
+		p.Roster = &Roster{Index: index, Records: map[NodeID]Record{"n2": rec}}
+		return p
+	}
+	generation := func(p Peer) Peer {
+		p.Generation.Number++
+		return p
+	}
+	again := Record{Incarnation: "new"}
+	for name, tc := range map[string]struct {
+		hellos []Peer
+		want   string
+	}{
+		"no hello":                 {nil, ""},
+		"a hello without a roster": {[]Peer{peer("n3", "C", "i3")}, ""},
+		"a member":                 {[]Peer{roster(peer("n3", "C", "i3"), 8, again)}, "new"},
+		"a node without a record":  {[]Peer{roster(peer("n9", "C", "i9"), 8, again)}, "new"},
+		"no newer than this node":  {[]Peer{roster(peer("n3", "C", "i3"), 7, again)}, ""},
+		"itself":                   {[]Peer{roster(peer("n2", "C", "new"), 8, again)}, ""},
+		"another removed node":     {[]Peer{roster(peer("n5", "C", "i5"), 8, again)}, ""},
+		"a wiped node":             {[]Peer{roster(peer("n3", "C", "other"), 8, again)}, ""},
+		"another cluster":          {[]Peer{roster(peer("n3", "D", "i3"), 8, again)}, ""},
+		"another generation":       {[]Peer{roster(generation(peer("n3", "C", "i3")), 8, again)}, ""},
+		"it is removed there, too": {[]Peer{roster(peer("n3", "C", "i3"), 8, records["n2"])}, ""},
+		"it is not there":          {[]Peer{roster(peer("n3", "C", "i3"), 8, Record{})}, ""},
+		"a newer roster has it as removed": {[]Peer{
+			roster(peer("n3", "C", "i3"), 8, again), roster(peer("n4", "C", "i4"), 9, records["n2"]),
+		}, ""},
+		"a newer roster has it": {[]Peer{
+			roster(peer("n3", "C", "i3"), 8, records["n2"]), roster(peer("n4", "C", "i4"), 9, again),
+		}, "new"},
+	} {
+		hellos := map[NodeID]Peer{}
+		for _, p := range tc.hellos {
+			hellos[p.NodeID] = p
+		}
+		self := peer("n1", "C", "i1").Identity
+		if got := Confirmed(self, "n2", 7, hellos, func(id NodeID) Record { return records[id] }); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
 	}
 }
 

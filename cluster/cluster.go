@@ -115,7 +115,7 @@ type Peer struct {
 	// yet, with the data directory of the old generation that each of them is to set aside.
 	Survivors map[NodeID]string `json:"survivors,omitempty"`
 	// Roster is the node's knowledge of the members' data directories, or without a cluster ID the nodes that it
-	// started with. The hello does not contain it: a node without a cluster ID receives it with the verdict.
+	// started with. The hello does not contain it: an admitted node receives it with the verdict.
 	Roster *Roster `json:"-"`
 }
 

@@ -34,18 +34,26 @@ func ownRecordIndex(v *state.View, self cluster.Identity) uint64 {
 	return v.AppliedIndex()
 }
 
-// Record returns what this node knows about a member, for admission. The roster on disk counts until the state has
-// caught up with it after a restart. For a member in neither it is the data directory that this node bootstrapped with.
+// Record returns what this node knows about a member, for admission, and what other members confirm of it.
 func (n *Node) Record(id cluster.NodeID) cluster.Record {
 	v, ident := n.View(), n.ident.get()
-	rec := ident.Roster[id]
-	if v.AppliedIndex() >= ident.RosterIndex {
+	rec := ident.recordOf(id, v)
+	rec.Confirmed = n.peers.confirmed(ident.Identity, id, rec.AsOfIndex,
+		func(id cluster.NodeID) cluster.Record { return ident.recordOf(id, v) })
+	return rec
+}
+
+// recordOf returns what this node itself knows about a member. The roster on disk counts until the state has caught up
+// with it after a restart. For a member in neither it is the data directory that this node bootstrapped with.
+func (f *identityFile) recordOf(id cluster.NodeID, v *state.View) cluster.Record {
+	rec := f.Roster[id]
+	if v.AppliedIndex() >= f.RosterIndex {
 		rec = v.Record(id)
 	}
 	if rec == (cluster.Record{}) {
-		rec.Incarnation = ident.BootstrapIncarnations[id]
+		rec.Incarnation = f.BootstrapIncarnations[id]
 	}
-	rec.AsOfIndex = max(v.AppliedIndex(), ident.RosterIndex)
+	rec.AsOfIndex = max(v.AppliedIndex(), f.RosterIndex)
 	return rec
 }
 

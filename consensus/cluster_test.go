@@ -94,6 +94,13 @@ type deferredNode struct {
 	n *testNode
 }
 
+// LocalPeer returns the node's own description, with the record that a test makes it claim.
+func (d *deferredNode) LocalPeer() cluster.Peer {
+	p := d.Node.LocalPeer()
+	p.RecordedIndex = max(p.RecordedIndex, d.n.claimed.Load())
+	return p
+}
+
 func (d *deferredNode) MayVote() bool          { return d.Node.MayVote() }
 func (d *deferredNode) MayStartElection() bool { return d.Node.MayStartElection() && !d.n.idle.Load() }
 
@@ -107,6 +114,7 @@ type testNode struct {
 	first []consensus.FirstMember
 	tune  func(*consensus.Config)
 
+	claimed    atomic.Uint64 // RecordedIndex of its hellos, if it is greater than the true one
 	heldProbes chan struct{} // not nil: probes are answered once it is closed
 
 	cluster   *testCluster
@@ -117,6 +125,7 @@ type testNode struct {
 	idle      atomic.Bool                                  // it may start no election by itself
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
+	peerAck   atomic.Pointer[func(cluster.NodeID)]         // called whenever it asks what a peer has acknowledged
 	elections atomic.Int64
 	installs  atomic.Int64
 	asides    atomic.Int64 // times that it asked to be restarted without its data
@@ -307,7 +316,12 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Transport:  func() consensus.Transport { return tr.Raft() },
 		Bind:       func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
 		Acks:       tr.Acks(),
-		PeerAck:    tr.Acks().Peer,
+		PeerAck: func(id cluster.NodeID) cluster.PeerAck {
+			if called := n.peerAck.Load(); called != nil {
+				(*called)(id)
+			}
+			return tr.Acks().Peer(id)
+		},
 		ResetPeers: tr.ResetPeers,
 		Facts: func(uint64) consensus.ElectionFacts {
 			return consensus.ElectionFacts{OverLiveLeader: n.ordered.Load()}

@@ -571,11 +571,11 @@ func TestLease(t *testing.T) {
 	mono, boot := time.Unix(1000, 0), time.Duration(0)
 	advance := func(d time.Duration) { mono, boot = mono.Add(d), boot+d }
 	l := newLease(135*time.Millisecond, func() time.Duration { return boot }, func() time.Time { return mono })
-	if l.runningFor(300 * time.Millisecond) {
+	if MayVoteAfter(l.running(), 150*time.Millisecond) {
 		t.Error("may vote at once")
 	}
 	advance(300 * time.Millisecond)
-	if !l.runningFor(300 * time.Millisecond) {
+	if !MayVoteAfter(l.running(), 150*time.Millisecond) {
 		t.Error("may still not vote")
 	}
 	sent := mono
@@ -600,9 +600,17 @@ func TestLease(t *testing.T) {
 	if l.left(5, mono) != 0 || l.left(6, mono) <= 0 {
 		t.Error("revoked for a term")
 	}
+	restore := l.revokeTerm(6)
+	if restore(); l.left(6, mono) <= 0 || l.left(5, mono) != 0 {
+		t.Error("revoked for a term, and restored")
+	}
+	l.revokeTerm(6)
+	if l.revokeTerm(6)(); l.left(6, mono) != 0 {
+		t.Error("the second of two revocations is undone, and not the first")
+	}
 	var off *lease
 	off.revoke()
-	off.revokeTerm(1)
+	off.revokeTerm(1)()
 }
 
 type index uint64

@@ -10,9 +10,6 @@ import (
 	"northstar/cluster"
 )
 
-// RebuildNow rebuilds the Raft node, as its watchdog would.
-func (n *Node) RebuildNow() { n.requestRestart("a test") }
-
 // Instance returns a value that differs between two runs of the Raft node.
 func (n *Node) Instance() any { return n.inst.Load() }
 
@@ -77,7 +74,7 @@ func (n *Node) HasWrites() bool {
 func (n *Node) LeaseFloor() time.Time {
 	n.lease.mu.Lock()
 	defer n.lease.mu.Unlock()
-	return n.lease.notBefore
+	return n.lease.limits.NotBefore
 }
 
 // AddMember adds a node.

@@ -13,16 +13,14 @@ import (
 // Send times are on Go's monotonic clock, which stops while the machine is suspended. The lease clock does not stop.
 // When the two drift apart, earlier sends no longer count.
 type lease struct {
-	length time.Duration // timeout-min × (1 − drift)
-	clock  func() time.Duration
-	now    func() time.Time
+	clock func() time.Duration
+	now   func() time.Time
 
-	mu        sync.Mutex
-	started   time.Duration // lease clock at process start
-	offset    time.Duration // lease clock minus monotonic clock, when last read
-	epoch     time.Time
-	notBefore time.Time // only sends after it count
-	offTerm   uint64    // there is no lease in this term
+	mu      sync.Mutex
+	started time.Duration // lease clock at process start
+	offset  time.Duration // lease clock minus monotonic clock, when last read
+	epoch   time.Time
+	limits  LeaseLimits
 }
 
 // suspendSlack is how far the two clocks may differ between two readings without a suspension: they are not read in one
@@ -30,9 +28,30 @@ type lease struct {
 const suspendSlack = 5 * time.Millisecond
 
 func newLease(length time.Duration, clock func() time.Duration, now func() time.Time) *lease {
-	l := &lease{length: length, clock: clock, now: now, epoch: now(), started: clock()}
+	l := &lease{limits: LeaseLimits{Length: length}, clock: clock, now: now, epoch: now(), started: clock()}
 	l.offset = l.started
 	return l
+}
+
+// LeaseLimits is what a leader's lease depends on besides acknowledgements.
+type LeaseLimits struct {
+	Length    time.Duration
+	NotBefore time.Time // only sends after it count
+	OffTerm   uint64    // there is no lease in this term
+}
+
+// LeaseLength returns the length of a lease: less than the time for which voters vote for no other node, by the drift
+// of the clocks.
+func LeaseLength(timeoutMin time.Duration, drift float64) time.Duration {
+	return time.Duration(float64(timeoutMin) * (1 - drift))
+}
+
+// Left returns how long the lease in term lasts from now on. quorumSent is the send time of the acknowledgements.
+func (l LeaseLimits) Left(now time.Time, term uint64, quorumSent time.Time) time.Duration {
+	if term == l.OffTerm {
+		return 0
+	}
+	return max(0, leaseLeft(now, quorumSent, l.NotBefore, l.Length))
 }
 
 // leaseLeft returns how long the lease lasts from now on; ≤ 0: there is none.
@@ -51,13 +70,10 @@ func (l *lease) left(term uint64, quorumSent time.Time) time.Duration {
 	now := l.now()
 	offset := l.clock() - now.Sub(l.epoch)
 	if offset-l.offset > suspendSlack {
-		l.notBefore = now
+		l.limits.NotBefore = now
 	}
 	l.offset = offset
-	if term == l.offTerm {
-		return 0
-	}
-	return max(0, leaseLeft(now, quorumSent, l.notBefore, l.length))
+	return l.limits.Left(now, term, quorumSent)
 }
 
 // revoke ends the lease. Sends after this moment start it again.
@@ -66,23 +82,29 @@ func (l *lease) revoke() {
 		return
 	}
 	l.mu.Lock()
-	l.notBefore = l.now()
+	l.limits.NotBefore = l.now()
 	l.mu.Unlock()
 }
 
 // revokeTerm ends the lease for the rest of a term: a peer gets TimeoutNow, and voters then grant a vote although they
-// know a leader.
-func (l *lease) revokeTerm(term uint64) {
+// know a leader. restore undoes this call, and no earlier one: TimeoutNow was certainly not delivered.
+func (l *lease) revokeTerm(term uint64) (restore func()) {
 	if l == nil {
-		return
+		return func() {}
 	}
 	l.mu.Lock()
-	l.offTerm = term
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	before := l.limits.OffTerm
+	l.limits.OffTerm = term
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.limits.OffTerm = before
+	}
 }
 
-// runningFor reports whether the process has run for d of the lease clock.
-func (l *lease) runningFor(d time.Duration) bool { return l.clock()-l.started >= d }
+// running returns for how long the process has run, by the lease clock.
+func (l *lease) running() time.Duration { return l.clock() - l.started }
 
 // LeaseReadBarrier is ReadBarrier without a round while the lease is valid. With election.lease off it is ReadBarrier.
 func (n *Node) LeaseReadBarrier(ctx context.Context) error {
@@ -116,9 +138,12 @@ func (n *Node) leaseRemaining() time.Duration {
 	return n.lease.left(term, n.deps.Acks.QuorumTime(term, n.cfg.Self.NodeID, voterIDs(inst.Servers())))
 }
 
+// MayVoteAfter reports whether a process that has run for so long may vote: with leases not before twice timeout-min.
+func MayVoteAfter(running, timeoutMin time.Duration) bool { return running >= 2*timeoutMin }
+
 // MayVote reports whether this node may grant votes. The transport calls it before each vote that it receives. With the
 // lease on it is false for twice timeout-min after the start of the process: the node may have acknowledged an append,
 // and with it a lease, that it does not remember. It is also false in a superseded generation.
 func (n *Node) MayVote() bool {
-	return n.mayTakePartInElections() && (n.lease == nil || n.lease.runningFor(2*n.cfg.TimeoutMin))
+	return n.mayTakePartInElections() && (n.lease == nil || MayVoteAfter(n.lease.running(), n.cfg.TimeoutMin))
 }

@@ -56,7 +56,7 @@ func TestRebuiltVoterKeepsTheLease(t *testing.T) {
 	eventually(t, "a lease", func() bool { return leader.Status().LeaseRemaining > timeoutMin/2 })
 	before, none := voter.Instance(), any((*raftnode.Instance)(nil))
 	leader.cut.Store(true)
-	voter.RebuildNow()
+	voter.RestartRaft("a test")
 	eventually(t, "the voter is rebuilt", func() bool { return voter.Instance() != before && voter.Instance() != none })
 	other.elect(t, leader)
 }

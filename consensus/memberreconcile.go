@@ -233,17 +233,20 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, te
 	}
 }
 
+// gatherMembers reads the records before the hellos: a command that clears an incarnation drops the hello of the old
+// data directory first. In the other order that hello would be recorded for the new one.
 func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
 	in := memberInputs{
-		servers: inst.Servers(), hellos: n.peers.hellos(n.Identity().Generation),
+		records: map[cluster.NodeID]cluster.Member{}, servers: inst.Servers(),
 		bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
-		records: map[cluster.NodeID]cluster.Member{}, lag: n.lags(inst, term), changeInProgress: len(n.changeSem) > 0,
 	}
-	in.contact = n.contacts(in.servers)
-	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	for _, m := range n.View().Members() {
 		in.records[m.ID] = m
 	}
+	in.lag, in.changeInProgress = n.lags(inst, term), len(n.changeSem) > 0
+	in.contact = n.contacts(in.servers)
+	in.hellos = n.peers.hellos(n.Identity().Generation)
+	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	return in
 }
 

@@ -35,7 +35,7 @@ type Node struct {
 	inst             atomic.Pointer[raftnode.Instance] // nil while Raft does not run
 	readyTerm        atomic.Uint64                     // the term of the leadership that serves here; 0: none
 	draining         atomic.Bool
-	caughtUp         atomic.Bool
+	caughtUp         atomic.Bool   // the state holds what was committed when this node started
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
 	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
@@ -46,6 +46,8 @@ type Node struct {
 	recoveryRequests chan *pendingRecovery
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
+
+	ahead atomic.Pointer[state.View] // see ElectionView; nil: Raft has not run yet, or caughtUp
 
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
@@ -83,12 +85,11 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	})
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
 		State: n.state, Halt: n.fail, MembersChanged: func() { raftnode.Notify(n.stateKick) },
-		IncarnationCleared: n.peers.forget,
+		IncarnationCleared: n.peers.incarnationCleared,
 		BatchApplied:       deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
 	})
 	if cfg.Lease {
-		length := time.Duration(float64(cfg.TimeoutMin) * (1 - cfg.LeaseDrift))
-		n.lease = newLease(length, deps.LeaseClock, time.Now)
+		n.lease = newLease(LeaseLength(cfg.TimeoutMin, cfg.LeaseDrift), deps.LeaseClock, time.Now)
 	}
 	ident, err := openIdentity(n.store, cfg.Self.NodeID, deps.Entropy)
 	if err != nil {
@@ -131,8 +132,8 @@ func (n *Node) failDisk(err error) {
 	n.fail(err)
 }
 
-// requestRestart has the Raft node replaced by another one, which follows. It does not wait.
-func (n *Node) requestRestart(why string) {
+// RestartRaft has the Raft node replaced by another one, which follows. It does not wait.
+func (n *Node) RestartRaft(why string) {
 	select {
 	case n.rebuild <- why:
 	default: // a restart is pending

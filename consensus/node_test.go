@@ -399,7 +399,7 @@ func TestRebuild(t *testing.T) {
 	c.write("after", "1")
 	before := leader.Instance()
 	revision := leader.View().Revision()
-	leader.RebuildNow()
+	leader.RestartRaft("a test")
 	eventually(t, "a new Raft node runs", func() bool {
 		i := leader.Instance()
 		return i != before &&

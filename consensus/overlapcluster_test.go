@@ -145,7 +145,7 @@ func TestRebuildWhileEntriesAreWritten(t *testing.T) {
 	t.Parallel()
 	c, old, _, release, result := ahead(t, 3)
 	before := old.Instance()
-	old.RebuildNow()
+	old.RestartRaft("a test")
 	if err := <-result; err == nil {
 		t.Error("the write was acknowledged")
 	}

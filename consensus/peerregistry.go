@@ -13,6 +13,7 @@ import (
 type peerRegistry struct {
 	mu           sync.Mutex
 	lastHellos   map[cluster.NodeID]cluster.Peer // the last hello that this node admitted
+	clearedAt    map[cluster.NodeID]uint64       // index of the entry that last cleared a member's incarnation
 	refusedBy    map[cluster.NodeID]refusal      // peers whose last response refused this node
 	admittedBy   map[cluster.NodeID]time.Time    // peers whose last response admitted it, and when
 	refusedPeers map[cluster.NodeID]refusal      // peers that this node refuses
@@ -32,6 +33,7 @@ const refusalFreshness = 5 * time.Second
 func newPeerBook() *peerRegistry {
 	return &peerRegistry{
 		lastHellos:   map[cluster.NodeID]cluster.Peer{},
+		clearedAt:    map[cluster.NodeID]uint64{},
 		refusedBy:    map[cluster.NodeID]refusal{},
 		admittedBy:   map[cluster.NodeID]time.Time{},
 		refusedPeers: map[cluster.NodeID]refusal{},
@@ -44,6 +46,7 @@ func (b *peerRegistry) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.lastHellos)
+	clear(b.clearedAt)
 	clear(b.refusedBy)
 	clear(b.admittedBy)
 	clear(b.refusedPeers)
@@ -70,11 +73,21 @@ func (n *Node) Hello(id cluster.NodeID) (cluster.Peer, bool) {
 	return p, ok
 }
 
-// forget drops the last hello of a peer.
-func (b *peerRegistry) forget(id cluster.NodeID) {
+// confirmed is cluster.Confirmed for the last hellos. It does not block.
+func (b *peerRegistry) confirmed(self cluster.Identity, id cluster.NodeID, asOf uint64,
+	record func(cluster.NodeID) cluster.Record,
+) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cluster.Confirmed(self, id, asOf, b.lastHellos, record)
+}
+
+// incarnationCleared drops the last hello of a peer, and those admitted by a record from before the entry at index.
+func (b *peerRegistry) incarnationCleared(id cluster.NodeID, index uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.lastHellos, id)
+	b.clearedAt[id] = index
 }
 
 // acceptance is the evidence against a refusal.
@@ -151,7 +164,9 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	b := n.peers
 	b.mu.Lock()
 	if verdict.OK() {
-		b.lastHellos[p.NodeID] = p
+		if verdict.AsOfIndex >= b.clearedAt[p.NodeID] {
+			b.lastHellos[p.NodeID] = p
+		}
 		delete(b.refusedPeers, p.NodeID)
 	} else {
 		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, time.Now()}
@@ -212,12 +227,13 @@ func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
 // Stalled reports whether the disk is stalled: this node must send no appends then, so that the others elect.
 func (n *Node) Stalled() bool { return n.store.Stalled() }
 
-// MayStartElection reports whether this node may start an election. It may not with a stalled or full disk, while peers
-// only refuse it, before it has probed them, or before its log reaches its own admission entry.
+// MayStartElection reports whether this node may start an election. It may not before Raft runs, and ElectionView is
+// known, with a stalled or full disk, while peers only refuse it, before it has probed them, or before its log reaches
+// its own admission entry.
 func (n *Node) MayStartElection() bool {
 	inst := n.inst.Load()
-	barred := inst != nil && inst.ElectionBlocked()
-	return !barred && !n.store.Stalled() && !n.store.ReadOnly() && !n.peers.onlyRefused() && n.mayTakePartInElections()
+	return inst != nil && !inst.ElectionBlocked() && !n.store.Stalled() && !n.store.ReadOnly() &&
+		!n.peers.onlyRefused() && n.mayTakePartInElections()
 }
 
 // mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.

@@ -67,6 +67,30 @@ func TestHelloAcrossARecovery(t *testing.T) {
 	}
 }
 
+// TestHelloAcrossAReadmission: a hello was admitted by a record that a re-admission has cleared since. Its data
+// directory is the old one: it must not be recorded. A hello that the cleared record admits is recorded.
+func TestHelloAcrossAReadmission(t *testing.T) {
+	t.Parallel()
+	n := &Node{peers: newPeerBook(), log: hclog.NewNullLogger()}
+	n.peers.incarnationCleared("n2", 8)
+	for _, h := range []struct {
+		incarnation string
+		asOf        uint64
+		want        string
+	}{{"old", 7, ""}, {"new", 8, "new"}, {"old", 7, "new"}} {
+		p := cluster.Peer{Identity: cluster.Identity{NodeID: "n2", Incarnation: h.incarnation}}
+		n.OnHello(p, cluster.Admission{AsOfIndex: h.asOf})
+		if got := n.peers.hellos(cluster.Generation{})["n2"].Incarnation; got != h.want {
+			t.Errorf("after a hello of the %s data directory, admitted as of %d: %q, want %q", h.incarnation, h.asOf,
+				got, h.want)
+		}
+	}
+	if a := cluster.Admit(cluster.Peer{}, cluster.Peer{Identity: cluster.Identity{NodeID: "n2"}},
+		cluster.Record{AsOfIndex: 7}); a.AsOfIndex != 7 {
+		t.Errorf("admitted as of %d, want 7", a.AsOfIndex)
+	}
+}
+
 // TestRecorded: a node names the index as of which the state has its data directory. It names none for a data
 // directory that was wiped, or of a removed member.
 func TestRecorded(t *testing.T) {
@@ -115,7 +139,7 @@ func TestRecorded(t *testing.T) {
 // The record of a member is as of what it is taken from: the roster on disk, until the state has caught up with it.
 func TestRecordAsOf(t *testing.T) {
 	t.Parallel()
-	n := &Node{state: state.New(state.Options{}), ident: &identity{}}
+	n := &Node{state: state.New(state.Options{}), ident: &identity{}, peers: newPeerBook()}
 	n.ident.cur.Store(&identityFile{
 		RosterIndex: 2, Roster: map[cluster.NodeID]cluster.Record{"n2": {Incarnation: "of the roster"}},
 		BootstrapIncarnations: map[cluster.NodeID]string{"n3": "met"},

@@ -33,13 +33,21 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
 		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
 		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
-		OnStuckTransfer: func() { n.requestRestart("leadership transfer stuck in raft library") },
+		OnStuckTransfer: func() { n.RestartRaft("leadership transfer stuck in raft library") },
 	})
-	if err == nil && inst.ElectionBlocked() {
+	if err != nil {
+		return nil, err
+	}
+	if inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
 	}
-	return inst, err
+	if !n.caughtUp.Load() {
+		if err := n.lookAhead(inst); err != nil {
+			n.fail(err)
+		}
+	}
+	return inst, nil
 }
 
 // checkEntry restarts raft without the newest snapshot if the current term's leader has another history. A committed
@@ -65,7 +73,7 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 		p.Index, p.Term)
 	if n.inst.Load() == inst { // otherwise it is being replaced
 		n.abandonState.Store(true)
-		n.requestRestart(err.Error())
+		n.RestartRaft(err.Error())
 	}
 	return err
 }
@@ -74,8 +82,13 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 // the entry last, does not reach the admission entry yet. Its configurations may be of another data directory that had
 // this node's ID, perhaps as the only voter: this node would elect itself. A recovered one has its own at the end.
 func (f *identityFile) beforeOwnAdmission(last uint64) bool {
-	return f.JoinOnly && f.Recovery == nil &&
-		(f.Roster[f.NodeID] != cluster.Record{Incarnation: f.Incarnation} || last < f.RosterIndex)
+	return f.JoinOnly && f.Recovery == nil && BeforeAdmission(f.Roster[f.NodeID], f.Incarnation, f.RosterIndex, last)
+}
+
+// BeforeAdmission reports whether a log that ends with the entry last may lack the one that admitted this incarnation:
+// the roster as of rosterIndex has another record of it, or the log ends before that index.
+func BeforeAdmission(own cluster.Record, incarnation string, rosterIndex, last uint64) bool {
+	return own != cluster.Record{Incarnation: incarnation} || last < rosterIndex
 }
 
 func voterIDs(servers []cluster.Server) []cluster.NodeID {

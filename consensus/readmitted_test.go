@@ -1,44 +1,58 @@
 package consensus_test
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"northstar/cluster"
 	"northstar/transport"
 )
 
-// TestReadmittedLeader: while one node is down, another is removed, wiped, added again and made the leader. The node
+// TestReadmittedLeader: while one node is away, another is removed, wiped, added again and made the leader. The node
 // that comes back has recorded the old data directory, or that there is no such member. Only that leader can inform it
-// of the new one.
+// of the new one, and the other members confirm it.
 func TestReadmittedLeader(t *testing.T) {
 	t.Parallel()
-	for name, seesTheRemoval := range map[string]bool{
-		"down before the removal":  false,
-		"down before the addition": true,
+	for name, tc := range map[string]struct{ stops, seesTheRemoval bool }{
+		"down before the removal":    {stops: true},
+		"down before the addition":   {stops: true, seesTheRemoval: true},
+		"without a leader meanwhile": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, leader := startCluster(t, 4)
 			c.write("a", "1")
 			c.everywhere("a", "1")
-			down, again := c.others(leader)[0], c.others(leader)[1]
+			away, again := c.others(leader)[0], c.others(leader)[1]
+			leave := func() {
+				if tc.stops {
+					away.stop()
+				}
+				for _, n := range c.nodes {
+					n.drop(func(m transport.Message) bool { return m.To == away.id || n == away })
+				}
+			}
 			eventually(t, "its data directory is on record",
-				func() bool { return recordsOnDisk(down)[again.id].Incarnation != "" })
-			if !seesTheRemoval {
-				down.stop()
+				func() bool { return recordsOnDisk(away)[again.id].Incarnation != "" })
+			if !tc.seesTheRemoval {
+				leave()
 			}
 			ctx := within(t, 3*testTimeout)
 			eventually(t, "it is removed", func() bool {
 				err := c.leader().RemoveMember(ctx, again.id)
 				return err == nil || c.leader().Record(again.id).Removed
 			})
-			if seesTheRemoval {
-				eventually(t, "its removal is on record", func() bool { return recordsOnDisk(down)[again.id].Removed })
-				down.stop()
+			if tc.seesTheRemoval {
+				eventually(t, "its removal is on record", func() bool { return recordsOnDisk(away)[again.id].Removed })
+				leave()
 			}
 			again.stop()
 			again.wipe()
@@ -52,21 +66,57 @@ func TestReadmittedLeader(t *testing.T) {
 			c.awaitVoter(again)
 			c.transferTo(again)
 
-			for _, n := range c.others(again) { // the library's leader of before still sends what it had begun
-				n.drop(func(m transport.Message) bool { return m.To == down.id })
+			away.drop(nil) // the library's leader of before still sends what it had begun
+			again.drop(nil)
+			if tc.stops {
+				away.start()
 			}
-			down.start()
 			eventually(t, "it is followed", func() bool {
 				c.transferTo(again) // on a busy machine it may have lost its place
-				return down.Status().LeaderID == again.id
+				return away.Status().LeaderID == again.id
 			})
 			c.write("b", "1")
 			c.everywhere("b", "1")
-			if rec := down.Record(again.id); rec.Incarnation != again.Identity().Incarnation || rec.Removed {
+			if rec := away.Record(again.id); rec.Incarnation != again.Identity().Incarnation || rec.Removed {
 				t.Errorf("on record is %+v, its data directory is %s", rec, again.Identity().Incarnation)
 			}
 		})
 	}
+}
+
+// TestReadmit_BesideARecordUpdate: a stopped node is re-admitted while the leader compares the records with the hellos.
+// The leader must not record the old data directory again: the new one would be refused for ever.
+func TestReadmit_BesideARecordUpdate(t *testing.T) {
+	t.Parallel()
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	again := c.others(leader)[0]
+	old := again.Identity().Incarnation
+	eventually(t, "its data directory is on record", func() bool { return leader.Record(again.id).Incarnation == old })
+	again.stop()
+	again.wipe()
+	var begun atomic.Bool
+	readmitted := make(chan error, 1)
+	between := func(cluster.NodeID) { // the leader has read a part of what it compares
+		if bytes.Contains(debug.Stack(), []byte("gatherMembers")) && begun.CompareAndSwap(false, true) {
+			readmitted <- leader.PatchMember(within(t, testTimeout), again.id, cluster.MemberPatch{Readmit: true})
+		}
+	}
+	leader.peerAck.Store(&between)
+	select {
+	case err := <-readmitted:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(testTimeout):
+		t.Fatal("the leader compares nothing")
+	}
+	again.start()
+	eventually(t, "the new data directory is on record", func() bool {
+		return leader.Record(again.id).Incarnation == again.Identity().Incarnation
+	})
+	c.everywhere("a", "1")
 }
 
 // awaitVoter waits until the leader has a node as a voter. The node's own log may still be that of an earlier time.
@@ -88,7 +138,10 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 	suffrage := func(s *cluster.Suffrage) {
 		for _, n := range c.others(once) {
 			eventually(t, "it is a "+string(*s), func() bool {
-				_ = c.leader().PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: s})
+				has, _ := cluster.FindServer(c.leader().Status().Servers, n.id)
+				if has.Suffrage != *s { // each change is an entry, and the first message must hold all until then
+					_ = c.leader().PatchMember(ctx, n.id, cluster.MemberPatch{Suffrage: s})
+				}
 				return n.Status().Suffrage() == *s
 			})
 		}
@@ -318,4 +371,30 @@ func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 // recordsOnDisk returns the member records that a node has after a restart.
 func recordsOnDisk(n *testNode) map[cluster.NodeID]cluster.Record {
 	return n.LocalPeer().Roster.Records
+}
+
+// TestRemovedNodeClaimsARecord: a removed node says that it was added again, and sends entries of a later term. No
+// other member confirms that, so a member does not follow it.
+func TestRemovedNodeClaimsARecord(t *testing.T) {
+	t.Parallel()
+	c, leader := startCluster(t, 4)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	liar, victim := c.others(leader)[0], c.others(leader)[1]
+	c.remove(liar.id)
+	eventually(t, "its removal is known", func() bool { return victim.Record(liar.id).Removed })
+	liar.claimed.Store(1 << 60)
+	later := c.leader().Status().Term + 1000
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(liar.id), Addr: []byte(liar.addr)}
+	liar.tr.ResetPeers() // its next hello has the claim
+	eventually(t, "its hello is refused", func() bool {
+		err := liar.tr.Raft().AppendEntries(raft.ServerID(victim.id), raft.ServerAddress(victim.addr),
+			&raft.AppendEntriesRequest{RPCHeader: header, Term: later, Leader: []byte(liar.addr)},
+			new(raft.AppendEntriesResponse))
+		refused := (*transport.RefusedError)(nil)
+		return err == nil || errors.As(err, &refused) && refused.Refusal == cluster.RefusedRemoved
+	})
+	if st := victim.Status(); st.Term >= later || st.LeaderID == liar.id {
+		t.Errorf("term %d, leader %s", st.Term, st.LeaderID)
+	}
 }

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -51,6 +52,7 @@ func (n *Node) periodicChecks(inst *raftnode.Instance) {
 	}
 	if n.appliedThrough(n.startCommit) {
 		n.caughtUp.Store(true)
+		n.ahead.Store(nil)
 	}
 }
 
@@ -108,14 +110,16 @@ func (n *Node) currentSoftState() raftnode.SoftState {
 	return n.elections.softState
 }
 
-// LedLast reports whether this node is the last leader that this process has known.
+// LedLast reports whether this node is the last leader that this process has known. If it has known none, the last one
+// in its log counts: only a node whose log has the newest leader-start can be elected.
 func (n *Node) LedLast() bool {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if l := n.elections.softState.Leader; l != "" {
-		return l == n.cfg.Self.NodeID
+	last := cmp.Or(n.elections.softState.Leader, n.elections.previousLeader)
+	n.mu.Unlock()
+	if last == "" {
+		_, last = n.ElectionView().LeaderStart()
 	}
-	return n.elections.previousLeader == n.cfg.Self.NodeID
+	return last == n.cfg.Self.NodeID
 }
 
 // LeaderChanged returns a channel that is closed at the next change of the leader, or of its term, as this node knows

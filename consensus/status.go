@@ -64,7 +64,7 @@ func (n *Node) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
 	case st.ClusterID == "" || len(st.Servers) == 0:
 		return cluster.Joining
 	}
-	if m, ok := n.View().Member(st.NodeID); ok {
+	if m, ok := n.ElectionView().Member(st.NodeID); ok {
 		return m.Lifecycle
 	}
 	return cluster.Joining
@@ -211,7 +211,7 @@ func (n *Node) Claim() cluster.Claim {
 		Priority: n.cfg.Self.Priority, Eligible: n.cfg.Self.Eligible, IsVoter: st.Suffrage() == cluster.Voter,
 		Lifecycle: st.Lifecycle, Draining: st.Lifecycle == cluster.Draining, Disk: st.Disk,
 	}
-	view := n.View()
+	view := n.ElectionView()
 	if m, ok := view.Member(st.NodeID); ok {
 		c.Priority, c.Eligible = m.Priority, m.Eligible
 	}

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"northstar/cluster"
@@ -73,9 +74,13 @@ func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cl
 	if err != nil {
 		return &TransferError{Reason: "the writes in flight did not end in time: " + err.Error()}
 	}
-	n.lease.revokeTerm(term)
+	restoreLease := n.lease.revokeTerm(term)
 	attempt := inst.StartTransfer(server, term)
 	err = n.awaitTransfer(ctx, inst, attempt, term)
+	var failed *TransferError
+	if errors.As(err, &failed) && !failed.TimeoutNowSent() {
+		restoreLease()
+	}
 	if err != nil && inst.Leads(term) {
 		n.jobs.Go(func() { inst.ProbeTransferFlag(term) })
 	}
@@ -195,7 +200,7 @@ func (n *Node) StepDown(term uint64, why string) {
 	}
 	n.log.Error("stepping down", "term", term, "reason", why)
 	n.closeGate()
-	n.requestRestart("stepped down")
+	n.RestartRaft("stepped down")
 }
 
 // StepDownPending reports whether a Raft node that has stepped down is still to be replaced: its appends must fail.

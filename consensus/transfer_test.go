@@ -162,8 +162,8 @@ func TestReadBeforeLeaderStart(t *testing.T) {
 	c.everywhere("a", "1")
 }
 
-// transferOnce makes one transfer by a leader with a lease. After one that fails, another node leads in the end: no
-// lease follows in that term.
+// transferOnce makes one transfer by a leader with a lease. After one that fails another node leads in the end: a
+// second one may be refused in that term.
 func (c *testCluster) transferOnce(leader *testNode) (ok bool) {
 	c.t.Helper()
 	c.awaitHealthy(leader)
@@ -173,6 +173,46 @@ func (c *testCluster) transferOnce(leader *testNode) (ok bool) {
 		return false
 	}
 	return true
+}
+
+// TestLeaseAfterAFailedTransfer: a transfer fails, and the leader continues. It has a lease again if the target
+// certainly got no TimeoutNow. Otherwise it has none for the rest of the term: the target may start an election yet.
+func TestLeaseAfterAFailedTransfer(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
+	for _, n := range c.nodes {
+		n.start()
+	}
+	c.elect()
+	lease := func(leader *testNode) bool { return leader.Status().LeaseRemaining > 0 }
+	c.whileLagging("the lease continues", 1, func(leader, target *testNode) error {
+		if err := refusedTransfer(t, leader, target.id, "could not be brought up to date"); err != nil {
+			return err
+		}
+		eventually(t, "a lease, or leadership is lost", func() bool {
+			return lease(leader) || leader.Status().Role != cluster.Leader
+		})
+		return nil
+	})
+	c.whileLeading("the lease is revoked", func(leader *testNode) error {
+		c.awaitHealthy(leader)
+		leader.drop(func(m transport.Message) bool { return m.Kind == "timeout_now" })
+		defer leader.drop(nil)
+		var failed *consensus.TransferError
+		err := leader.TransferTo(within(t, testTimeout), to(c.others(leader)[1].id))
+		if !errors.As(err, &failed) || !failed.TimeoutNowSent() {
+			return fmt.Errorf("got %w, want a failed transfer whose outcome is unknown", err)
+		}
+		awaitWrite(t, leader)
+		term := leader.Status().Term
+		for end := time.Now().Add(timeoutMax); time.Now().Before(end); time.Sleep(slowdown * time.Millisecond) {
+			if lease(leader) && leader.Status().Term == term {
+				return errors.New("there is a lease after TimeoutNow may have been sent")
+			}
+		}
+		return nil
+	})
 }
 
 // TestLeaseEndsFirst: the lease is revoked before TimeoutNow is sent, and by each membership change. The target's

@@ -46,6 +46,7 @@ const (
 	maxStreamsPerConn = 4096    // RPCs in progress on one connection
 	minPingInterval   = 5 * time.Second
 	headerTimeout     = 10 * time.Second
+	maxConnectionIdle = 15 * time.Minute // of a gRPC connection without an RPC in progress; its client connects again
 )
 
 // Node is this node of the cluster. Its methods are called by any goroutine; their errors are *cluster.Error.
@@ -99,8 +100,8 @@ type Deps struct {
 	// Begin authenticates and admits a call. r has the caller's credentials and address, and conn what NewConn returned
 	// for the connection.
 	Begin func(r *http.Request, conn any, kind CallKind) (Call, error)
-	// NewConn returns what is remembered of a connection.
-	NewConn func() any
+	// NewConn returns what is remembered of a connection, as the listener has accepted it.
+	NewConn func(net.Conn) any
 	// AuthEnabled reports whether callers need a token or a certificate.
 	AuthEnabled func() bool
 	// CheckToken checks a token and its name, for the caller at an address. CodeUnauthenticated, CodeBusy.
@@ -147,6 +148,7 @@ func New(d Deps) *Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: minPingInterval, PermitWithoutStream: true,
 		}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxConnectionIdle}),
 		grpc.ConnectionTimeout(headerTimeout), grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream),
 	)
@@ -155,8 +157,8 @@ func New(d Deps) *Server {
 	reflection.Register(s.grpc)
 	s.http = &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, d.NewConn())
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, newConn(liveConnOf(c), d.NewConn))
 		},
 		ErrorLog: s.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}

@@ -160,7 +160,7 @@ func testDeps(n *fakeNode) Deps {
 		Begin: func(r *http.Request, _ any, _ CallKind) (Call, error) {
 			return fakeCall{r.Context(), n}, nil
 		},
-		NewConn: func() any { return nil }, AuthEnabled: func() bool { return false },
+		NewConn: func(net.Conn) any { return nil }, AuthEnabled: func() bool { return false },
 		CheckToken: func(string, string, string) error {
 			return cluster.Errorf(cluster.CodeUnauthenticated, "unknown")
 		},

@@ -134,7 +134,7 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	held := l.newHeldLeases(ctx)
 	defer held.release()
 	ended := make(chan error, 1)
-	go func() { ended <- l.keepAlive(ctx, stream, held) }() // it ends when the stream has ended, which this return causes
+	go func() { ended <- l.keepAlive(ctx, stream, held) }() // it ends with the stream, which this return ends
 	select {
 	case err := <-ended:
 		return err

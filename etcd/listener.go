@@ -263,6 +263,14 @@ func liveConnOf(c net.Conn) *liveConn {
 	}
 }
 
+// newConn returns what is to be remembered of a connection.
+func newConn(live *liveConn, of func(net.Conn) any) any {
+	if live == nil {
+		return of(nil)
+	}
+	return of(live.Conn)
+}
+
 // connInfo is what gRPC remembers of a connection.
 type connInfo struct {
 	live                *liveConn
@@ -272,13 +280,14 @@ type connInfo struct {
 }
 
 // finishedTLS are the credentials of connections whose TLS handshake is over, or that have no TLS.
-type finishedTLS struct{ newConn func() any }
+type finishedTLS struct{ newConn func(net.Conn) any }
 
 var errServerOnly = errors.New("these credentials are for servers only")
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (f finishedTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	info := connInfo{conn: f.newConn(), live: liveConnOf(c)}
+	live := liveConnOf(c)
+	info := connInfo{conn: newConn(live, f.newConn), live: live}
 	if secured, ok := c.(*tls.Conn); ok {
 		info.secure, info.State = true, secured.ConnectionState()
 		info.CommonAuthInfo = credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}

@@ -154,7 +154,7 @@ func (e elections) MayStartElection() bool {
 		return false
 	}
 	allowed := n.autoFailoverEnabled() || n.consensus.LedLast()
-	m, ok := n.consensus.View().Member(n.cfg.ID)
+	m, ok := n.consensus.ElectionView().Member(n.cfg.ID)
 	if !ok {
 		return n.cfg.Priority > 0 && n.cfg.Eligible && allowed
 	}

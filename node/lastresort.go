@@ -9,7 +9,7 @@ import (
 
 // ownRecord returns this node's member record, an empty one if it has none.
 func (n *Node) ownRecord() cluster.Member {
-	m, _ := n.consensus.View().Member(n.cfg.ID)
+	m, _ := n.consensus.ElectionView().Member(n.cfg.ID)
 	return m
 }
 

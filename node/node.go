@@ -232,7 +232,7 @@ func configProblem(err error) error {
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
 
 // autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
-func (n *Node) autoFailoverEnabled() bool { return n.consensus.View().AutoFailover(time.Now()) }
+func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }
 
 // replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its
 // disk is stalled, or it must not lead.

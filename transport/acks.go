@@ -65,11 +65,18 @@ func (a *Acks) QuorumTime(term uint64, self cluster.NodeID, voters []cluster.Nod
 func (a *Acks) quorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID, now time.Time) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return QuorumTime(a.peers, term, self, voters, now)
+}
+
+// QuorumTime is Acks.QuorumTime at now with these acknowledgements.
+func QuorumTime(acks map[cluster.NodeID]cluster.PeerAck, term uint64, self cluster.NodeID, voters []cluster.NodeID,
+	now time.Time,
+) time.Time {
 	var times []time.Time
 	for _, v := range voters {
 		if v == self {
 			times = append(times, now)
-		} else if p := a.peers[v]; p.Term == term && !p.LastSendAcked.IsZero() {
+		} else if p := acks[v]; p.Term == term && !p.LastSendAcked.IsZero() {
 			times = append(times, p.LastSendAcked)
 		}
 	}

@@ -62,6 +62,11 @@ func TestLeaderThatWasReadmitted(t *testing.T) {
 				t.Error("it is believed although this node knows as much")
 			}
 			again.set(func(p *cluster.Peer) { p.RecordedIndex = 101 })
+			if _, err := again.append(behind, nil); err == nil {
+				t.Error("it is believed although no other member confirms its record")
+			}
+			old.Confirmed = "new"
+			behind.remember("n2", old)
 
 			if r, err := again.append(behind, nil); err != nil || !r.Success {
 				t.Errorf("its entries: %+v, %v", r, err)

@@ -39,9 +39,10 @@ func (r *Raft) RequestVote(
 func (r *Raft) RequestPreVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
 ) error {
-	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(time.Now(), r.t.cfg.Membership.LocalPeer().NodeID,
-		args.Term) {
-		return r.fail(time.Now(), errElectionNotAllowed)
+	now := time.Now()
+	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(now, r.t.cfg.Membership.LocalPeer().NodeID,
+		args.Term) || r.t.cfg.Lease && r.t.lastLeaderContact().MayHoldLease(now, r.t.cfg.TimeoutMin) {
+		return r.fail(now, errElectionNotAllowed)
 	}
 	term := args.Term
 	m := r.message(id, "prevote", term, 0)

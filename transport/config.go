@@ -149,6 +149,9 @@ type Fault struct {
 	// Late delays the response; nil means no delay. gone is closed when the sender no longer waits. A monitor frame
 	// has no response, and arrives once.
 	Late func(gone <-chan struct{})
+	// Answered, if not nil, is called when the peer's Raft has answered, before the delay. A refusal with an error, and
+	// what the peer says to a monitor frame, are no answers.
+	Answered func()
 }
 
 // Faults decides about faults of outgoing messages. It is called once per message, concurrently.

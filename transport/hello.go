@@ -58,9 +58,10 @@ type helloReply struct {
 	ClusterID         string             `json:"cluster_id,omitempty"`
 	Generation        cluster.Generation `json:"generation"`
 	Nonce             nonce              `json:"nonce"` // of the hello that it answers
-	// Roster is set for an admitted node without a cluster ID. If that node adopts this one's, it can then admit the
-	// other members immediately; it may have heard of none of them otherwise. From a node without a cluster ID it is
-	// the roster that the node was bootstrapped with.
+	// Roster is set for an admitted node. A node without a cluster ID that adopts this one's can then admit the other
+	// members immediately; it may have heard of none of them otherwise. A node with an ID admits a member that was
+	// re-admitted while it was away: it gets the members that are not removed. From a node without a cluster ID it is
+	// the roster that the node was bootstrapped with, for a node without one.
 	Roster *cluster.Roster `json:"roster,omitempty"`
 }
 
@@ -237,8 +238,12 @@ func (t *Transport) evaluateHello(h hello) (cluster.Admission, []byte, error) {
 		Refusal: a.Refusal, Reason: a.Reason, Votes: a.Votes, MayAdoptClusterID: a.MayAdoptClusterID,
 		ClusterID: self.ClusterID, Generation: self.Generation, Nonce: h.nonce,
 	}
-	if a.OK() && h.peer.ClusterID == "" {
+	switch {
+	case !a.OK():
+	case h.peer.ClusterID == "":
 		v.Roster = self.Roster
+	case self.ClusterID != "" && self.Roster != nil:
+		v.Roster = self.Roster.WithoutRemoved()
 	}
 	b, err := v.encode()
 	return a, b, err
@@ -333,6 +338,9 @@ func (t *Transport) complete(x completedHello) (completedHello, error) {
 		t.cfg.Membership.OnRefused(x.peer.NodeID, x.mine.Refusal, x.mine.Reason)
 		return x, nil
 	}
+	if x.peer.ClusterID == x.theirs.ClusterID {
+		x.peer.Roster = x.theirs.Roster
+	}
 	t.cfg.Membership.OnHello(x.peer, x.mine)
 	if x.theirs.Refusal != "" {
 		t.cfg.Membership.OnRefused(x.peer.NodeID, x.theirs.Refusal, x.theirs.Reason)
@@ -341,9 +349,6 @@ func (t *Transport) complete(x completedHello) (completedHello, error) {
 	t.cfg.Membership.OnAdmitted(x.peer.NodeID)
 	if x.mine.OK() {
 		t.monitors.Kick(x.peer.NodeID) // a refused peer would be dialled again and again
-	}
-	if x.peer.ClusterID == x.theirs.ClusterID {
-		x.peer.Roster = x.theirs.Roster
 	}
 	if x.theirs.MayAdoptClusterID && x.mine.OK() && x.peer.ClusterID != "" && x.peer.ClusterID == x.theirs.ClusterID {
 		return x, t.adopt(x.peer)

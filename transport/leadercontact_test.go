@@ -129,3 +129,39 @@ func TestLeaseBindsAVoteInRaft(t *testing.T) {
 		}
 	}, func(cfg *Config, _ *end) { cfg.Lease = true })
 }
+
+// TestLeaseDelaysOwnElection: a candidate acknowledges its term's leader without becoming a follower, and its candidacy
+// times out. The leader may have a lease: the candidate gets no pre-vote for timeout-min.
+func TestLeaseDelaysOwnElection(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		lease   bool
+		after   time.Duration
+		allowed bool
+	}{
+		"with leases":    {lease: true, after: testMin - time.Millisecond},
+		"later":          {lease: true, after: testMin, allowed: true},
+		"without leases": {after: testMin - time.Millisecond, allowed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 3, func(t *testing.T, ends []*end) {
+				n1, n2, n3 := ends[0], ends[1], ends[2]
+				n2.leader.Store(cluster.NodeID(""))
+				n2.bind()
+				n3.bind()
+				n3.to(n2) // a connection takes no time then
+				if _, err := n1.append(n3, nil); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tt.after)
+				if v, err := n3.preVote(n2, 6); (err == nil && v.Granted) != tt.allowed {
+					t.Errorf("%+v, %v", v, err)
+				}
+				for _, e := range ends {
+					e.stop()
+				}
+			}, func(cfg *Config, _ *end) { cfg.Lease = tt.lease })
+		})
+	}
+}

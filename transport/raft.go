@@ -231,6 +231,9 @@ func (r *Raft) call(m Message, start time.Time, do func(*libTransport) error) er
 	if fault.Twice && err == nil {
 		err = fromWire(unwrapCodecError(do(out)))
 	}
+	if err == nil && !fault.Drop && fault.Answered != nil {
+		fault.Answered()
+	}
 	if fault.Late != nil {
 		fault.Late(r.closed)
 	}

@@ -196,12 +196,16 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 			m.refuse("contradiction", err)
 			return
 		}
-		// Raft commits at most up to the last entry of this message. The library commits up to the end of its own log,
-		// which may hold entries of a previous leader that no other node has.
-		c.LeaderCommitIndex = min(c.LeaderCommitIndex, c.PrevLogEntry+uint64(len(c.Entries)))
+		c.LeaderCommitIndex = CommitLimit(c.LeaderCommitIndex, c.PrevLogEntry, len(c.Entries))
 		m.rpc.Command = m.matchSnapshot(c)
 		m.forward(&operation{})
 	})
+}
+
+// CommitLimit returns the commit index that an append with entries after prev may show to raft: at most its last entry.
+// The library commits up to the end of its own log, which may hold entries of a previous leader that no other node has.
+func CommitLimit(leaderCommit, prev uint64, entries int) uint64 {
+	return min(leaderCommit, prev+uint64(entries))
 }
 
 // oneAtATime calls handle while no other message is handled that changes the log. Raft handles one such message at a

@@ -39,7 +39,7 @@ type Transport struct {
 	relaying atomic.Int64 // relayed messages in progress
 	calls    calls
 
-	leaderContact atomic.Pointer[leaderContact] // nil: none since the process started
+	leaderContact atomic.Pointer[LeaderContact] // nil: none since the process started
 
 	mu      sync.Mutex
 	raft    *Raft           // the current one; replaced when it was closed

@@ -384,25 +384,25 @@ func TestPreVoteVeto(t *testing.T) {
 func TestVotersReportReason(t *testing.T) {
 	t.Parallel()
 	view := voterState{term: 5, leader: "", lastIndex: 44, lastTerm: 4, member: true, voter: true}
-	ask := voteRequest{candidate: "n3", term: 6, lastIndex: 44, lastTerm: 4}
+	ask := VoteRequest{Candidate: "n3", Term: 6, LastIndex: 44, LastTerm: 4}
 	tests := []struct {
 		want   string
-		change func(*voteRequest, *voterState)
+		change func(*VoteRequest, *voterState)
 	}{
-		{"refused", func(*voteRequest, *voterState) {}},
-		{"knows leader n2", func(_ *voteRequest, v *voterState) { v.leader = "n2" }},
-		{"refused", func(b *voteRequest, v *voterState) { v.leader, b.transfer = "n2", true }},
-		{"refused", func(_ *voteRequest, v *voterState) { v.leader = "n3" }},
-		{"old term: 6 < 7", func(_ *voteRequest, v *voterState) { v.term, v.votedFor = 7, "n1" }},
-		{"already voted for n1", func(b *voteRequest, v *voterState) { v.votedFor, b.lastIndex = "n1", 2 }},
-		{"log behind: 41 < 44", func(b *voteRequest, _ *voterState) { b.lastIndex = 41 }},
-		{"log behind: term 3 < 4", func(b *voteRequest, _ *voterState) { b.lastIndex, b.lastTerm = 99, 3 }},
-		{"log behind: 41 < 44", func(b *voteRequest, v *voterState) {
-			b.pre, v.votedFor, b.lastIndex = true, "n1",
+		{"refused", func(*VoteRequest, *voterState) {}},
+		{"knows leader n2", func(_ *VoteRequest, v *voterState) { v.leader = "n2" }},
+		{"refused", func(b *VoteRequest, v *voterState) { v.leader, b.Transfer = "n2", true }},
+		{"refused", func(_ *VoteRequest, v *voterState) { v.leader = "n3" }},
+		{"old term: 6 < 7", func(_ *VoteRequest, v *voterState) { v.term, v.votedFor = 7, "n1" }},
+		{"already voted for n1", func(b *VoteRequest, v *voterState) { v.votedFor, b.LastIndex = "n1", 2 }},
+		{"log behind: 41 < 44", func(b *VoteRequest, _ *voterState) { b.LastIndex = 41 }},
+		{"log behind: term 3 < 4", func(b *VoteRequest, _ *voterState) { b.LastIndex, b.LastTerm = 99, 3 }},
+		{"log behind: 41 < 44", func(b *VoteRequest, v *voterState) {
+			b.Pre, v.votedFor, b.LastIndex = true, "n1",
 				41
 		}},
-		{"n3 is not in the configuration", func(_ *voteRequest, v *voterState) { v.member, v.voter = false, false }},
-		{"n3 is not a voter", func(_ *voteRequest, v *voterState) { v.voter = false }},
+		{"n3 is not in the configuration", func(_ *VoteRequest, v *voterState) { v.member, v.voter = false, false }},
+		{"n3 is not a voter", func(_ *VoteRequest, v *voterState) { v.voter = false }},
 	}
 	for _, tt := range tests {
 		b, v := ask, view

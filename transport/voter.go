@@ -17,58 +17,49 @@ const (
 	evidencePollInterval = time.Millisecond
 )
 
-// voteRequest is a decoded vote or pre-vote request.
-type voteRequest struct {
-	candidate           cluster.NodeID
-	pre, transfer       bool
-	ordered             bool // transfer, as the candidate has set it
-	term                uint64
-	lastIndex, lastTerm uint64
-}
-
 // voteRequest decodes the message; false if it is not a vote or pre-vote request.
-func (m incoming) voteRequest() (voteRequest, bool) {
+func (m incoming) voteRequest() (VoteRequest, bool) {
 	switch c := m.rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
-		return voteRequest{
-			candidate: m.p.id, transfer: c.LeadershipTransfer, ordered: c.LeadershipTransfer, term: c.Term,
-			lastIndex: c.LastLogIndex, lastTerm: c.LastLogTerm,
+		return VoteRequest{
+			Candidate: m.p.id, Transfer: c.LeadershipTransfer, Ordered: c.LeadershipTransfer, Term: c.Term,
+			LastIndex: c.LastLogIndex, LastTerm: c.LastLogTerm,
 		}, true
 	case *raft.RequestPreVoteRequest:
-		return voteRequest{
-			candidate: m.p.id, pre: true, term: c.Term, lastIndex: c.LastLogIndex,
-			lastTerm: c.LastLogTerm,
+		return VoteRequest{
+			Candidate: m.p.id, Pre: true, Term: c.Term, LastIndex: c.LastLogIndex,
+			LastTerm: c.LastLogTerm,
 		}, true
 	}
-	return voteRequest{}, false
+	return VoteRequest{}, false
 }
 
 // vote handles a vote or pre-vote request. It rejects requests that must not reach raft, because they could raise its
 // term, and delivers the others. A rejection is always a response: the library counts some errors as a grant.
-func (m incoming) vote(b voteRequest, a cluster.Admission) {
+func (m incoming) vote(b VoteRequest, a cluster.Admission) {
 	m.r.t.monitors.FastPoll()
 	if kind, why := m.refuseVote(b, a, time.Now()); why != "" {
 		m.rejectVote(b, kind, why)
 		return
 	}
-	if !b.pre && !b.transfer && m.ignoresLeader(b) {
+	if !b.Pre && !b.Transfer && m.ignoresLeader(b) {
 		c := *m.rpc.Command.(*raft.RequestVoteRequest)
-		c.LeadershipTransfer, b.transfer = true, true
+		c.LeadershipTransfer, b.Transfer = true, true
 		m.rpc.Command = &c
 	}
-	if why := m.r.boundByLease(m.p.id, b.term, time.Now()); why != "" && !b.ordered {
+	if why := m.boundByLease(b, a); why != "" {
 		m.rejectVote(b, "lease", why)
 		return
 	}
-	if !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term) {
+	if !b.Transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.Term) {
 		m.rejectVote(b, "busy", "has acknowledged its leader recently")
 		return
 	}
-	m.deliverVote(b)
+	m.deliverVote(b, a)
 }
 
 // rejectVote rejects a vote request before raft. The answer shows the current term, which may not be durable yet.
-func (m incoming) rejectVote(b voteRequest, kind, why string) {
+func (m incoming) rejectVote(b VoteRequest, kind, why string) {
 	m.r.t.reject(m.kind, kind)
 	m.count(b, false, kind)
 	term := m.local.CurrentTerm()
@@ -80,37 +71,36 @@ func (m incoming) rejectVote(b voteRequest, kind, why string) {
 }
 
 // count counts this node's response to a candidate.
-func (m incoming) count(b voteRequest, granted bool, reason string) {
-	if !b.pre {
+func (m incoming) count(b VoteRequest, granted bool, reason string) {
+	if !b.Pre {
 		m.r.t.cfg.Elections.VoteAnswered(granted, reason)
 	}
 }
 
-// refuseVote returns why a vote is refused, for the metric and as text; "" if it is not.
-func (m incoming) refuseVote(b voteRequest, a cluster.Admission, now time.Time) (kind, why string) {
-	switch {
-	case !m.p.votes.AllowN(now, 1):
-		return "rate", "sends requests too often"
-	case !a.OK():
-		return string(a.Refusal), a.Reason
-	case a.RecordStale:
-		return "outdated", "no votes are exchanged: " + noVotesReason(a)
-	case !a.Votes:
-		return "no_cluster_id", "no votes are exchanged: " + noVotesReason(a)
-	case b.missesCommitted(m.committed()) != "":
-		// A node that was wiped and re-admitted may lack committed entries itself, and Raft compares logs only.
-		return "behind", b.missesCommitted(m.committed()) + ", which is committed"
-	case !m.r.t.cfg.Elections.MayVote():
-		return "lease", "a lease from before this node's restart may be running"
-	case b.pre:
-		if rival := m.r.ballots.votedSince(b.term, now.Add(-m.r.t.cfg.TimeoutMin)); rival != "" && rival != m.p.id {
-			return "voted", fmt.Sprintf("already voted for %s", rival)
-		}
-		if why := m.r.t.cfg.Elections.VetoPreVote(m.p.id, now); why != "" {
-			return "priority", why
-		}
+// guard returns what the guards know about a request.
+func (m incoming) guard(b VoteRequest, a cluster.Admission, now time.Time) VoteGuard {
+	cfg := m.r.t.cfg
+	g := VoteGuard{
+		Admission: a, LastLeader: m.r.t.lastLeaderContact(), Policy: cfg.Elections, Lease: cfg.Lease,
+		TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
+		VotedFor: m.r.ballots.votedSince(b.Term, now.Add(-cfg.TimeoutMin)),
 	}
-	return "", ""
+	g.CommittedIndex, g.CommittedTerm = m.committed()
+	return g
+}
+
+// refuseVote returns why a vote is refused, for the metric and as text; "" if it is not.
+func (m incoming) refuseVote(b VoteRequest, a cluster.Admission, now time.Time) (kind, why string) {
+	if !m.p.votes.AllowN(now, 1) {
+		return "rate", "sends requests too often"
+	}
+	return m.guard(b, a, now).Refuse(b, now)
+}
+
+// boundByLease returns why the vote may contradict a lease now, "" if it does not.
+func (m incoming) boundByLease(b VoteRequest, a cluster.Admission) string {
+	now := time.Now()
+	return m.guard(b, a, now).BoundByLease(b, now)
 }
 
 // committed returns an entry that this node knows to be committed without its log: the one of its roster. Term 0 if
@@ -122,30 +112,16 @@ func (m incoming) committed() (index, term uint64) {
 	return 0, 0
 }
 
-// missesCommitted returns why the candidate's log cannot hold a committed entry, "" if it can. A log that holds the
-// entry ends at or after it, in the entry's term or a later one.
-func (b voteRequest) missesCommitted(index, term uint64) string {
-	switch {
-	case b.lastTerm < term:
-		return fmt.Sprintf("log behind: term %d < %d", b.lastTerm, term)
-	case b.lastIndex < index:
-		return fmt.Sprintf("log behind: %d < %d", b.lastIndex, index)
-	}
-	return ""
-}
-
 // ignoresLeader reports whether this voter has evidence of its own that the leader it knows has failed. It waits up to
 // evidenceWait for it: the candidate may have found out first.
-func (m incoming) ignoresLeader(b voteRequest) bool {
+func (m incoming) ignoresLeader(b VoteRequest) bool {
 	stuck := func() bool {
-		leader := m.local.Leader()
-		self := m.r.t.cfg.Membership.LocalPeer().NodeID
-		return leader != "" && leader != m.p.id && leader != self && b.term > m.local.CurrentTerm()
+		return b.HeldByLeader(m.local.Leader(), m.r.t.cfg.Membership.LocalPeer().NodeID, m.local.CurrentTerm())
 	}
 	if !stuck() {
 		return false // raft does not refuse the vote because of its leader
 	}
-	if m.r.t.cfg.Elections.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
+	if m.r.t.cfg.Elections.MayIgnoreLeader(m.p.id, b.Term, time.Now()) {
 		return true
 	}
 	look := time.NewTicker(evidencePollInterval)
@@ -156,7 +132,7 @@ func (m incoming) ignoresLeader(b voteRequest) bool {
 		case <-m.r.closed:
 			return false
 		}
-		if m.r.t.cfg.Elections.MayIgnoreLeader(m.p.id, b.term, time.Now()) {
+		if m.r.t.cfg.Elections.MayIgnoreLeader(m.p.id, b.Term, time.Now()) {
 			return stuck()
 		}
 	}
@@ -164,7 +140,7 @@ func (m incoming) ignoresLeader(b voteRequest) bool {
 }
 
 // deliverVote passes a vote request to raft, and responds with raft's answer and its reason.
-func (m incoming) deliverVote(b voteRequest) {
+func (m incoming) deliverVote(b VoteRequest, a cluster.Admission) {
 	before := m.voterState(b)
 	answer, err := m.requestVote(b)
 	if err == nil {
@@ -179,17 +155,17 @@ func (m incoming) deliverVote(b voteRequest) {
 		m.rpc.RespChan <- answer
 		return
 	}
-	if granted && !b.pre {
-		m.r.ballots.cast(b.term, b.candidate, time.Now())
+	if granted && !b.Pre {
+		m.r.ballots.cast(b.Term, b.Candidate, time.Now())
 	}
 	reason, why := "granted", ""
-	lease := m.r.boundByLease(m.p.id, b.term, time.Now())
+	lease := m.boundByLease(b, a)
 	switch {
 	case !granted:
 		reason, why = "raft", explain(b, before)
-	case !b.ordered && lease != "":
+	case lease != "":
 		granted, reason, why = false, "lease", lease // as below
-	case !b.pre && !b.transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.term):
+	case !b.Pre && !b.Transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.Term):
 		// The request waited while raft was busy, and was delivered before the proxied acknowledgement. To the
 		// candidate the vote is lost.
 		granted, reason, why = false, "busy", "has acknowledged its leader meanwhile"
@@ -199,8 +175,8 @@ func (m incoming) deliverVote(b voteRequest) {
 }
 
 // requestVote passes a vote request to raft, and waits for the answer.
-func (m incoming) requestVote(b voteRequest) (answer raft.RPCResponse, err error) {
-	if !b.pre {
+func (m incoming) requestVote(b VoteRequest) (answer raft.RPCResponse, err error) {
+	if !b.Pre {
 		m.local.TrackVote(true)
 		defer m.local.TrackVote(false)
 	}
@@ -230,10 +206,10 @@ func decodeVoteResponse(answer raft.RPCResponse) (granted bool, term uint64, ok 
 }
 
 // answerVote responds to a vote or pre-vote request.
-func (m incoming) answerVote(b voteRequest, granted bool, term uint64, why string) {
+func (m incoming) answerVote(b VoteRequest, granted bool, term uint64, why string) {
 	header := m.r.header()
 	setReason(&header, why)
-	if b.pre {
+	if b.Pre {
 		m.rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: header, Term: term, Granted: granted}, nil)
 	} else {
 		m.rpc.Respond(&raft.RequestVoteResponse{RPCHeader: header, Term: term, Granted: granted}, nil)
@@ -249,32 +225,32 @@ type voterState struct {
 	member, voter       bool // of the candidate, in this node's configuration
 }
 
-func (m incoming) voterState(b voteRequest) voterState {
-	v := voterState{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.voteIn(b.term)}
+func (m incoming) voterState(b VoteRequest) voterState {
+	v := voterState{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.voteIn(b.Term)}
 	v.lastIndex, v.lastTerm = m.local.LastEntry()
 	servers := m.r.t.cfg.Membership.Servers()
-	s, known := cluster.FindServer(servers, b.candidate)
+	s, known := cluster.FindServer(servers, b.Candidate)
 	v.member, v.voter = known || len(servers) == 0, s.Suffrage == cluster.Voter || len(servers) == 0
 	return v
 }
 
 // explain returns why raft refused a vote request, in the order of raft's checks.
-func explain(b voteRequest, v voterState) string {
+func explain(b VoteRequest, v voterState) string {
 	switch {
 	case !v.member:
-		return fmt.Sprintf("%s is not in the configuration", b.candidate)
-	case v.leader != "" && v.leader != b.candidate && !b.transfer:
+		return fmt.Sprintf("%s is not in the configuration", b.Candidate)
+	case v.leader != "" && v.leader != b.Candidate && !b.Transfer:
 		return fmt.Sprintf("knows leader %s", v.leader)
-	case b.term < v.term:
-		return fmt.Sprintf("old term: %d < %d", b.term, v.term)
+	case b.Term < v.term:
+		return fmt.Sprintf("old term: %d < %d", b.Term, v.term)
 	case !v.voter:
-		return fmt.Sprintf("%s is not a voter", b.candidate)
-	case !b.pre && v.votedFor != "" && v.votedFor != b.candidate:
+		return fmt.Sprintf("%s is not a voter", b.Candidate)
+	case !b.Pre && v.votedFor != "" && v.votedFor != b.Candidate:
 		return fmt.Sprintf("already voted for %s", v.votedFor)
-	case b.lastTerm < v.lastTerm:
-		return fmt.Sprintf("log behind: term %d < %d", b.lastTerm, v.lastTerm)
-	case b.lastTerm == v.lastTerm && b.lastIndex < v.lastIndex:
-		return fmt.Sprintf("log behind: %d < %d", b.lastIndex, v.lastIndex)
+	case b.LastTerm < v.lastTerm:
+		return fmt.Sprintf("log behind: term %d < %d", b.LastTerm, v.lastTerm)
+	case b.LastTerm == v.lastTerm && b.LastIndex < v.lastIndex:
+		return fmt.Sprintf("log behind: %d < %d", b.LastIndex, v.lastIndex)
 	}
 	return "refused"
 }

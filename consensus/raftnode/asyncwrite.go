@@ -39,7 +39,7 @@ func (s *raftStore) mayAppendAsync(entries []*raft.Log) bool {
 	special := func(e *raft.Log) bool {
 		return e.Type != raft.LogCommand && e.Type != raft.LogNoop && e.Type != raft.LogBarrier
 	}
-	return len(entries) > 0 && s.state() == raft.Leader && s.voters() > 1 && !slices.ContainsFunc(entries, special)
+	return len(entries) > 0 && AppendMayOverlap(s.state(), s.voters) && !slices.ContainsFunc(entries, special)
 }
 
 // startAsyncAppend starts to write entries. The caller leaves the write semaphore to it. A failure ends this node, and
@@ -90,7 +90,7 @@ func (s *raftStore) waitAppended(index uint64) error {
 
 func (s *raftStore) waitAppendedLocked(index uint64) error {
 	w := s.inFlightAppend
-	if w == nil || w.entries[0].Index > index {
+	if s.unwritten().BeforeAck(index).FirstEntry == 0 {
 		return nil
 	}
 	return s.waitWhile(func() bool { return s.inFlightAppend == w })
@@ -121,13 +121,20 @@ func (s *raftStore) waitWhile(unfinished func() bool) error {
 func (s *raftStore) flushBeforeReply() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.flushPendingTerm(); err != nil {
-		return err
+	if s.unwritten().BeforeReply().Term {
+		if err := s.flushPendingTerm(); err != nil {
+			return err
+		}
 	}
-	if err := s.waitSelfVote(); err != nil {
-		return err
+	if s.unwritten().BeforeReply().SelfVote {
+		if err := s.waitSelfVote(); err != nil {
+			return err
+		}
 	}
-	return s.waitAppendedLocked(math.MaxUint64)
+	if s.unwritten().BeforeReply().FirstEntry != 0 {
+		return s.waitAppendedLocked(math.MaxUint64)
+	}
+	return nil
 }
 
 // flushPendingTerm makes a pending term durable. The caller holds mu. The write has a goroutine of its own, so that a

@@ -28,8 +28,8 @@ type FSMConfig struct {
 	Halt func(error)
 	// MembersChanged is called after more than keys has changed.
 	MembersChanged func()
-	// IncarnationCleared is called before a member's incarnation is removed from the state.
-	IncarnationCleared func(cluster.NodeID)
+	// IncarnationCleared is called before the entry at index removes a member's incarnation from the state.
+	IncarnationCleared func(id cluster.NodeID, index uint64)
 	// BatchApplied is called after each batch of entries. Optional.
 	BatchApplied func(took time.Duration)
 	// SnapshotDone is called after a snapshot was restored, or written. Optional.
@@ -122,7 +122,7 @@ func (f *FSM) applyOne(l *raft.Log) any {
 	for i := range cmds {
 		if cmds[i].Kind.Administrative() {
 			members = true
-			f.announceCleared(&cmds[i])
+			f.announceCleared(&cmds[i], l.Index)
 		}
 	}
 	results := f.cfg.State.Apply(l.Index, l.Term, cmds)
@@ -134,13 +134,13 @@ func (f *FSM) applyOne(l *raft.Log) any {
 }
 
 // announceCleared reports a command that clears a member's incarnation: its earlier hellos must not be recorded again.
-func (f *FSM) announceCleared(c *state.Command) {
+func (f *FSM) announceCleared(c *state.Command, index uint64) {
 	switch {
 	case c.Kind == state.KindMemberPatch && c.MemberPatch != nil &&
 		c.MemberPatch.Incarnation != nil && *c.MemberPatch.Incarnation == "":
-		f.cfg.IncarnationCleared(c.MemberPatch.ID)
+		f.cfg.IncarnationCleared(c.MemberPatch.ID, index)
 	case c.Kind == state.KindMember && c.Member != nil && c.Member.Incarnation == "":
-		f.cfg.IncarnationCleared(c.Member.ID)
+		f.cfg.IncarnationCleared(c.Member.ID, index)
 	}
 }
 
@@ -191,12 +191,12 @@ func (f *FSM) replace(r io.Reader) error {
 		}
 		return err
 	}
+	index := f.cfg.State.View().AppliedIndex()
 	for _, m := range f.cfg.State.View().Members() {
 		if m.Incarnation == "" && before.Record(m.ID).Incarnation != "" {
-			f.cfg.IncarnationCleared(m.ID)
+			f.cfg.IncarnationCleared(m.ID, index)
 		}
 	}
-	index := f.cfg.State.View().AppliedIndex()
 	f.applied.Store(index)
 	f.delivered.Store(index)
 	f.wake()

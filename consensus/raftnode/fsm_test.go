@@ -27,7 +27,7 @@ func newTestFSM() *testFSM {
 		State:              state.New(state.Options{}),
 		Halt:               func(err error) { f.halted = append(f.halted, err) },
 		MembersChanged:     func() { f.changes++ },
-		IncarnationCleared: func(id cluster.NodeID) { f.forgot = append(f.forgot, id) },
+		IncarnationCleared: func(id cluster.NodeID, _ uint64) { f.forgot = append(f.forgot, id) },
 	})
 	return f
 }
@@ -106,7 +106,7 @@ func TestFSMForgets(t *testing.T) {
 	if len(f.forgot) != 0 || f.changes != 1 {
 		t.Fatalf("forgot %v, %d changes", f.forgot, f.changes)
 	}
-	f.cfg.IncarnationCleared = func(id cluster.NodeID) {
+	f.cfg.IncarnationCleared = func(id cluster.NodeID, _ uint64) {
 		f.forgot = append(f.forgot, id)
 		if f.cfg.State.View().Record(id).Incarnation != known {
 			t.Error("the state shows it before what was said is dropped")

@@ -190,6 +190,9 @@ func (i *Instance) LastEntry() (index, term uint64) {
 // GetLog reads an entry of the log; ErrNoopPending for a pending no-op.
 func (i *Instance) GetLog(index uint64, out *raft.Log) error { return i.store.GetLog(index, out) }
 
+// SnapshotIndex returns the last index that the newest snapshot holds, 0 without one.
+func (i *Instance) SnapshotIndex() uint64 { return i.cfg.Snapshots.newestIndex() }
+
 // EndsSnapshot reports whether the newest snapshot ends with the entry.
 func (i *Instance) EndsSnapshot(index, term uint64) bool {
 	return i.cfg.Snapshots.endsAt(LogPosition{index, term})

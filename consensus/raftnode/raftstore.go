@@ -117,7 +117,7 @@ func (s *raftStore) SetUint64(key []byte, val uint64) error {
 	candidate := s.state() == raft.Candidate && !s.electionBlocked()
 	needsOthers := candidate && s.voters() > 1
 	s.mu.Lock()
-	if needsOthers || !candidate && s.votesInFlight > 0 {
+	if TermMayWait(candidate, needsOthers, s.votesInFlight) {
 		defer s.mu.Unlock()
 		s.termPending, s.pendingTerm = true, val
 		return nil
@@ -152,7 +152,7 @@ func (s *raftStore) Set(key, val []byte) error {
 	pending, term, voteTerm := s.termPending, s.pendingTerm, s.voteTerm
 	s.mu.Unlock()
 	switch {
-	case pending && mine && voteTerm == term && s.state() == raft.Candidate && s.voters() > 1:
+	case pending && mine && voteTerm == term && SelfVoteMayOverlap(s.state(), s.voters):
 		handedOver = true
 		s.startAsyncSelfVote(term)
 		return nil

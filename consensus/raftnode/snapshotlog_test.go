@@ -188,3 +188,22 @@ func TestNoSecondSnapshotOfARestore(t *testing.T) {
 		t.Errorf("once the restore is removed: %v", err)
 	}
 }
+
+// TestOlderSnapshotIsGivenUp: raft.Raft writes a snapshot of its own while its main loop restores another one, or
+// installs it. The older one must fail, also if it ends last: raft.Raft would take it for the newest.
+func TestOlderSnapshotIsGivenUp(t *testing.T) {
+	t.Parallel()
+	_, l := logWithSnapshot(t, LogPosition{1, 2}, 2, 2, 2)
+	own, err := l.snaps.Create(1, 3, 2, raft.Configuration{}, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := LogPosition{4, 2}
+	takeSnapshot(t, l.snaps, restored)
+	if err := own.Close(); !errors.Is(err, errNewerSnapshot) {
+		t.Errorf("the older snapshot ends with %v", err)
+	}
+	if !l.snaps.endsAt(restored) {
+		t.Errorf("the newest snapshot ends at %v, want %v", l.snaps.newest.Load(), restored)
+	}
+}

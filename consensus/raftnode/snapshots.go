@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -21,9 +22,10 @@ type Snapshots struct {
 	raft.SnapshotStore
 	log    raft.LogStore
 	fsm    *FSM
-	newest atomic.Pointer[LogPosition] // nil: none
+	newest atomic.Pointer[LogPosition] // nil: none; written under recording
 
 	continuedAt atomic.Pointer[LogPosition] // the end of a snapshot that the log is known to continue; nil: none
+	recording   sync.Mutex
 	deleteRange func(from, to uint64) error // deletes entries; Start sets it to that of raft.Raft's log
 }
 
@@ -88,21 +90,29 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	return &recordingSink{sink, func() { s.record(LogPosition{index, term}) }}, nil
+	return &recordingSink{sink, s, LogPosition{index, term}}, nil
 }
+
+// errNewerSnapshot is why raft.Raft gives up a snapshot of its own. It writes that beside its main loop, which may have
+// restored or installed another one meanwhile. It would take its own for the newest. As a leader it would then find
+// nothing to precede the first entry after the newest, and send that snapshot to every follower without end.
+var errNewerSnapshot = errors.New("a newer snapshot was stored meanwhile")
 
 type recordingSink struct {
 	raft.SnapshotSink
-	done func()
+	snaps *Snapshots
+	end   LogPosition
 }
 
-// Close ends the snapshot.
+// Close ends the snapshot. It fails if there is a newer one.
 func (s *recordingSink) Close() error {
-	err := s.SnapshotSink.Close()
-	if err == nil {
-		s.done()
+	if err := s.SnapshotSink.Close(); err != nil {
+		return err
 	}
-	return err
+	if !s.snaps.record(s.end) {
+		return errNewerSnapshot
+	}
+	return nil
 }
 
 // Open opens a snapshot that the log reaches back to.
@@ -130,10 +140,16 @@ func (s *Snapshots) newestIndex() uint64 {
 	return 0
 }
 
-// record makes p the end of the newest snapshot.
-func (s *Snapshots) record(p LogPosition) {
+// record makes p the end of the newest snapshot. It reports false if there is a newer one.
+func (s *Snapshots) record(p LogPosition) bool {
+	s.recording.Lock()
+	defer s.recording.Unlock()
+	if s.newestIndex() > p.Index {
+		return false
+	}
 	s.newest.Store(&p)
 	s.fsm.snapshotEnd.Store(p.Index)
+	return true
 }
 
 // endsAt reports whether the newest snapshot ends at p.
