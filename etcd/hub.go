@@ -188,16 +188,17 @@ func (h *hub) markAll() {
 	})
 }
 
-func (h *hub) watching() bool {
+// watching returns the number of watches.
+func (h *hub) watching() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.count > 0
+	return h.count
 }
 
 // run marks watches as the state changes, until ctx ends.
 func (h *hub) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if !h.watching() {
+		if h.watching() == 0 {
 			select {
 			case <-h.wake:
 			case <-ctx.Done():

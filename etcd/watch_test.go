@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"pgregory.net/rapid"
 
@@ -288,6 +290,60 @@ func TestSlowWatch(t *testing.T) {
 		stop()
 		<-fast.done
 		<-hubDone
+	})
+}
+
+// TestManyWatches: a stream has a limit of watches, and each of them gets its event.
+func TestManyWatches(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		for i := range maxWatchesPerStream {
+			p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a")})
+			if r := <-p.out; r.Canceled || r.WatchId != int64(i) {
+				t.Fatalf("watch %d: %s", i, describeResponse(r))
+			}
+		}
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a")})
+		p.want(t, fmt.Sprintf("-1@%d created canceled (etcdserver: too many requests)", n.View().Revision()))
+		n.apply(t, put("a", "1"))
+		seen := map[int64]bool{}
+		for range maxWatchesPerStream {
+			if r := <-p.out; len(r.Events) == 1 {
+				seen[r.WatchId] = true
+			}
+		}
+		if len(seen) != maxWatchesPerStream {
+			t.Errorf("%d watches got the event", len(seen))
+		}
+	})
+}
+
+// TestEndWithoutLeader: a stream that requires a leader ends when this node has known none for some timeouts, and one
+// that does not goes on.
+func TestEndWithoutLeader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(t)
+		s := New(testDeps(n))
+		defer s.grpc.Stop()
+		ctx, end := context.WithCancelCause(t.Context())
+		stop := s.endWithoutLeader(ctx, end)
+		defer stop()
+		n.setLeader("")
+		time.Sleep(2 * s.deps.TimeoutMax)
+		n.setLeader("n2")
+		time.Sleep(time.Hour)
+		if ctx.Err() != nil {
+			t.Fatal("a short time without a leader ends the stream")
+		}
+		n.setLeader("")
+		start := time.Now()
+		<-ctx.Done()
+		if d := time.Since(start); d != noLeaderTimeouts*s.deps.TimeoutMax {
+			t.Errorf("the stream ends after %v", d)
+		}
+		if cause := context.Cause(ctx); !errors.Is(cause, rpctypes.ErrGRPCNoLeader) {
+			t.Errorf("it ends with %v", cause)
+		}
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 // Limits of a stream of watches.
 const (
 	maxWatchesPerStream = 20_000
+	maxWatches          = 200_000 // of a node
 	eventBatch          = 1000 // events of one message, but for those of its last revision
 )
 
@@ -121,7 +122,7 @@ func (ws *watchStream) refusal(r *pb.WatchCreateRequest, w *watch) string {
 		return "mvcc: watcher range is empty"
 	case taken && r.WatchId != 0:
 		return "mvcc: duplicate watch ID provided on the WatchStream"
-	case len(ws.watches) >= maxWatchesPerStream:
+	case len(ws.watches) >= maxWatchesPerStream, ws.hub.watching() >= maxWatches:
 		return rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests)
 	}
 	return ""
