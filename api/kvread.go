@@ -86,7 +86,7 @@ func (c *request) readKeys(answer func(*state.View) error) error {
 func (c *request) keyBarrier(ctx context.Context) error {
 	leader := c.s.leader.Current().ID
 	if leader != "" && leader != c.s.deps.Node.ID && c.s.deps.Call != nil && !c.forwarded && !c.redirect {
-		if c.s.calls.AskReadIndex(ctx) == nil {
+		if c.s.calls.TryReadIndex(ctx) == nil {
 			return nil
 		}
 	}

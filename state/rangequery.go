@@ -190,8 +190,8 @@ func (v *View) CompactRevision() int64 {
 		return int64(v.revision) // previous values are not kept
 	}
 	least := max(v.compacted, v.valuesSince)
-	if floor := v.history.floor; floor > 0 {
-		least = max(least, min(floor+1, v.revision))
+	if floor := v.history.floor; floor > v.valuesSince { // changes of that revision are no longer kept
+		least = max(least, floor+1)
 	}
 	if least == 0 {
 		return -1

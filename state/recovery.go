@@ -42,7 +42,7 @@ func (p *Recovery) apply(w *txn) Result {
 	}
 	w.recount()
 	w.reassignRevisions()
-	w.history = history{floor: w.revision}
+	w.forgetHistory()
 	w.roleChanges, w.nodeChanges = history{floor: w.revision}, history{floor: w.revision}
 	w.epoch++
 	// A reader that saw the seq of a lost record continues behind it.

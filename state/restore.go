@@ -107,11 +107,8 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.keys, v.bytes = withoutSessionKeys(from)
 	v.settings = from.settings
 	v.revision = max(v.revision, from.revision) + restoreRevisionGap
-	if v.version < txnVersion && from.version >= txnVersion {
-		v.valuesSince = v.revision
-	}
 	v.version = max(v.version, from.version)
-	v.history = history{floor: v.revision}
+	v.forgetHistory()
 	v.endSessions(CauseRestored, v.holderTTL)
 	if from.clusterID != v.clusterID || from.revision > current.view.revision {
 		v.delayRolesOf(from)
@@ -122,6 +119,14 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.recount()
 	v.epoch++
 	return &Snapshot{view: &v}, nil
+}
+
+// forgetHistory makes the present revision the first one that watches and reads at a revision may name.
+func (v *View) forgetHistory() {
+	v.history = history{floor: v.revision}
+	if v.version >= txnVersion {
+		v.valuesSince = v.revision
+	}
 }
 
 // withoutSessionKeys returns the keys that belong to no session, and the number of their bytes.

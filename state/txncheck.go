@@ -21,6 +21,13 @@ func (p *Txn) Check() *cluster.Error {
 	return firstError(checkIntervals(p.Success), checkIntervals(p.Failure))
 }
 
+// Size returns about how many bytes the transaction takes in the log: its keys and values, and 32 for each operation.
+func (p *Txn) Size() int {
+	var total txnSize
+	_ = p.checkOps(MaxTxnOps, &total) // what it has found by then: an invalid transaction does not reach the log
+	return total.bytes + 32*total.ops
+}
+
 // txnSize is what the operations of a transaction take, with those of nested ones.
 type txnSize struct{ ops, bytes int }
 

@@ -51,7 +51,7 @@ type View struct {
 	leases      *iradix.Tree[lease] // by number, see leaseKey; follows from sessions and keys
 	leaseSeq    uint64              // number of leases ever granted; part of their session IDs
 	compacted   uint64              // revision of the last Compact; 0: none
-	valuesSince uint64              // later changes keep the item that they replaced; set with txnVersion
+	valuesSince uint64              // changes after it keep the item that they replaced; set with txnVersion
 }
 
 // Item is one key. All revisions are cluster-wide.

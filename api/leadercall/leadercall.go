@@ -5,6 +5,7 @@ package leadercall
 import (
 	"context"
 	"crypto/rand"
+	"sync/atomic"
 	"time"
 
 	"northstar/api/forward"
@@ -52,6 +53,8 @@ type Calls struct {
 	Config
 	reads  *rounds
 	renews *rounds
+
+	failedAt atomic.Pointer[time.Time] // when TryReadIndex has failed last
 }
 
 // New returns Calls that do not run yet.
@@ -92,15 +95,34 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 func (c *Calls) ReadIndex(ctx context.Context) error {
 	return c.Forward.Serve(ctx, forward.Request{
 		Idempotent: true, Local: c.Consensus.ReadBarrier,
-		Remote: func(ctx context.Context, _ cluster.NodeID) error { return c.AskReadIndex(ctx) },
+		Remote: func(ctx context.Context, _ cluster.NodeID) error { return c.askReadIndex(ctx) },
 	})
 }
 
-// AskReadIndex makes one attempt at ReadIndex on a node that does not lead. CodeNoLeader: no leader has answered.
-func (c *Calls) AskReadIndex(ctx context.Context) error {
+func (c *Calls) askReadIndex(ctx context.Context) error {
 	_, err := c.reads.join(ctx, "")
 	return err
 }
+
+// TryReadIndex is ReadIndex for a caller that can have the leader answer instead. It makes one attempt, and none for a
+// second after one has failed: this node's disk may be slow, and reads at the leader do not need it. An error means
+// that nothing is known.
+func (c *Calls) TryReadIndex(ctx context.Context) error {
+	if last := c.failedAt.Load(); last != nil && time.Since(*last) < tryAgainAfter {
+		return notLeading(c.Forward.Self)
+	}
+	asking, cancel := context.WithTimeout(ctx, c.TimeoutMax/2)
+	defer cancel()
+	err := c.askReadIndex(asking)
+	if err != nil && ctx.Err() == nil {
+		now := time.Now()
+		c.failedAt.Store(&now)
+	}
+	return err
+}
+
+// tryAgainAfter is how long TryReadIndex fails after a failed attempt.
+const tryAgainAfter = time.Second
 
 // RenewSession renews a session and reports whether it lives. All callers that wait at the same time share one message
 // and one proof of leadership, which began after the call: a deposed leader renews nothing.

@@ -100,14 +100,14 @@ func (q *round) finish(live []string, err error) {
 func (c *Calls) Run(ctx context.Context) error {
 	leader := func() context.Context { return c.Forward.Leader.Current().Changed }
 	var loops sync.WaitGroup
-	loops.Go(func() { c.reads.run(ctx, leader, 2*c.TimeoutMax, c.askReadIndex) })
-	loops.Go(func() { c.renews.run(ctx, leader, 2*c.TimeoutMax, c.askRenew) })
+	loops.Go(func() { c.reads.run(ctx, leader, 2*c.TimeoutMax, c.readIndexRound) })
+	loops.Go(func() { c.renews.run(ctx, leader, 2*c.TimeoutMax, c.renewRound) })
 	loops.Wait()
 	return nil
 }
 
-// askReadIndex asks for the read index and waits until this node has applied it.
-func (c *Calls) askReadIndex(ctx context.Context, _ []string) ([]string, error) {
+// readIndexRound asks for the read index and waits until this node has applied it.
+func (c *Calls) readIndexRound(ctx context.Context, _ []string) ([]string, error) {
 	got, err := c.ask(ctx, c.Forward.Leader.Current().ID, readIndex, message{Index: c.Consensus.Applied()})
 	if err != nil {
 		return nil, err
@@ -118,8 +118,8 @@ func (c *Calls) askReadIndex(ctx context.Context, _ []string) ([]string, error) 
 	return nil, nil
 }
 
-// askRenew renews sessions, here or at the leader, and returns those that live.
-func (c *Calls) askRenew(ctx context.Context, ids []string) ([]string, error) {
+// renewRound renews sessions, here or at the leader, and returns those that live.
+func (c *Calls) renewRound(ctx context.Context, ids []string) ([]string, error) {
 	leader := c.Forward.Leader.Current().ID
 	if leader == c.Forward.Self {
 		return c.renewHere(ctx, ids)
