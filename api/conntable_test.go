@@ -129,7 +129,8 @@ func TestConnTable(t *testing.T) {
 // A request that arrives while its connection is closed is not served.
 func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 	t.Parallel()
-	table := newConnTable(Limits{Connections: 1, AddressConnections: 1, AnonymousConnections: 100}, func(netip.Prefix) bool { return false },
+	table := newConnTable(Limits{Connections: 1, AddressConnections: 1, AnonymousConnections: 100},
+		func(netip.Prefix) bool { return false },
 		func(string) {})
 	first, closed := pipeConn(t, "192.0.2.1")
 	second, _ := pipeConn(t, "192.0.2.1")
@@ -141,7 +142,8 @@ func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 // Another node's connections do not count for its address, and stay.
 func TestConnTable_Peers(t *testing.T) {
 	t.Parallel()
-	table := newConnTable(Limits{Connections: 10, AddressConnections: 1, AnonymousConnections: 100}, func(netip.Prefix) bool { return false },
+	table := newConnTable(Limits{Connections: 10, AddressConnections: 1, AnonymousConnections: 100},
+		func(netip.Prefix) bool { return false },
 		func(string) {})
 	for i := range 3 {
 		c, closed := pipeConn(t, "192.0.2.1")

@@ -389,7 +389,7 @@ func TestRemovedNodeClaimsARecord(t *testing.T) {
 	liar.tr.ResetPeers() // its next hello has the claim
 	eventually(t, "its hello is refused", func() bool {
 		err := liar.tr.Raft().AppendEntries(raft.ServerID(victim.id), raft.ServerAddress(victim.addr),
-			&raft.AppendEntriesRequest{RPCHeader: header, Term: later, Leader: []byte(liar.addr)},
+			&raft.AppendEntriesRequest{RPCHeader: header, Term: later},
 			new(raft.AppendEntriesResponse))
 		refused := (*transport.RefusedError)(nil)
 		return err == nil || errors.As(err, &refused) && refused.Refusal == cluster.RefusedRemoved
