@@ -131,7 +131,6 @@ type Server struct {
 
 	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
-	drained  sync.Once
 }
 
 // New returns a Server that does not run yet.

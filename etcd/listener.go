@@ -91,10 +91,9 @@ func (s *splitter) run() error {
 	}
 }
 
-// temporary reports whether Accept may succeed later, as when the process has too many open files.
+// temporary reports whether Accept may succeed later: the process has too many open files, or the client is gone.
 func temporary(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Temporary() //nolint:staticcheck // Accept's errors have no better sign
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED)
 }
 
 // sniff finds out the protocol of a connection and hands it over.

@@ -15,7 +15,7 @@ import (
 const (
 	maxWatchesPerStream = 20_000
 	maxWatches          = 200_000 // of a node
-	eventBatch          = 1000 // events of one message, but for those of its last revision
+	eventBatch          = 1000    // events of one message, but for those of its last revision
 )
 
 // noWatch is the ID in answers that belong to no watch.

@@ -318,3 +318,53 @@ func TestEtcdCertificates(t *testing.T) {
 		})
 	}
 }
+
+// TestEtcdOperatorCallsAreRecorded: the audit log has what operators do through the etcd API, and no client's writes.
+func TestEtcdOperatorCallsAreRecorded(t *testing.T) {
+	t.Parallel()
+	all := newCluster(t, 3, withEtcd)
+	lead := startAll(t, all)
+	n, target := all[0], all[1]
+	if n == lead {
+		n = all[2]
+	}
+	if target == lead {
+		target = all[2]
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	conn := n.etcdClient()
+	kv, maintenance := pb.NewKVClient(conn), pb.NewMaintenanceClient(conn)
+	out, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("k")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Compact(ctx, &pb.CompactionRequest{Revision: out.Header.Revision}); err != nil {
+		t.Fatal(err)
+	}
+	members, err := pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members.Members {
+		if m.Name != string(target.cfg.ID) {
+			continue
+		}
+		if _, err := maintenance.MoveLeader(ctx, &pb.MoveLeaderRequest{TargetID: m.ID}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := leader(t, all); got != target {
+		t.Errorf("%s leads after the move to %s", got.cfg.ID, target.cfg.ID)
+	}
+	eventually(t, "both calls are in the audit log", func() bool {
+		what := map[string]bool{}
+		for r := range n.Consensus().View().AuditBackward {
+			what[r.What] = true
+		}
+		if what["POST /etcdserverpb.KV/Put"] {
+			t.Error("a client's write is recorded")
+		}
+		return what["POST /etcdserverpb.KV/Compact"] && what["POST /admin/transfer"]
+	})
+}
