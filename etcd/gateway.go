@@ -24,6 +24,7 @@ import (
 const (
 	maxJSONBody = 4 << 20          // a request of maxRequestBytes in base64, and its field names
 	bodyTimeout = 10 * time.Second // to send the body of a call that is no stream
+	lifetime    = 90 * time.Second // of a call that is no stream, with the sending of its answer
 )
 
 var (
@@ -35,6 +36,7 @@ type httpRequestKey struct{}
 
 // ServeHTTP answers the requests of the JSON gateway, /version and /health.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lifetime)) // a stream has none
 	path := r.URL.Path
 	if rest, ok := strings.CutPrefix(path, "/v3beta/"); ok {
 		path = "/v3/" + rest
