@@ -258,6 +258,14 @@ func FuzzDecodeBatch(f *testing.F) {
 		f.Add(one)
 		f.Add(one[:len(one)/2])
 	}
+	_, golden := goldenCommands()
+	for _, c := range golden {
+		one, err := EncodeBatch([]Command{c, grant(1, 1), leasePut("k", 1)})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(one)
+	}
 	f.Add(rawBatch(1000, 2, []byte{33, 2, 'h', 'i'}))
 	f.Add([]byte{batchFormat, 255, 255, 255, 255, 15})
 	f.Fuzz(func(t *testing.T, raw []byte) {

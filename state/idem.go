@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"net/http"
+	"strings"
 	"time"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
@@ -11,16 +12,36 @@ import (
 // Bounds of the results of idempotent commands.
 const (
 	idempotencyTTL     = 24 * time.Hour // of the state's time
-	maxIdempotencyKeys = 100_000
+	maxIdempotencyKeys = 100_000        // of each kind
+
+	// Nodes repeat a command within the time of one request. Their keys have bounds of their own, since every command
+	// of the etcd API has one: they evict no keys of clients.
+	nodeIdempotencyTTL = 5 * time.Minute
 )
+
+// NodeIdempotencyPrefix begins the idempotency keys of nodes. Those of clients begin with the name of an identity.
+const NodeIdempotencyPrefix = "\n"
 
 // idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue.
 //
-// Invariants: byKey and order hold the same entries, each key once; order is that of first application and of time.
+// Invariants: byKey holds the entries of order and nodeOrder, each key once; their order is that of first application
+// and of time.
 type idempotencyTable struct {
-	byKey *iradix.Tree[*idempotencyEntry]
-	order queue[*idempotencyEntry]
+	byKey     *iradix.Tree[*idempotencyEntry]
+	order     queue[*idempotencyEntry] // of clients
+	nodeOrder queue[*idempotencyEntry]
 }
+
+// add adds an entry to the order of its kind.
+func (t *idempotencyTable) add(e *idempotencyEntry) {
+	if strings.HasPrefix(e.key, NodeIdempotencyPrefix) {
+		t.nodeOrder.push(e, false)
+	} else {
+		t.order.push(e, false)
+	}
+}
+
+func (t *idempotencyTable) len() int { return t.order.len() + t.nodeOrder.len() }
 
 type idempotencyEntry struct {
 	key         string
@@ -48,7 +69,7 @@ func (w *txn) applyOnce(c *Command) Result {
 	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result}
 	e.result.Txn, e.result.Session = nil, nil // replay finds them again
 	w.write.idempotency.put(id.Key, e)
-	w.idempotency.order.push(e, false)
+	w.idempotency.add(e)
 	w.expireIdempotency()
 	return result
 }
@@ -65,10 +86,14 @@ func (w *txn) replay(c *Command, recorded Result) Result {
 	return recorded
 }
 
-// expireIdempotency drops the oldest entries: those older than idempotencyTTL and those beyond maxIdempotencyKeys.
+// expireIdempotency drops the oldest entries of each kind: those that are too old and those beyond maxIdempotencyKeys.
 func (w *txn) expireIdempotency() {
-	since := w.now - int64(idempotencyTTL)
-	order := &w.idempotency.order
+	w.expireOldest(&w.idempotency.order, idempotencyTTL)
+	w.expireOldest(&w.idempotency.nodeOrder, nodeIdempotencyTTL)
+}
+
+func (w *txn) expireOldest(order *queue[*idempotencyEntry], ttl time.Duration) {
+	since := w.now - int64(ttl)
 	for order.len() > 0 && (order.len() > maxIdempotencyKeys || order.at(order.first).at <= since) {
 		w.write.idempotency.remove(order.pop().key)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 
@@ -110,5 +111,40 @@ func TestIdempotencyIsBounded(t *testing.T) {
 	r := apply(s, withIdempotency(put("a", ""), "k1", "f"), withIdempotency(put("a", ""), "k0", "f"))
 	if r[0].Revision != 2 || r[1].Revision != rev+1 {
 		t.Fatalf("second oldest %+v, oldest %+v", r[0], r[1])
+	}
+}
+
+// The keys of nodes, of which every command of the etcd API has one, evict no keys of clients, and are kept for a
+// shorter time.
+func TestIdempotencyKeysOfNodes(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	client := withIdempotency(put("a", "1"), "client/1", "f")
+	client.Now = 1
+	mustApply(t, s, client)
+	var cmds []Command
+	for i := range maxIdempotencyKeys + 10 {
+		c := withIdempotency(put("b", "1"), NodeIdempotencyPrefix+strconv.Itoa(i), "")
+		c.Now = 2
+		cmds = append(cmds, c)
+	}
+	mustApply(t, s, cmds...)
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	for _, s := range []*State{s, again} {
+		if n := s.View().idempotency.len(); n != maxIdempotencyKeys+1 {
+			t.Errorf("%d keys", n)
+		}
+		before := s.View().Revision()
+		mustApply(t, s, client, cmds[len(cmds)-1])
+		if got := s.View().Revision(); got != before {
+			t.Errorf("%d writes were applied again", got-before)
+		}
+		later := withIdempotency(put("c", "1"), "client/2", "f")
+		later.Now = 2 + int64(nodeIdempotencyTTL)
+		mustApply(t, s, later)
+		if n := s.View().idempotency.len(); n != 2 || s.View().idempotency.byKey.Len() != 2 {
+			t.Errorf("%d keys after %v", n, nodeIdempotencyTTL)
+		}
 	}
 }

@@ -109,7 +109,7 @@ var adders = [...]struct {
 	})},
 	sectionKeys:        {math.MaxUint64, adder((*loader).addKey)},
 	sectionHistory:     {math.MaxUint64, adder((*loader).addChange)},
-	sectionIdempotency: {maxIdempotencyKeys, adder((*loader).addIdempotency)},
+	sectionIdempotency: {2 * maxIdempotencyKeys, adder((*loader).addIdempotency)},
 	sectionSessions:    {MaxSessions, adder((*loader).addSession)},
 	sectionRoles:       {MaxRoles, adder((*loader).addRole)},
 	sectionRoleLog:     {math.MaxUint64, adder((*loader).addRoleChange)},
@@ -262,7 +262,7 @@ func (l *loader) addIdempotency(e *idempotencyEntry) error {
 		return damaged("idempotency key %q comes twice", e.key)
 	}
 	l.write.idempotency.put(e.key, e)
-	l.view().idempotency.order.push(e, false)
+	l.view().idempotency.add(e)
 	return nil
 }
 

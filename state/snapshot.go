@@ -50,6 +50,7 @@ func writeSections(f *frameWriter, v *View) {
 		return &k
 	}))
 	writeRecords(f, sectionIdempotency, v.idempotency.order.all)
+	writeRecords(f, sectionIdempotency, v.idempotency.nodeOrder.all)
 	// The ownership index follows from keys, roles and nodes, and is not written.
 	writeRecords(f, sectionSessions, v.SessionsAfter(""))
 	writeRecords(f, sectionRoles, v.RolesAfter(""))
@@ -114,7 +115,7 @@ func metaOf(v *View) *meta {
 	return &meta{view: *v, counts: counts{keyBytes: uint64(v.bytes), records: [...]uint64{
 		sectionMembers: uint64(len(v.members)), sectionKeys: uint64(v.keys.Len()),
 		sectionHistory:     uint64(v.history.changes.len()),
-		sectionIdempotency: uint64(v.idempotency.order.len()),
+		sectionIdempotency: uint64(v.idempotency.len()),
 		sectionSessions:    uint64(v.sessions.Len()), sectionRoles: uint64(v.roles.Len()),
 		sectionRoleLog:  uint64(v.roleChanges.changes.len()),
 		sectionAppNodes: uint64(v.appNodes.Len()), sectionNodeLog: uint64(v.nodeChanges.changes.len()),

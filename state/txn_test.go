@@ -253,6 +253,34 @@ func TestTxnDuplicateKeys(t *testing.T) {
 	}
 }
 
+// The deepest transaction that Check accepts reaches the other nodes, and a deeper one is damage.
+func TestTxnDepth(t *testing.T) {
+	t.Parallel()
+	deep := func(n int) Command {
+		p := &Txn{Success: []Op{putOp("a", "1")}}
+		for range n {
+			p = &Txn{Success: []Op{{Txn: p}}}
+		}
+		return Command{Kind: KindTxn, Txn: p}
+	}
+	for n, want := range map[int]error{MaxTxnOps - 1: nil, 100_000: ErrDamaged} {
+		c := deep(n)
+		if err := c.Txn.Check(); (err == nil) != (want == nil) {
+			t.Errorf("%d levels: %v", n, err)
+		}
+		if n > MaxTxnOps {
+			c = deep(2 * MaxTxnOps)
+		}
+		raw, err := EncodeBatch([]Command{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := DecodeBatch(raw); !errors.Is(err, want) {
+			t.Errorf("%d levels: %v", n, err)
+		}
+	}
+}
+
 // The number of operations is bounded with the nested ones: each level may have many, and together more.
 func TestTxnTotalOps(t *testing.T) {
 	t.Parallel()

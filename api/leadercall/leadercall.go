@@ -71,7 +71,7 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 		return state.Result{}, err
 	}
 	if cmd.Idempotency == nil {
-		cmd.Idempotency = &state.Idempotency{Key: "node\n" + rand.Text()}
+		cmd.Idempotency = &state.Idempotency{Key: state.NodeIdempotencyPrefix + rand.Text()}
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
 		Write: true, Idempotent: true,

@@ -298,7 +298,8 @@ func TestRenewalsAreShared(t *testing.T) {
 	withWorld(t, func(w *world, leader, other *node) {
 		var ids []string
 		for i := range 50 {
-			r := w.apply(state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: int64(i + 1), TTL: 10}})
+			grant := &state.LeaseGrant{ID: int64(i + 1), TTL: 10}
+			r := w.apply(state.Command{Kind: state.KindLeaseGrant, LeaseGrant: grant})
 			ids = append(ids, r.Session.ID)
 		}
 		for _, n := range []*node{leader, other} {
