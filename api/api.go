@@ -24,6 +24,7 @@ import (
 	"northstar/api/forward"
 	"northstar/api/leadercall"
 	"northstar/api/openapi"
+	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/telemetry"
 )
@@ -128,6 +129,9 @@ type Deps struct {
 
 	Tokens   func() ([]byte, error) // reads the token file; nil: no token file
 	Insecure bool                   // every client is an operator
+	// CertRole is the role of a client of another protocol whose certificate is trusted and has no identity of this
+	// cluster; "": such a certificate proves nothing.
+	CertRole token.Role
 	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
 	PrivateViews bool
 	TimeoutMax   time.Duration // election.timeout-max

@@ -253,6 +253,9 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 				return who, nil
 			}
 		}
+		if role, ok := r.Context().Value(certRoleKey{}).(token.Role); ok {
+			return identity{name: commonName(r.TLS.PeerCertificates[0]), role: role}, nil
+		}
 	}
 	tokens := a.tokens.Load()
 	if sent, ok := bearer(r); ok && tokens != nil {
@@ -284,6 +287,14 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	}
 	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
 		"Authorization: a bearer token or a client certificate is needed")
+}
+
+// commonName returns the name of a client's certificate that is not of this cluster.
+func commonName(c *x509.Certificate) string {
+	if name := "cert-" + c.Subject.CommonName; token.CheckName(name) == nil {
+		return name
+	}
+	return "cert"
 }
 
 // localHost reports whether a Host header names this machine in a way that a foreign domain cannot. A page that

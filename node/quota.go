@@ -15,9 +15,6 @@ const (
 	quotaEventAfter = time.Minute
 )
 
-// leaseGrace is how much longer than its TTL a lease of the etcd API lives at least.
-const leaseGrace = 500 * time.Millisecond
-
 // limits returns the configured limits of the state.
 func (c *Config) limits() state.Limits {
 	return state.Limits{

@@ -16,6 +16,7 @@ import (
 	"northstar/api"
 	"northstar/api/apiv1"
 	"northstar/api/attach"
+	"northstar/api/token"
 	"northstar/audit"
 	"northstar/cluster"
 	"northstar/consensus"
@@ -58,7 +59,7 @@ func (n *Node) consensusConfig() consensus.Config {
 	cfg := consensus.Config{
 		Self: cluster.Peer{
 			Identity: cluster.Identity{NodeID: c.ID}, BootID: n.boot, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
-			Version: Version, Priority: c.Priority, Eligible: c.Eligible, Zone: c.Zone,
+			Version: Version, Priority: c.Priority, Eligible: c.Eligible, Zone: c.Zone, EtcdURL: n.ownEtcdURL(),
 		},
 		ClusterName: c.ClusterName, Join: len(c.Join) > 0 || c.Discover != "",
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax,
@@ -118,6 +119,9 @@ func (n *Node) apiDeps() api.Deps {
 		PrivateViews: !n.cfg.Auth.Public,
 		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
+	}
+	if role, err := token.ParseRole(n.cfg.Etcd.CertRole); err == nil {
+		deps.CertRole = role
 	}
 	if n.tls != nil {
 		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots
