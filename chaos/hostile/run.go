@@ -239,7 +239,7 @@ func (f Form) startAttacker(t task) (*attackerProcess, error) {
 	return p, p.cmd.Start()
 }
 
-// end tells the attackers to end.
+// end makes the attackers end. wait returns then.
 func (g *attackers) end() {
 	for _, p := range g.all {
 		_ = p.stdin.Close()
