@@ -2,14 +2,18 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"time"
+
+	"northstar/api/apiv1"
 )
 
 // anonymousTable is a table in which only connections without an identity are limited, and a function that adds one.
@@ -128,4 +132,59 @@ func TestAnonymousFlood_TLS(t *testing.T) {
 		}
 		t.Cleanup(func() { time.Sleep(time.Second) }) // net/http waits before it closes a connection with unread bytes
 	})
+}
+
+// A flood closes no connection on which another node has called, also if the node only asked for the leader: the node
+// may be sending a write on it.
+func TestPollingPeersStay(t *testing.T) {
+	t.Parallel()
+	data, _ := tokenFile()
+	const remote, here = "192.0.2.7", "127.0.0.1"
+	for name, tc := range map[string]struct {
+		change     func(*Deps)
+		from, cert string
+		unsaid     bool // without the name of the forwarding node
+		stays      bool
+	}{
+		"a member":                    {from: remote, cert: "node/n2", stays: true},
+		"a member, with tokens":       {change: withTokens(data), from: remote, cert: "node/n2", stays: true},
+		"a member, private views":     {change: func(d *Deps) { d.PrivateViews = true }, from: remote, cert: "node/n2", stays: true},
+		"a node that is no member":    {from: remote, cert: "node/n9"},
+		"a removed node":              {from: remote, cert: "node/n4"},
+		"a client's certificate":      {from: remote, cert: "client/c"},
+		"an operator's certificate":   {from: remote, cert: "operator/o"},
+		"nobody":                      {from: remote},
+		"a local peer without tokens": {from: here, stays: true},
+		"a local caller":              {from: here, unsaid: true},
+		"a local peer with tokens":    {change: withTokens(data), from: here},
+		"insecure":                    {change: func(d *Deps) { d.Insecure = true }, from: remote, stays: true},
+	} {
+		s := bareServer(t, func(d *Deps) {
+			if tc.change != nil {
+				tc.change(d)
+			}
+			d.Limits.AnonymousConnections = 4
+			d.Reads.(*fakeCluster).removeRecord("n4")
+		})
+		c, closed := pipeConn(t, tc.from)
+		if !s.conns.add(c) {
+			t.Fatalf("%s: refused", name)
+		}
+		r := httptest.NewRequest("GET", "http://127.0.0.1"+apiv1.PathLeader, nil)
+		r.RemoteAddr = tc.from + ":5"
+		if tc.cert != "" {
+			clientCertificate(r, "northstar://test/"+tc.cert, true)
+		}
+		if !tc.unsaid {
+			r.Header.Set(apiv1.HeaderForwardedBy, "n2")
+		}
+		s.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithValue(r.Context(), connKey{}, c)))
+		for range 20 {
+			other, _ := pipeConn(t, tc.from)
+			s.conns.add(other)
+		}
+		if closed() == tc.stays {
+			t.Errorf("%s: its connection is closed: %v", name, closed())
+		}
+	}
 }
