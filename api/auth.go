@@ -155,6 +155,9 @@ func (s *Server) TokenProblem() string {
 // authorize identifies the caller first: a request without an identity is only counted, however it is refused.
 func (c *request) authorize() error {
 	a := c.s.auth
+	if conn := connOf(c.r.Context()); conn != nil && !conn.peer && a.fromMember(c.r) {
+		c.s.conns.addPeer(conn)
+	}
 	need := c.route.Role
 	if c.route.Sensitive && c.s.deps.PrivateViews {
 		need = token.Observer
@@ -241,21 +244,39 @@ func (a *authenticator) isPeer(r *http.Request, who identity) bool {
 		who.role.Allows(token.Client)
 }
 
+// fromMember reports whether a member sent the request, also to a route that needs no identity. Without TLS it may be
+// any process that could assert identities.
+func (a *authenticator) fromMember(r *http.Request) bool {
+	if r.Header.Get(apiv1.HeaderForwardedBy) == "" { // members always send it
+		return false
+	}
+	direct, _ := a.certified(r)
+	return a.trustsForwardedIdentity(r, direct)
+}
+
 // trustsLoopback reports whether the origin alone makes the caller an operator.
 func (a *authenticator) trustsLoopback(r *http.Request) bool {
 	return a.tokens.Load() == nil && fromThisMachine(r) && a.localHost(r.Host)
 }
 
-func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
+// certified returns the identity in the client's certificate, if it is valid.
+func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
 	if until := a.certificateValidUntil(r); !until.IsZero() && time.Now().Before(until) {
 		for _, uri := range r.TLS.PeerCertificates[0].URIs {
 			if who, ok := certificateIdentity(uri, a.cluster); ok {
-				return who, nil
+				return who, true
 			}
 		}
 		if role, ok := r.Context().Value(certRoleKey{}).(token.Role); ok {
 			return identity{name: commonName(r.TLS.PeerCertificates[0]), role: role}, nil
 		}
+	}
+	return identity{}, false
+}
+
+func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
+	if who, ok := a.certified(r); ok {
+		return who, nil
 	}
 	tokens := a.tokens.Load()
 	if sent, ok := bearer(r); ok && tokens != nil {

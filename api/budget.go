@@ -152,11 +152,7 @@ func (c *request) admit() error {
 func (c *request) checkConnection() error {
 	conn := connOf(c.r.Context())
 	switch {
-	case conn == nil:
-	case c.fromPeer():
-		if !conn.peer {
-			c.s.conns.addPeer(conn)
-		}
+	case conn == nil, c.fromPeer():
 	case conn.reserved && c.route.Role != token.Operator:
 		c.Header()["Connection"] = []string{"close"}
 		return problem.Busy("limit reached: at most %d connections per node, and %d per address", c.s.limits.Connections,

@@ -20,13 +20,14 @@ type connTable struct {
 	mu             sync.Mutex
 	all            lists.List // of *conn; recently used ones are further back
 	addresses      map[netip.Prefix]*lists.List
-	anonymousConns lists.List // those on which no caller with an identity has called
+	anonymousConns anonymousConns
 }
 
 func newConnTable(l Limits, exempt func(netip.Prefix) bool, rejected func(string)) *connTable {
 	return &connTable{
 		limit: l.Connections, perAddress: l.AddressConnections, anonymous: l.AnonymousConnections, exempt: exempt,
 		rejected: rejected, addresses: map[netip.Prefix]*lists.List{},
+		anonymousConns: anonymousConns{addresses: map[netip.Prefix]*anonymousAddress{}},
 	}
 }
 
@@ -56,11 +57,12 @@ func (t *connTable) add(c *conn) bool {
 		}
 		c.reserved = true
 	}
-	if t.anonymousConns.Len() >= t.anonymous {
-		t.closeIdle(&t.anonymousConns)
+	if t.anonymousConns.count >= t.anonymous {
+		t.anonymousConns.closeOne(t.closeIdle)
 	}
 	t.addresses[c.group] = own
-	c.inAddress, c.inAll, c.inAnonymous = own.PushBack(c), t.all.PushBack(c), t.anonymousConns.PushBack(c)
+	c.inAddress, c.inAll = own.PushBack(c), t.all.PushBack(c)
+	t.anonymousConns.add(c)
 	return true
 }
 
@@ -91,17 +93,10 @@ func (t *connTable) remove(c *conn) {
 
 func (t *connTable) drop(c *conn) {
 	t.dropAddress(c)
-	t.dropAnonymous(c)
+	t.anonymousConns.remove(c)
 	if c.inAll != nil {
 		t.all.Remove(c.inAll)
 		c.inAll = nil
-	}
-}
-
-func (t *connTable) dropAnonymous(c *conn) {
-	if c.inAnonymous != nil {
-		t.anonymousConns.Remove(c.inAnonymous)
-		c.inAnonymous = nil
 	}
 }
 
@@ -112,7 +107,7 @@ func (t *connTable) identified(c *conn) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.dropAnonymous(c)
+	t.anonymousConns.remove(c)
 }
 
 func (t *connTable) dropAddress(c *conn) {
@@ -137,7 +132,7 @@ func (t *connTable) addPeer(c *conn) {
 	c.peer, c.reserved = true, false
 	c.serving.Add(1)
 	t.dropAddress(c)
-	t.dropAnonymous(c)
+	t.anonymousConns.remove(c)
 }
 
 // Len returns the number of connections.

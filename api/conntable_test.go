@@ -22,7 +22,7 @@ import (
 	"northstar/cluster"
 )
 
-// serveTLS serves s on a listener with TLS, too.
+// serveTLS serves s on another listener, with TLS.
 func serveTLS(t *testing.T, s *Server) (l net.Listener, client *http.Client) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -34,9 +34,7 @@ func serveTLS(t *testing.T, s *Server) (l net.Listener, client *http.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	l = listen(t)
 	hs := s.HTTPServer()
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -138,7 +138,18 @@ func admit(self, peer Peer, rec Record) Admission {
 				peer.NodeID, peer.Incarnation, peer.RecordedIndex, rec.AsOfIndex),
 		}
 	}
+	if a.Refusal == RefusedIncarnation && peer.RecordedIndex > rec.AsOfIndex {
+		a.Reason = unconfirmed(self.NodeID, peer)
+	}
 	return a
+}
+
+// unconfirmed returns why a peer is refused that names a newer record, and what an operator can do. The peer itself may
+// be right: then self is the node to re-admit.
+func unconfirmed(self NodeID, peer Peer) string {
+	return fmt.Sprintf("node %s claims a re-admission at entry %d, and no member that node %s has on record confirms it: "+
+		"start the other members; if all of them were re-admitted while node %s was offline, wipe and re-admit node %s",
+		peer.NodeID, peer.RecordedIndex, self, self, self)
 }
 
 func refuse(r Refusal, format string, args ...any) Admission {

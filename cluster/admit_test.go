@@ -1,6 +1,9 @@
 package cluster
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func peer(id NodeID, clusterID, incarnation string) Peer {
 	return Peer{Identity: Identity{
@@ -193,6 +196,22 @@ func TestAdmit(t *testing.T) {
 				t.Fatalf("it must say why: %+v", got)
 			}
 		})
+	}
+}
+
+// The reason for a refusal says which of the two nodes an operator has to re-admit.
+func TestAdmit_ReasonSaysWhatToDo(t *testing.T) {
+	self, other := peer("n5", "C", "i5"), peer("n1", "C", "i3")
+	rec := Record{Incarnation: "i1", AsOfIndex: 7}
+	for index, want := range map[uint64]string{
+		0: "if its disk was replaced, re-admit it", // it was wiped
+		7: "if its disk was replaced, re-admit it",
+		8: "while node n5 was offline, wipe and re-admit node n5",
+	} {
+		other.RecordedIndex = index
+		if a := Admit(self, other, rec); a.Refusal != RefusedIncarnation || !strings.HasSuffix(a.Reason, want) {
+			t.Errorf("on record as of entry %d: %+v, want %q", index, a, want)
+		}
 	}
 }
 

@@ -648,3 +648,25 @@ func TestTrailingLogs(t *testing.T) {
 		t.Errorf("too few trailing logs: %v", err)
 	}
 }
+
+// What a restarted node has found in its log counts until it is applied or overwritten. The commit index of a leader
+// does not change that.
+func TestCheckAhead(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name             string
+		applied, logTerm uint64
+		want             aheadState
+	}{
+		{"in the log", 0, 3, aheadPending},
+		{"an earlier entry is applied", 6, 3, aheadPending},
+		{"applied", 7, 3, aheadApplied},
+		{"applied, and in a snapshot only", 9, 0, aheadApplied},
+		{"of a later leader", 6, 4, aheadOverwritten},
+		{"deleted", 6, 0, aheadOverwritten},
+	} {
+		if got := checkAhead(tt.applied, 7, 3, tt.logTerm); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}

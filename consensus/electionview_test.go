@@ -6,6 +6,7 @@ import (
 
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/transport"
 )
 
 func autoFailover(on bool) state.Command {
@@ -111,4 +112,47 @@ func TestElectionView_UncommittedEntry(t *testing.T) {
 	eventually(t, "the pause is gone", func() bool {
 		return leader.Status().CaughtUp && leader.ElectionView().AutoFailover(time.Now())
 	})
+}
+
+// TestElectionView_OverwrittenEntry: as before, but the leader that overwrites the pause dies before it has committed
+// an entry. The node that had the pause now has the newest log. It must not hold back any longer: no other node can
+// be elected.
+func TestElectionView_OverwrittenEntry(t *testing.T) {
+	t.Parallel()
+	c, old := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	last, term := old.Status().LastLogIndex, old.Status().Term
+	old.cut.Store(true)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = old.Propose(within(t, testTimeout), autoFailover(false))
+	}()
+	eventually(t, "it is in the log", func() bool { return old.Status().LastLogIndex > last })
+	next, behind := c.others(old)[0], c.others(old)[1]
+	for _, n := range c.others(nil) {
+		n.stop()
+	}
+	<-done
+	old.cut.Store(false)
+	old.idle.Store(true)
+	behind.idle.Store(true)
+	overwritten := func() bool { return old.Claim().LastLogTerm > term }
+	next.drop(func(m transport.Message) bool { // the append after it would tell old of the commit
+		return m.Kind == "append" && (m.To == behind.id && m.Size > 0 || m.To == old.id && overwritten())
+	})
+	for _, n := range c.nodes {
+		n.start()
+	}
+	eventually(t, "the pause is overwritten", overwritten)
+	next.stop()
+	eventually(t, "the pause no longer counts", func() bool { return !old.Claim().Paused })
+	if old.View().AppliedIndex() > last {
+		t.Errorf("the new leader's entry is applied: %d", old.View().AppliedIndex())
+	}
+	old.idle.Store(false)
+	if l := c.leader(); l != old {
+		t.Errorf("%s leads", l.id)
+	}
 }

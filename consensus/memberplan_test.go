@@ -192,3 +192,23 @@ func TestPlanChange(t *testing.T) {
 		t.Error("plans of two changes have one ID")
 	}
 }
+
+// TestReadMembers_Demotion: a voter is demoted between the reads of the servers and the records. The plan must not make
+// its record active.
+func TestReadMembers_Demotion(t *testing.T) {
+	t.Parallel()
+	server := cluster.Server{ID: "n2", Address: "a", Suffrage: cluster.Voter}
+	rec := cluster.Member{ID: "n2", RaftAddress: "a", Lifecycle: cluster.Active}
+	servers, members := readMembers(
+		func() []cluster.Server { return []cluster.Server{server} },
+		func() []cluster.Member {
+			server.Suffrage, rec.Lifecycle = cluster.NonVoter, cluster.Joining
+			return []cluster.Member{rec}
+		})
+	if len(servers) != 1 || len(members) != 1 {
+		t.Fatalf("servers %v, records %v", servers, members)
+	}
+	if cmd, due := planRecord(servers[0], members[0], true, cluster.Peer{}, false, nil); due {
+		t.Errorf("it writes %+v", cmd.MemberPatch)
+	}
+}

@@ -237,10 +237,12 @@ func (n *Node) reconcileMembers(ctx context.Context, inst *raftnode.Instance, te
 // data directory first. In the other order that hello would be recorded for the new one.
 func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cluster.NodeID]time.Time) memberInputs {
 	in := memberInputs{
-		records: map[cluster.NodeID]cluster.Member{}, servers: inst.Servers(),
+		records:               map[cluster.NodeID]cluster.Member{},
 		bootstrapIncarnations: n.ident.get().BootstrapIncarnations, first: n.cfg.InitialCluster, caughtUpSince: stable,
 	}
-	for _, m := range n.View().Members() {
+	var members []cluster.Member
+	in.servers, members = readMembers(inst.Servers, func() []cluster.Member { return n.View().Members() })
+	for _, m := range members {
 		in.records[m.ID] = m
 	}
 	in.lag, in.changeInProgress = n.lags(inst, term), len(n.changeSem) > 0
@@ -248,6 +250,19 @@ func (n *Node) gatherMembers(inst *raftnode.Instance, term uint64, stable map[cl
 	in.hellos = n.peers.hellos(n.Identity().Generation)
 	in.hellos[n.cfg.Self.NodeID] = n.LocalPeer()
 	return in
+}
+
+// readMembers reads the servers and then the records, again if the servers have changed meanwhile. The record of a
+// voter that is demoted in between would look like that of a promoted node, and be made active for ever.
+func readMembers(servers func() []cluster.Server, records func() []cluster.Member,
+) ([]cluster.Server, []cluster.Member) {
+	for before := servers(); ; {
+		members, after := records(), servers()
+		if slices.Equal(before, after) {
+			return before, members
+		}
+		before = after
+	}
 }
 
 // lagUnknown is the lag of a node that has acknowledged no entry in this term with its recorded data directory.

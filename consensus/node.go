@@ -47,7 +47,7 @@ type Node struct {
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
 
-	ahead atomic.Pointer[state.View] // see ElectionView; nil: Raft has not run yet, or caughtUp
+	ahead atomic.Pointer[state.View] // see ElectionView; nil: Raft has not run yet, or View has reached it
 
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
@@ -188,11 +188,11 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	n.opened.Do(func() { close(n.running) })
 	n.deps.Bind(RaftCallbacks{inst, n}) // the transport may ask for the servers now
 	ctx, cancel := context.WithCancelCause(ctx)
-	var loops, flights sync.WaitGroup
+	var loops, probes, flights sync.WaitGroup
 	loops.Go(func() { n.watchLeadership(ctx, inst) })
 	loops.Go(func() { n.leadershipLoop(ctx, inst) })
 	loops.Go(func() { n.readLoop(ctx, inst) })
-	loops.Go(func() { inst.ProbeTransferFlags(ctx) })
+	probes.Go(func() { inst.ProbeTransferFlags(ctx) })
 	flights.Go(func() { inst.Run(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	var order *pendingRecovery
@@ -204,7 +204,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 		cancel(ErrLeadershipLost) // for leader tasks; the node itself continues
 	}
 	cancel(context.Cause(ctx))
-	err = n.stop(inst, &loops, &flights)
+	err = n.stop(inst, &loops, &probes, &flights)
 	if order != nil {
 		result := err
 		if result == nil {
@@ -243,14 +243,15 @@ func (n *Node) runUnlessStorageFails(what func() error) error {
 // stop ends one Raft node, in this order:
 //
 //  1. Leader tasks, reads and watching end with their context. New proposals are rejected. Those in flight
-//     get a moment: while it shuts down, the library can lose the result of a committed entry.
+//     get a moment, as does a question after a failed transfer: while it shuts down, the library can lose the
+//     result of a committed entry. One that is not committed, because the others have gone, ends with 2.
 //  2. Raft starts to shut down, which frees callers that wait to hand it something.
 //  3. The transport is closed: the library waits for its messages in flight.
 //  4. After a fatal storage error the storage is closed now: the library's goroutines block in it. Otherwise
 //     the library still needs it.
 //  5. All goroutines and the write in progress are waited for, within bounds. A goroutine whose result was lost
 //     in spite of 1 is left, and the error says so.
-func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) error {
+func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGroup) error {
 	var errs []error
 	n.queue.refuse(n.notLeading())
 	if !waitFor(loops.Wait, stopWait) {
@@ -258,6 +259,9 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 	}
 	n.awaitInFlight()
 	n.awaitRestore()
+	if !waitFor(probes.Wait, stopWait) {
+		n.log.Warn("stopping with a question about a failed transfer in progress")
+	}
 	ended := inst.Shutdown()
 	if n.store.Err() != nil {
 		errs = append(errs, n.store.Close())
@@ -265,7 +269,7 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 	if !waitFor(ended, stopWait) {
 		errs = append(errs, errors.New("raft did not shut down, or one of its writes does not end"))
 	}
-	if !waitFor(func() { flights.Wait(); n.jobs.Wait() }, stopWait) {
+	if !waitFor(func() { flights.Wait(); probes.Wait(); n.jobs.Wait() }, stopWait) {
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)

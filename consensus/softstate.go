@@ -39,6 +39,7 @@ func (n *Node) periodicChecks(inst *raftnode.Instance) {
 		n.queue.abandon(errors.New("the leader's disk is stalled"))
 	}
 	inst.Maintain()
+	n.updateAhead(inst)
 	if n.caughtUp.Load() {
 		return
 	}
@@ -52,7 +53,6 @@ func (n *Node) periodicChecks(inst *raftnode.Instance) {
 	}
 	if n.appliedThrough(n.startCommit) {
 		n.caughtUp.Store(true)
-		n.ahead.Store(nil)
 	}
 }
 

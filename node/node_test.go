@@ -355,14 +355,37 @@ func TestPausedFailover_LastLeaderReturns(t *testing.T) {
 	})
 }
 
+// awaitJournal waits until the journal of a leader has seen its members as they are: it has an event of each change
+// from then on. Which state it sees first depends on the time.
+func awaitJournal(t *testing.T, n *testNode) {
+	t.Helper()
+	saw := func(zone string) bool {
+		items, _, _ := n.journal.Latest("member", 1)
+		return len(items) > 0 && strings.Contains(items[0].Message, fmt.Sprintf("is in zone %q", zone))
+	}
+	zones := []string{"one", "two"}
+	for i, seen := 0, false; !seen; i++ {
+		zone := zones[i%len(zones)]
+		setZone(t, n, zone)
+		for end := time.Now().Add(2 * pollInterval); !seen && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			seen = saw(zone)
+		}
+	}
+	setZone(t, n, "")
+	eventually(t, "the journal tells the last change", func() bool { return saw("") })
+}
+
+func setZone(t *testing.T, n *testNode, zone string) {
+	t.Helper()
+	change := cluster.MemberChange{ID: n.cfg.ID, Patch: &cluster.MemberPatch{Zone: &zone}}
+	eventually(t, "the zone is set", func() bool { return n.Consensus().ChangeMember(t.Context(), change) == nil })
+}
+
 func TestJoinWithFreePorts(t *testing.T) {
 	t.Parallel()
 	first := newCluster(t, 1, nil)[0]
 	startAll(t, []*testNode{first})
-	eventually(t, "the journal has seen the members as they are", func() bool {
-		items, _, _ := first.journal.Latest("node", 10)
-		return slices.ContainsFunc(items, func(e cluster.Event) bool { return e.Message == "this node is active" })
-	})
+	awaitJournal(t, first)
 	second := prepare(t, "n2", func(c *Config) { c.Discover, c.Zone = "dns+srv://peers", "eu" })
 	_, port, _ := net.SplitHostPort(first.httpAddr)
 	var number uint16
@@ -401,10 +424,7 @@ func TestWarnsWhereTheRecordDiffers(t *testing.T) {
 	url := "http://" + n.httpAddr
 	eventually(t, "the node has a record", func() bool { _, ok := n.Consensus().View().Member("n1"); return ok })
 	want(t, plain, "GET", url+"/status", "", 200, `"warnings":[]`)
-	eventually(t, "the journal has seen the node as it is", func() bool {
-		items, _, _ := n.journal.Latest("node", 10)
-		return slices.ContainsFunc(items, func(e cluster.Event) bool { return e.Message == "this node is active" })
-	})
+	awaitJournal(t, n)
 	req, _ := http.NewRequest("PATCH", url+"/admin/members/n1", strings.NewReader(`{"priority":7,"zone":"eu"}`))
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := plain.Do(req)

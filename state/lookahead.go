@@ -7,13 +7,13 @@ import (
 
 // electionKinds change what an election depends on: member records, settings, and who led last.
 var electionKinds = []Kind{
-	KindLeaderStart, KindClusterInit, KindMember, KindMemberPatch, KindMemberRemove, KindSettings,
+	KindLeaderStart, KindClusterInit, KindMember, KindMemberPatch, KindMemberRemove, KindSettings, KindRecovery,
 }
 
 // LookAhead returns the View after a log entry that may be uncommitted, as far as elections depend on it: member
-// records, settings and the last leader-start. All else stays as in v. A recovery is left out: it changes nothing that
-// decides whether a node may start an election. LookAhead returns v itself if the entry has no such command. It does
-// not decode the entry then. Errors are those of DecodeBatch.
+// records, settings and the last leader-start. All else stays as in v, but for the generation of a recovery. LookAhead
+// returns v itself if the entry has no such command. It does not decode the entry then. Errors are those of
+// DecodeBatch.
 func (v *View) LookAhead(index, term uint64, batch []byte) (*View, error) {
 	if !mentions(batch, electionKinds) {
 		return v, nil
@@ -30,7 +30,12 @@ func (v *View) LookAhead(index, term uint64, batch []byte) (*View, error) {
 			continue
 		}
 		w.now = max(w.now, c.Now)
-		c.payload().apply(w)
+		if p := c.Recovery; c.Kind != KindRecovery {
+			c.payload().apply(w)
+		} else if p.due(w) { // its other effects need what LookAhead does not follow
+			w.generation = p.Generation
+			p.applyMembers(w)
+		}
 	}
 	return &w.View, nil
 }

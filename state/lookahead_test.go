@@ -31,6 +31,10 @@ func TestLookAhead(t *testing.T) {
 		{member("n3"), patch(MemberPatch{ID: "n3", Priority: ptr(1000)})}, // the second is invalid
 		{start(1, "n2")},
 		{remove("n1"), put("a", "2")},
+		{patch(MemberPatch{ID: "n2", Incarnation: ptr("i2"), Lifecycle: ptr(cluster.Draining)})},
+		{recovery(2, "n2")},
+		{patch(MemberPatch{ID: "n2", Incarnation: ptr("i3")})},
+		{recovery(2, "n2")}, // a second time: no effect
 	}
 	s := New(Options{})
 	ahead := s.View()

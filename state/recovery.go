@@ -27,7 +27,7 @@ func (p *Recovery) check() *cluster.Error {
 }
 
 func (p *Recovery) apply(w *txn) Result {
-	if w.clusterID == "" || p.Generation.Number <= w.generation.Number {
+	if !p.due(w) {
 		return Result{}
 	}
 	w.write.commit()
@@ -47,6 +47,17 @@ func (p *Recovery) apply(w *txn) Result {
 	w.epoch++
 	// A reader that saw the seq of a lost record continues behind it.
 	w.audit.seq = max(w.audit.seq, firstRevision(p.Generation.Number))
+	p.applyMembers(w)
+	return Result{Created: true}
+}
+
+// due reports whether the recovery is newer than the generation.
+func (p *Recovery) due(w *txn) bool {
+	return w.clusterID != "" && p.Generation.Number > w.generation.Number
+}
+
+// applyMembers applies the recovery to the member records.
+func (p *Recovery) applyMembers(w *txn) {
 	for i, m := range w.members {
 		if slices.Contains(p.Voters, m.ID) {
 			m.Lifecycle = cluster.Joining
@@ -56,7 +67,6 @@ func (p *Recovery) apply(w *txn) Result {
 		}
 		w.setMember(i, m)
 	}
-	return Result{Created: true}
 }
 
 // reassignRevisions assigns every key a new revision above the present one, in the old order. A lost write may have had

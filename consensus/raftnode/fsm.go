@@ -28,7 +28,8 @@ type FSMConfig struct {
 	Halt func(error)
 	// MembersChanged is called after more than keys has changed.
 	MembersChanged func()
-	// IncarnationCleared is called before the entry at index removes a member's incarnation from the state.
+	// IncarnationCleared is called before the entry at index removes a member's incarnation from the state. It is also
+	// called for each member without one in a restored snapshot as of index.
 	IncarnationCleared func(id cluster.NodeID, index uint64)
 	// BatchApplied is called after each batch of entries. Optional.
 	BatchApplied func(took time.Duration)
@@ -183,7 +184,6 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 }
 
 func (f *FSM) replace(r io.Reader) error {
-	before := f.cfg.State.View()
 	if _, err := f.cfg.State.ReadFrom(&progressReader{r, &f.progress}); err != nil {
 		var newer *state.UnknownCommandError
 		if errors.As(err, &newer) {
@@ -193,7 +193,7 @@ func (f *FSM) replace(r io.Reader) error {
 	}
 	index := f.cfg.State.View().AppliedIndex()
 	for _, m := range f.cfg.State.View().Members() {
-		if m.Incarnation == "" && before.Record(m.ID).Incarnation != "" {
+		if m.Incarnation == "" { // of one recorded and cleared since, the state before knows nothing
 			f.cfg.IncarnationCleared(m.ID, index)
 		}
 	}

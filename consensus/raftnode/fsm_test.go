@@ -123,6 +123,25 @@ func TestFSMForgets(t *testing.T) {
 	}
 }
 
+// TestFSMForgets_Snapshot: a member is re-admitted while this node is away. The snapshot that it gets shows that its
+// data directory is unknown. This node may have met the old one without ever having recorded it.
+func TestFSMForgets_Snapshot(t *testing.T) {
+	from := newTestFSM()
+	add := func(id cluster.NodeID, incarnation string) state.Command {
+		return state.Command{Kind: state.KindMember, Member: &cluster.Member{
+			ID: id, Incarnation: incarnation, Lifecycle: cluster.Joining,
+		}}
+	}
+	from.ApplyBatch([]*raft.Log{from.entry(t, add("n2", ""), add("n3", "i3"))})
+	to := newTestFSM()
+	if err := to.Reset(from.cfg.State.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	if len(to.forgot) != 1 || to.forgot[0] != "n2" {
+		t.Errorf("forgot %v", to.forgot)
+	}
+}
+
 func TestFSMWait(t *testing.T) {
 	f := newTestFSM()
 	gone, cancel := context.WithCancel(context.Background())
