@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,8 +57,8 @@ type Node struct {
 	external   *externalLock // nil: no failover.external-lock
 	api        *api.Server
 	http       *http.Server
-	conns      sync.WaitGroup // one for each connection whose goroutine has not ended
-	joiner     *joiner        // nil: neither join nor discover
+	conns      connCount
+	joiner     *joiner // nil: neither join nor discover
 
 	draining         atomic.Bool
 	quotaRefused     atomic.Pointer[time.Time] // when a limit of the state last refused a proposal; nil: never

@@ -57,8 +57,8 @@ func LeaseOf(session string) int64 {
 	return int64(id)
 }
 
-// MadeBefore reports whether the session with an ID, if there ever was one, was made before this view: then it has ended
-// if the view does not have it. ok is false for an ID that no session can have.
+// MadeBefore reports whether the session with an ID, if there ever was one, was made before this view. It has ended
+// then, if the view does not have it. ok is false for an ID that no session can have.
 func (v *View) MadeBefore(session string) (before, ok bool) {
 	made, err := strconv.ParseUint(session[:min(len(session), SessionRevisionDigits)], 16, 64)
 	if err != nil {
