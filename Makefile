@@ -4,12 +4,12 @@ PKGS    ?= ./chaos/proc ./... # the package that takes longest first
 
 comma   := ,
 
-ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions
+ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat portable verify sim chaos chaos-long chaos-replay mutants flaky nightly fuzz clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -56,6 +56,12 @@ chaos: ## a few minutes of both: simulation runs of every scenario, then real pr
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
 	NORTHSTAR_CHAOS_FIGURES=1 NORTHSTAR_CHAOS_SECONDS=$(or $(SECONDS),3600) NORTHSTAR_CHAOS_NODES=$(or $(NODES),3) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 0
 
+hostile: ## hostile clients against real processes, at full size for some minutes; ATTACKS='idle|raft-flood' for some of them; fails when memory or latencies exceed what docs/testing.md promises
+	NORTHSTAR_HOSTILE=full $(GO) test ./chaos/hostile -run '^TestAttacks$$/^on$$/^($(or $(ATTACKS),.*))$$' -count=1 -v -timeout 60m
+
+explore: ## every state of a small cluster, up to the steps that the tests go; NIGHTLY=1 goes further; MODELS=leases,votes for some; DEPTH=14
+	$(GO) run ./chaos/run explore $(if $(NIGHTLY),-nightly -states 6000000) $(if $(DEPTH),-depth $(DEPTH)) -models '$(MODELS)'
+
 mutants: ## every planted bug of chaos/mutants must be found, or those in ONLY=a,b, or those with a BUDGET=500 of seeds at most; UPDATE=1 begins with the seeds that found them from now on
 	$(GO) run ./chaos/run mutants $(if $(UPDATE),-update) $(if $(BUDGET),-budget $(BUDGET)) -only '$(ONLY)'
 
@@ -71,8 +77,8 @@ fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	  for t in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$f); do echo "$$(dirname $$f) $$t"; done; \
 	done | GO='$(GO)' xargs -P 2 -I {} sh -c '.ci/fuzz {} $(or $(FUZZTIME),30s)'
 
-nightly: ## what CI leaves out, for some hours: all planted bugs, many runs of every scenario, real processes, long fuzzing, flaky tests
-	@failed=; for step in mutants 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' 'fuzz FUZZTIME=5m' flaky; do \
+nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, long fuzzing, flaky tests
+	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 

@@ -274,7 +274,7 @@ func (s *Server) CheckToken(name, tok, address string) error {
 }
 
 // CheckCaughtUp returns an error until this node has applied what was committed when it started.
-func (s *Server) CheckCaughtUp() error { return s.checkCaughtUp() }
+func (s *Server) CheckCaughtUp() error { return checkCaughtUp(s.reads.Status()) }
 
 // LimitConnections counts the connections of a listener of another protocol with those of this package, and limits
 // what the kernel holds of their unsent responses. None counts as idle: they carry streams.

@@ -130,8 +130,7 @@ func TestConnTable(t *testing.T) {
 func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 	t.Parallel()
 	table := newConnTable(Limits{Connections: 1, AddressConnections: 1, AnonymousConnections: 100},
-		func(netip.Prefix) bool { return false },
-		func(string) {})
+		func(netip.Prefix) bool { return false }, func(string) {})
 	first, closed := pipeConn(t, "192.0.2.1")
 	second, _ := pipeConn(t, "192.0.2.1")
 	if !table.add(first) || !table.add(second) || !closed() || first.begin() || !second.begin() {
@@ -143,8 +142,7 @@ func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 func TestConnTable_Peers(t *testing.T) {
 	t.Parallel()
 	table := newConnTable(Limits{Connections: 10, AddressConnections: 1, AnonymousConnections: 100},
-		func(netip.Prefix) bool { return false },
-		func(string) {})
+		func(netip.Prefix) bool { return false }, func(string) {})
 	for i := range 3 {
 		c, closed := pipeConn(t, "192.0.2.1")
 		if !table.add(c) || !c.begin() {

@@ -171,7 +171,7 @@ const (
 )
 
 func getAutoFailover(c *request) error {
-	if err := c.s.checkCaughtUp(); err != nil {
+	if err := checkCaughtUp(c.s.reads.Status()); err != nil {
 		return err
 	}
 	return c.reply(c.s.autoFailover(time.Now()))

@@ -99,10 +99,11 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 	case level == apiv1.Lease:
 		barrier = c.s.reads.LeaseReadBarrier
 	case level == apiv1.Stale:
-		if err := c.s.checkCaughtUp(); err != nil {
+		st := c.s.reads.Status()
+		if err := checkCaughtUp(st); err != nil {
 			return err
 		}
-		c.setStaleness()
+		c.setStaleness(st)
 		return answer(c.s.reads.View())
 	default:
 		return problem.BadRequest("consistency: want %s, %s or %s, got %q", apiv1.Linearizable, apiv1.Lease,
@@ -117,8 +118,7 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 // checkCaughtUp returns an error until this node has applied what was committed when it started. Its log holds that,
 // and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had,
 // unless it has applied its whole log.
-func (s *Server) checkCaughtUp() error {
-	st := s.reads.Status()
+func checkCaughtUp(st cluster.NodeStatus) error {
 	if st.CaughtUp || st.LastLogIndex > 0 && st.AppliedIndex >= st.LastLogIndex {
 		return nil
 	}
@@ -127,8 +127,7 @@ func (s *Server) checkCaughtUp() error {
 }
 
 // setStaleness sets the maximum age of a stale response: of the leader's last message, or else of the process.
-func (c *request) setStaleness() {
-	st := c.s.reads.Status()
+func (c *request) setStaleness(st cluster.NodeStatus) {
 	age := st.LeaderContactAge
 	switch {
 	case st.Role == cluster.Leader:
@@ -319,7 +318,7 @@ func (c *request) watchStart() (uint64, error) {
 			return 0, problem.BadRequest("since: want a revision, got nothing")
 		}
 		// A state that lacks entries of this node's own log would show old changes as new ones.
-		if err := c.s.checkCaughtUp(); err != nil {
+		if err := checkCaughtUp(c.s.reads.Status()); err != nil {
 			return 0, err
 		}
 		return c.s.newestRevision(c.r), nil

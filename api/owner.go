@@ -16,10 +16,10 @@ import (
 // A session belongs to the identity that made it. Only that identity and operators may renew, attach, use or end it.
 // A session without an owner was made while some member could not record one, and is any client's.
 
-// mayUse reports whether a caller may use a session. Other nodes may: each has checked its own client.
+// mayUse reports whether a caller may use a session.
 func (i identity) mayUse(s *state.Session) bool {
 	kind, name, _ := strings.Cut(s.Owner, " ")
-	return s.Owner == "" || i.role == token.Operator || i.node != "" || kind == string(i.role) && name == i.name
+	return s.Owner == "" || i.role == token.Operator || kind == string(i.role) && name == i.name
 }
 
 // checkOwner refuses sessions of another identity. The leader calls it. The owner of a session never changes, and its

@@ -1,9 +1,13 @@
 package api
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/api/token"
@@ -74,6 +78,46 @@ func TestSessionsBelongToTheirMakers(t *testing.T) {
 	})
 }
 
+// TestMayUse: an identity is a role and a name. A session without an owner is any client's.
+func TestMayUse(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		owner, caller string
+		want          bool
+	}{
+		{"client alice", "client alice", true},
+		{"client alice", "client bob", false},
+		{"client alice", "operator bob", true},
+		{"operator alice", "client alice", false},
+		{"", "client bob", true},
+	} {
+		caller, ok := makeIdentity(strings.Cut(tc.caller, " "))
+		if got := caller.mayUse(&state.Session{Owner: tc.owner}); !ok || got != tc.want {
+			t.Errorf("%q uses a session of %q: %v, want %v", tc.caller, tc.owner, got, tc.want)
+		}
+	}
+}
+
+// TestNewLeaderKnowsTheOwner: a new leader that has not applied a session's creation does so before it decides.
+func TestNewLeaderKnowsTheOwner(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		n := startServer(t, newFakeCluster("n1", true), withTokens(data))
+		n.lead()
+		nonce := strings.Repeat("0", 16)
+		id := fmt.Sprintf("%0*x%s", state.SessionRevisionDigits, n.fake.View().Revision()+1, nonce)
+		n.fake.set(func() {
+			n.fake.barrier = func(context.Context) error {
+				n.fake.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &state.SessionCreate{
+					Nonce: nonce, TTL: time.Minute, Owner: "client alice",
+				}})
+				return nil
+			}
+		})
+		n.do("POST", "/v1/sessions/"+id+"/renew", "", as["bob"]...).is(t, 403, cluster.CodeForbidden)
+	})
+}
+
 // TestForeignUseOfSessionsIsRecorded: what another identity does to a session, or tries to, is in the audit log.
 func TestForeignUseOfSessionsIsRecorded(t *testing.T) {
 	virtual(t, func(t *testing.T) {
@@ -117,22 +161,39 @@ func TestReportsUnderAToken(t *testing.T) {
 	})
 }
 
-// TestAttachWaitsForTheSession: a follower that has not applied a session's creation cannot know whose it is.
+// TestAttachWaitsForTheSession: a follower that has not applied a session's creation cannot know whose it is. It has to
+// wait, because the leader believes its report.
 func TestAttachWaitsForTheSession(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		data, as := identities()
-		leader, follower := pair(t, withTokens(data))
+		leader, follower := pair(t)
 		leader.lead()
-		id := into[apiv1.SessionCreated](t, leader.do("POST", apiv1.PathSessions, `{}`, as["alice"]...)).SessionID
-		answer := make(chan reply, 1)
-		go func() { answer <- follower.do("GET", "/v1/sessions/"+id+"/attach", "", as["bob"]...) }()
+		id := leader.sessionAs(append(forwardedAs("client alice"), asJSON, apiv1.TypeJSON))
 		s, _ := leader.fake.View().Session(id)
+		status := make(chan int, 1)
+		go func() {
+			req, err := http.NewRequest("GET", "http://"+follower.addr+"/v1/sessions/"+id+"/attach", nil)
+			if err != nil {
+				t.Error(err)
+			}
+			for as := forwardedAs("client bob"); len(as) > 0; as = as[2:] {
+				req.Header.Set(as[0], as[1])
+			}
+			resp, err := follower.http.Do(req)
+			if err != nil {
+				t.Error(err)
+			}
+			status <- resp.StatusCode
+			resp.Body.Close()
+		}()
+		synctest.Wait()
 		nonce := id[state.SessionRevisionDigits:]
 		for follower.fake.View().Revision() < leader.fake.View().Revision() { // it catches up
 			again := state.SessionCreate{Nonce: nonce, TTL: s.TTL, Owner: s.Owner}
 			follower.fake.apply(state.Command{Kind: state.KindSessionCreate, Now: 1, SessionCreate: &again})
 		}
-		(<-answer).is(t, 403, cluster.CodeForbidden)
+		if got := <-status; got != 403 {
+			t.Errorf("the attachment of another client: %d", got)
+		}
 		if !leader.lives(id) {
 			t.Error("it has ended")
 		}

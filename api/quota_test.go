@@ -75,7 +75,9 @@ func TestEndSessions(t *testing.T) {
 			return into[apiv1.SessionsEnded](t, n.do("DELETE", "/v1/sessions"+query, "", who...))
 		}
 		n.do("DELETE", "/v1/sessions", "", operator...).is(t, 400, cluster.CodeBadRequest)
-		n.do("DELETE", "/v1/sessions?identity=client%20eve", "", client...).is(t, 403, cluster.CodeForbidden)
+		for _, other := range []string{"client%20eve", "client%20without-sessions"} {
+			n.do("DELETE", "/v1/sessions?identity="+other, "", client...).is(t, 403, cluster.CodeForbidden)
+		}
 		if got := end("?prefix=job-", client); got.More || !slices.Equal(got.SessionIDs, []string{own}) {
 			t.Fatalf("%d ended for a client, more: %v", len(got.SessionIDs), got.More)
 		}

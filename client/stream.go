@@ -255,16 +255,29 @@ type event struct {
 	data     []byte
 }
 
-// eventReader decodes a stream of server-sent events in bounded memory.
+// eventReader decodes a stream of server-sent events in bounded memory. It keeps no memory of a large event.
 type eventReader struct {
-	lines *bufio.Scanner
-	id    string
+	r  *bufio.Reader
+	id string
 }
 
-func newEventReader(r io.Reader) *eventReader {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 32<<10), maxEventBytes)
-	return &eventReader{lines: lines}
+func newEventReader(r io.Reader) *eventReader { return &eventReader{r: bufio.NewReaderSize(r, 32<<10)} }
+
+// line returns the next complete line without its end. It is valid until the next call.
+func (s *eventReader) line() ([]byte, error) {
+	line, err := s.r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		long := bytes.Clone(line)
+		for errors.Is(err, bufio.ErrBufferFull) {
+			if len(long) > maxEventBytes {
+				return nil, errEventTooLarge
+			}
+			line, err = s.r.ReadSlice('\n')
+			long = append(long, line...)
+		}
+		line = long
+	}
+	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), err
 }
 
 // next returns the next event that has data. It skips comments and empty events, and drops an incomplete last
@@ -273,8 +286,11 @@ func (s *eventReader) next() (event, error) {
 	e := event{}
 	size := 0
 	hasData := false
-	for s.lines.Scan() {
-		line := s.lines.Bytes()
+	for {
+		line, err := s.line()
+		if err != nil {
+			return event{}, err
+		}
 		if size += len(line); size > maxEventBytes {
 			return event{}, errEventTooLarge
 		}
@@ -301,12 +317,6 @@ func (s *eventReader) next() (event, error) {
 			hasData = true
 		}
 	}
-	if err := s.lines.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return event{}, errEventTooLarge
-	} else if err != nil {
-		return event{}, err
-	}
-	return event{}, io.EOF
 }
 
 // atomicTime is a point in time that goroutines share. It keeps the monotonic reading, so changes of the wall clock

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -270,6 +271,29 @@ func TestFollowEvents(t *testing.T) {
 			}
 		}
 	}, "n1")
+}
+
+// A stream with large events keeps a buffer of the usual size. Not parallel: it reads the size of the heap.
+func TestEventReader_KeepsNoLargeBuffer(t *testing.T) {
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	large := "data: " + strings.Repeat("x", maxEventBytes/2) + "\n\n"
+	readers := make([]*eventReader, 16)
+	before := heap()
+	for i := range readers {
+		readers[i] = newEventReader(strings.NewReader(large))
+		if e, err := readers[i].next(); err != nil || len(e.data) != maxEventBytes/2 {
+			t.Fatalf("%d bytes, %v", len(e.data), err)
+		}
+	}
+	if grown := int64(heap()) - int64(before); grown > maxEventBytes {
+		t.Errorf("%d streams keep %d bytes", len(readers), grown)
+	}
+	runtime.KeepAlive(readers)
 }
 
 func TestEventReader(t *testing.T) {

@@ -125,11 +125,14 @@ type testNode struct {
 	idle      atomic.Bool                                  // it may start no election by itself
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
+	applied   atomic.Pointer[func()]                       // called after each batch of entries; nil: nothing
 	peerAck   atomic.Pointer[func(cluster.NodeID)]         // called whenever it asks what a peer has acknowledged
 	elections atomic.Int64
 	installs  atomic.Int64
 	asides    atomic.Int64 // times that it asked to be restarted without its data
 	snapshots atomic.Int64 // that it took itself
+
+	raftStarts atomic.Int64
 
 	*consensus.Node // of the current run
 	tr              *transport.Transport
@@ -314,7 +317,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Storage: store, Logger: logger, Entropy: rand.Reader,
 		LeaseClock: func() time.Duration { return time.Since(start) },
 		Transport:  func() consensus.Transport { return tr.Raft() },
-		Bind:       func(c consensus.RaftCallbacks) { tr.Raft().Bind(c) },
+		Bind:       func(c consensus.RaftCallbacks) { n.raftStarts.Add(1); tr.Raft().Bind(c) },
 		Acks:       tr.Acks(),
 		PeerAck: func(id cluster.NodeID) cluster.PeerAck {
 			if called := n.peerAck.Load(); called != nil {
@@ -341,6 +344,11 @@ func (n *testNode) startOn(store storage.Storage) error {
 		},
 		Hooks: consensus.Hooks{
 			Election: func(consensus.Election) { n.elections.Add(1) },
+			Applied: func(time.Duration) {
+				if applied := n.applied.Load(); applied != nil {
+					(*applied)()
+				}
+			},
 			SetAside: func() { n.asides.Add(1) },
 			Snapshot: func(restored bool) {
 				if restored {

@@ -38,9 +38,8 @@ func (n *Node) LibraryTransfer(id, addr string) {
 // ProbeFlag asks the library whether it takes entries again, as after a transfer that did not arrive. The channel is
 // closed when that is known.
 func (n *Node) ProbeFlag() <-chan struct{} {
-	inst, done := n.inst.Load(), make(chan struct{})
-	n.jobs.Go(func() { defer close(done); inst.ProbeTransferFlag(inst.CurrentTerm()) })
-	return done
+	inst := n.inst.Load()
+	return inst.ProbeTransferFlag(inst.CurrentTerm())
 }
 
 // AcceptedBy reports whether the last response of peer id admitted this node.

@@ -192,6 +192,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	loops.Go(func() { n.watchLeadership(ctx, inst) })
 	loops.Go(func() { n.leadershipLoop(ctx, inst) })
 	loops.Go(func() { n.readLoop(ctx, inst) })
+	loops.Go(func() { inst.ProbeTransferFlags(ctx) })
 	flights.Go(func() { inst.Run(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	var order *pendingRecovery
@@ -268,6 +269,10 @@ func (n *Node) stop(inst *raftnode.Instance, loops, flights *sync.WaitGroup) err
 		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
 	}
 	n.inst.CompareAndSwap(inst, nil)
+	select {
+	case <-n.rebuild: // it was about this Raft node
+	default:
+	}
 	n.updateSoftState(raftnode.SoftState{Role: cluster.Follower, Term: n.currentSoftState().Term}, time.Time{})
 	return errors.Join(errs...)
 }

@@ -486,3 +486,27 @@ func TestRestartFromSnapshot(t *testing.T) {
 	c.everywhere("tail", "1")
 	c.everywhere("while away", "1")
 }
+
+// TestRebuild_OnceForTwoRequests: a second request to replace the Raft node comes while the first is being carried out.
+// It is about the same Raft node, and the next one is not replaced because of it.
+func TestRebuild_OnceForTwoRequests(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	n := c.nodes["n1"]
+	ending, end := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	n.tasks = append(n.tasks, func(ctx context.Context, _ uint64) {
+		<-ctx.Done()
+		once.Do(func() { close(ending); <-end })
+	})
+	n.start()
+	c.write("a", "1")
+	n.RestartRaft("a test asks for it")
+	<-ending
+	n.RestartRaft("a test asks for it")
+	close(end)
+	c.write("b", "1")
+	if starts := n.raftStarts.Load(); starts != 2 {
+		t.Errorf("Raft was started %d times, want 2", starts)
+	}
+}

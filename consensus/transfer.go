@@ -82,7 +82,7 @@ func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cl
 		restoreLease()
 	}
 	if err != nil && inst.Leads(term) {
-		n.jobs.Go(func() { inst.ProbeTransferFlag(term) })
+		inst.ProbeTransferFlag(term)
 	}
 	return err
 }

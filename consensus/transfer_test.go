@@ -445,3 +445,44 @@ func TestOrderToACandidate(t *testing.T) {
 		})
 	}
 }
+
+// TestStopAwaitsTheFlagProbe: a leader stops while it asks whether raft.Raft takes entries again. The entry with the
+// question is committed, and the state machine is busy: raft.Raft may lose the answer if it shuts down now.
+func TestStopAwaitsTheFlagProbe(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	// A stop waits for writes for a second, and for the question for five.
+	const timeout, busyFor = 250 * time.Millisecond, 2 * time.Second
+	c.tune = func(cfg *consensus.Config) { cfg.TimeoutMin, cfg.TimeoutMax = timeout, 2*timeout }
+	for _, n := range c.nodes {
+		n.start()
+	}
+	for range 3 {
+		leader := c.leader()
+		busy, end := make(chan struct{}, 1), make(chan struct{})
+		wait := func() {
+			select {
+			case busy <- struct{}{}:
+			default:
+			}
+			<-end
+		}
+		leader.applied.Store(&wait)
+		written := make(chan error, 1)
+		go func() { written <- leader.put("a", "1") }()
+		select {
+		case <-busy:
+		case err := <-written:
+			t.Logf("leadership moved: %v", err)
+		}
+		last := leader.Status().LastLogIndex
+		leader.ProbeFlag()
+		eventually(t, "the question is committed, or it leads no longer", func() bool {
+			st := leader.Status()
+			return st.CommitIndex > last || st.Role != cluster.Leader
+		})
+		time.AfterFunc(busyFor, func() { leader.applied.Store(nil); close(end) })
+		leader.stop()
+		leader.start()
+	}
+}

@@ -53,7 +53,9 @@ func (n *Node) handOverIfIneligible(ctx context.Context, _ uint64) {
 			Reason:  fmt.Sprintf("node %s %s", n.cfg.ID, why),
 		})
 		cancel()
-		if err != nil && ctx.Err() == nil && warned != why {
+		// The change that made this node ineligible may hold the lock yet.
+		busy := cluster.IsCode(err, cluster.CodeBusy)
+		if err != nil && !busy && ctx.Err() == nil && warned != why {
 			warned = why
 			n.log.Warn("this node "+why+" and leads: leadership transfer failed", "error", err)
 		}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -61,9 +60,9 @@ type Node struct {
 	external   *externalLock // nil: no failover.external-lock
 	api        *api.Server
 	http       *http.Server
-	etcd       *etcd.Server   // nil: no etcd-addr
-	conns      sync.WaitGroup // one for each connection whose goroutine has not ended
-	joiner     *joiner        // nil: neither join nor discover
+	etcd       *etcd.Server // nil: no etcd-addr
+	conns      connCount
+	joiner     *joiner // nil: neither join nor discover
 
 	draining         atomic.Bool
 	quotaRefused     atomic.Pointer[time.Time] // when a limit of the state last refused a proposal; nil: never

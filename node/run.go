@@ -154,7 +154,7 @@ func (n *Node) serve(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	_ = n.http.Close()
-	n.awaitConns(closeTimeout)
+	n.conns.await(closeTimeout)
 	return nil
 }
 
@@ -182,21 +182,38 @@ func (n *Node) watchdog(ctx context.Context) error {
 func (n *Node) trackConn(_ net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateNew:
-		n.conns.Add(1)
+		n.conns.add(1)
 	case http.StateClosed, http.StateHijacked:
-		n.conns.Done()
+		n.conns.add(-1)
 	}
 }
 
-// awaitConns waits until there are no connections, at most for d. No new one may come meanwhile.
-func (n *Node) awaitConns(d time.Duration) {
-	ended := make(chan struct{})
-	go func() {
-		n.conns.Wait()
-		close(ended)
-	}()
+// connCount counts connections whose goroutine has not ended.
+type connCount struct {
+	mu   sync.Mutex
+	open int
+	none chan struct{} // closed when none is open; nil: no caller waits
+}
+
+func (c *connCount) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open += n
+	if c.open == 0 && c.none != nil {
+		close(c.none)
+		c.none = nil
+	}
+}
+
+// await waits until none is open, at most for d. One caller waits at a time.
+func (c *connCount) await(d time.Duration) {
+	none := make(chan struct{})
+	c.mu.Lock()
+	c.none = none
+	c.mu.Unlock()
+	c.add(0)
 	select {
-	case <-ended:
+	case <-none:
 	case <-time.After(d):
 	}
 }

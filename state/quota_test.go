@@ -175,6 +175,7 @@ func TestRolesAndNodesPerIdentity(t *testing.T) {
 	wantCode(t, apply(s, stand("more", alice))[0].Err, cluster.CodeQuotaExceeded)
 	wantCode(t, apply(s, appNode("more", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded)
 	mustApply(t, s, stand("more", bob), appNode("more", bob, AppActive), stand("more", alice), stand("r1", bob))
+	wantCode(t, apply(s, appNode("more", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded) // it counts to bob
 	mustApply(t, s, resign("r1", alice), stand("again", alice), appNode("w1", alice, AppDraining))
 	checkCounts(t, s)
 	mustApply(t, s, end(CauseExpired, alice))

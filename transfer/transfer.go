@@ -71,8 +71,8 @@ func New(node Consensus, opts Options) *Transfer {
 // leading. It waits, within ctx, until the target has caught up. Errors are:
 //
 //   - CodeNoLeader: this node does not lead.
-//   - CodeBusy: another transfer is in progress. Callers must not simply retry: that transfer may have the
-//     same effect, or the opposite one.
+//   - CodeBusy: another transfer, or a change of the membership, is in progress. Callers must not simply retry:
+//     that transfer may have the same effect, or the opposite one. Nothing was started, and Done is not called.
 //   - CodeBadRequest with status 404: the target is not a member.
 //   - CodeTransferFailed with status 409: refused, or failed before the target got TimeoutNow; this node
 //     continues to lead.
@@ -97,6 +97,9 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 		h.To = best
 	}
 	r := Result{Target: h.To, Err: t.run(ctx, st.Term, h)}
+	if cluster.IsCode(r.Err, cluster.CodeBusy) {
+		return cluster.TransferOutcome{}, r.Err // nothing was started: a change of the membership holds the lock
+	}
 	after := t.node.Status()
 	r.TransferOutcome = cluster.TransferOutcome{
 		OldLeader: st.NodeID, NewLeader: after.LeaderID, Term: after.Term, Duration: time.Since(start),

@@ -50,6 +50,12 @@ func TestSafety(t *testing.T) {
 			s.OnLeader("n1", 1, log{}.at)
 			s.OnLeader("n2", 2, log{}.at)
 		}, ""},
+		"without what was committed while it stood": {func(s *Safety) {
+			s.OnLeader("n1", 2, log{}.at)
+			s.Term("n2", 3) // a candidate commits nothing
+			s.Applied("n1", Entry{Index: 1, Term: 2})
+			s.OnLeader("n2", 3, log{}.at)
+		}, LeaderCompleteness},
 		"two leaders": {func(s *Safety) {
 			s.OnLeader("n1", 1, log{}.at)
 			s.OnLeader("n2", 1, log{}.at)

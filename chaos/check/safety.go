@@ -39,6 +39,7 @@ const (
 	AuditOnce             = "exactly one audit record per admin call, in order"
 	AttachedSessionEnds   = "attached session ends on disconnect"
 	OldGenerationExcluded = "old generation is excluded after recovery"
+	DurableAnswers        = "no answer before the term is durable"
 )
 
 // Invariants lists all invariants.
@@ -47,7 +48,7 @@ var Invariants = []string{
 	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive,
 	TransferReachesTarget,
 	CutOffLeaderStepsDown, Liveness, NoNeedlessElection, OneLease, TakeoverBound, AuditOnce, AttachedSessionEnds,
-	OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors,
+	OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors, DurableAnswers,
 }
 
 // Violation is one violated invariant.
@@ -84,15 +85,16 @@ const completenessDepth = 64
 type Safety struct {
 	onViolation func(Violation)
 
-	mu        sync.Mutex
-	leaders   map[uint64]cluster.NodeID // by term
-	terms     map[cluster.NodeID]uint64
-	maxTerm   uint64
-	written   map[place]written
-	committed map[uint64]commit // by index
-	maxCommit uint64
-	applied   map[cluster.NodeID]uint64 // the highest applied index
-	states    map[uint64]stateAt        // by applied index
+	mu         sync.Mutex
+	leaders    map[uint64]cluster.NodeID // by term
+	terms      map[cluster.NodeID]uint64
+	maxTerm    uint64
+	leaderTerm uint64 // the newest term with a leader
+	written    map[place]written
+	committed  map[uint64]commit // by index
+	maxCommit  uint64
+	applied    map[cluster.NodeID]uint64 // the highest applied index
+	states     map[uint64]stateAt        // by applied index
 }
 
 type place struct{ index, term uint64 }
@@ -105,7 +107,7 @@ type written struct {
 
 type commit struct {
 	index, term, sum uint64
-	seenIn           uint64 // the newest term known when the commit was observed
+	seenIn           uint64 // the newest term with a leader when the commit was observed
 	by               cluster.NodeID
 }
 
@@ -136,7 +138,7 @@ func (s *Safety) OnLeader(node cluster.NodeID, term uint64, log TermAt) bool {
 	other, known := s.leaders[term]
 	if !known {
 		s.leaders[term] = node
-		s.maxTerm = max(s.maxTerm, term)
+		s.maxTerm, s.leaderTerm = max(s.maxTerm, term), max(s.leaderTerm, term)
 	}
 	must := s.committedBefore(term, known)
 	s.mu.Unlock()
@@ -160,7 +162,8 @@ func (s *Safety) OnLeader(node cluster.NodeID, term uint64, log TermAt) bool {
 }
 
 // committedBefore returns the newest entries that a leader of that term must hold, newest first. An entry first
-// observed in or after the term may have been committed by a later leader. An earlier leader need not have it.
+// observed in or after the term may have been committed by a later leader. An earlier leader need not have it. A
+// candidate commits nothing, so its term does not count.
 func (s *Safety) committedBefore(term uint64, known bool) (must []commit) {
 	if known {
 		return nil
@@ -238,7 +241,7 @@ func (s *Safety) Applied(node cluster.NodeID, e Entry) {
 	s.applied[node] = max(s.applied[node], e.Index)
 	c, known := s.committed[e.Index]
 	if !known {
-		s.committed[e.Index] = commit{index: e.Index, term: e.Term, sum: e.Sum, seenIn: s.maxTerm, by: node}
+		s.committed[e.Index] = commit{index: e.Index, term: e.Term, sum: e.Sum, seenIn: s.leaderTerm, by: node}
 		s.maxCommit = max(s.maxCommit, e.Index)
 		return
 	}
@@ -282,10 +285,7 @@ func (s *Safety) MaxTerm() uint64 {
 func (s *Safety) Transfer(target cluster.NodeID) (arrived func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var since uint64
-	for term := range s.leaders {
-		since = max(since, term)
-	}
+	since := s.leaderTerm
 	return func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()

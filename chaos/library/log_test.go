@@ -204,6 +204,63 @@ func TestCommitAfterAnOlderSnapshotPanics(t *testing.T) {
 	})
 }
 
+// slowSnapshots is a store whose snapshots of one index end only when release is closed.
+type slowSnapshots struct {
+	raft.SnapshotStore
+	index   uint64
+	release chan struct{}
+}
+
+func (s slowSnapshots) Create(v raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64,
+	trans raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(v, index, term, c, cIndex, trans)
+	if index != s.index {
+		return sink, err
+	}
+	return slowSink{sink, s.release}, err
+}
+
+type slowSink struct {
+	raft.SnapshotSink
+	release chan struct{}
+}
+
+func (s slowSink) Close() error {
+	<-s.release
+	return s.SnapshotSink.Close()
+}
+
+// A node writes a snapshot of its own beside its main loop. A newer one is installed
+// meanwhile. The older one ends last, and then counts as the newest: the node refuses
+// the entry that follows the installed one.
+func TestOlderSnapshotCountsAsTheNewest(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDisk(2, "abc", entry(2, 2, "two"), entry(3, 2, "three"))
+		n := &node{wire: newWire("a"), disk: d, fsm: &words{}}
+		release := make(chan struct{})
+		n.startWith(t, d, slowSnapshots{d.snaps, 3, release}, n.wire)
+		hear[raft.AppendEntriesResponse](t, n, appendOf("b", 2, 3, 2, 3))
+		own := make(chan error, 1)
+		go func() { own <- n.Snapshot().Error() }()
+		synctest.Wait()
+		if _, err := n.say(snapshotOf("b", 2, 5, 2, "abc", shot{"five"})); err != nil {
+			t.Fatal(err)
+		}
+		before := n.Stats()["last_snapshot_index"]
+		close(release)
+		if err := <-own; err != nil {
+			t.Fatal(err)
+		}
+		after := n.Stats()["last_snapshot_index"]
+		got := hear[raft.AppendEntriesResponse](t, n, appendOf("b", 2, 5, 2, 5, entry(6, 2, "six")))
+		if before != "5" || after != "3" || got.Success || n.fsm.text() != "five" {
+			t.Fatalf("last snapshot %s, then %s; state %q; takes entry 6: %v", before, after, n.fsm.text(), got.Success)
+		}
+		t.Logf("the last snapshot ends at %s, then at %s; refuses entry 6", before, after)
+	})
+}
+
 // A snapshot that is damaged on disk is passed over for an older one, which the
 // log does not continue: the start panics.
 func TestFallbackToAnOlderSnapshotPanics(t *testing.T) {

@@ -166,3 +166,32 @@ func TestTimeoutNowToACandidate(t *testing.T) {
 		t.Log("told ten times, accepted each time: still term 1")
 	})
 }
+
+// A candidate that began with a TimeoutNow acknowledges the appends of its term's leader and remains a candidate. It
+// asks for the next pre-votes directly after such an acknowledgement.
+func TestCandidateAcknowledgesAndGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := start(t, "a", newDisk(1, "abc"))
+		var asked atomic.Pointer[raft.RequestPreVoteRequest]
+		n.wire.set(func(_ raft.ServerAddress, cmd any, _ io.Reader) (any, error) {
+			if m, ok := cmd.(*raft.RequestPreVoteRequest); ok {
+				asked.CompareAndSwap(nil, m)
+			}
+			return n.wire.hang()
+		})
+		hear[raft.TimeoutNowResponse](t, n, &raft.TimeoutNowRequest{RPCHeader: from("c")})
+		await(t, "it is a candidate of term 2", func() bool { return n.State() == raft.Candidate && n.CurrentTerm() == 2 })
+		var acknowledged time.Time
+		for asked.Load() == nil {
+			if hear[raft.AppendEntriesResponse](t, n, appendOf("b", 2, 1, 1, 0)).Success && n.State() == raft.Candidate {
+				acknowledged = time.Now()
+			}
+			time.Sleep(time.Millisecond)
+		}
+		ago := time.Since(acknowledged)
+		if acknowledged.IsZero() || ago > 5*time.Millisecond || asked.Load().Term != 3 {
+			t.Fatalf("acknowledged %v ago, asks for term %d", ago, asked.Load().Term)
+		}
+		t.Logf("asks for pre-votes of term 3, %v after it acknowledged the leader of term 2", ago)
+	})
+}

@@ -23,6 +23,8 @@ type Mutant struct {
 	Scenario   string   // of the runs that show it; "": none do
 	Nodes      int      // in them
 	Test       string   // package and name of a test of processes that shows it; "": none does
+	Explorer   string   // the model of chaos/explore that shows it; "": none does
+	Depth      int      // the steps within which it must
 	Invariants []string // the invariants of which one must break
 	MaxSeeds   int      // seeds within which it must
 	Seed       uint64   // the first of these; with the sources of that day it was enough
@@ -80,7 +82,13 @@ func parse(name, text string) (Mutant, error) {
 		}
 	}
 	m.diff = diff
-	if m.Mitigation == "" || (m.Scenario == "") == (m.Test == "") || len(m.Invariants) == 0 || m.MaxSeeds == 0 ||
+	places := 0
+	for _, place := range []string{m.Scenario, m.Test, m.Explorer} {
+		if place != "" {
+			places++
+		}
+	}
+	if m.Mitigation == "" || places != 1 || len(m.Invariants) == 0 || m.MaxSeeds == 0 && m.Depth == 0 ||
 		!strings.Contains(diff, "\n@@") {
 		return m, fmt.Errorf("a part of the head is missing, or there is no change: %+v", m)
 	}
@@ -95,6 +103,8 @@ func (m *Mutant) set(key, value string) (err error) {
 		_, err = fmt.Sscanf(value, "%s %d", &m.Scenario, &m.Nodes)
 	case "Test":
 		m.Test = value
+	case "Explorer":
+		_, err = fmt.Sscanf(value, "%s %d", &m.Explorer, &m.Depth)
 	case "Invariants":
 		m.Invariants = strings.Split(value, "; ")
 	case "MaxSeeds":

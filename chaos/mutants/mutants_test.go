@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"northstar/chaos/check"
+	"northstar/chaos/explore"
 	"northstar/chaos/overlay"
 	"northstar/chaos/sim"
 )
@@ -35,11 +36,18 @@ func TestPatchesApply(t *testing.T) {
 		if _, err := overlay.Write(t.TempDir(), m.Edits(root)); err != nil {
 			t.Errorf("go test ./chaos/mutants -update may fit it again: %s: %v", m.Name, err)
 		}
-		if _, err := sim.NewConfig(m.Scenario, 1, m.Nodes); m.Test == "" && (err != nil || m.Nodes < 3) {
+		known := check.Invariants
+		if m.Explorer != "" {
+			known = explore.Properties()
+			if _, err := explore.Find(m.Explorer); err != nil {
+				t.Errorf("%s: %v", m.Name, err)
+			}
+		}
+		if _, err := sim.NewConfig(m.Scenario, 1, m.Nodes); m.Scenario != "" && (err != nil || m.Nodes < 3) {
 			t.Errorf("%s: %d nodes, %v", m.Name, m.Nodes, err)
 		}
 		for _, b := range m.Invariants {
-			if m.Test == "" && !slices.Contains(check.Invariants, b) {
+			if m.Test == "" && !slices.Contains(known, b) {
 				t.Errorf("%s breaks %q, which is no invariant", m.Name, b)
 			}
 		}
@@ -72,9 +80,24 @@ func TestTable(t *testing.T) {
 		"| `m` | other | `hang`, 3 nodes, seed 4 (the first of 9) | c | 1 s |": 3,
 		"| `n` | g | `calm`, 3 nodes, seed 4 (the first of 9) | b | 1 s |":     2,
 		"": 1,
+		"| `m` | g | `explore votes`, step 3 of 9 | b | 1 s |": 1,
 	} {
 		if got := wrongRows(head+row+"\n\n", []Mutant{m}); len(got) != want {
 			t.Errorf("%s: %q", row, got)
+		}
+	}
+}
+
+// The row of a mutant of the explorer has the model and the step.
+func TestTable_Explorer(t *testing.T) {
+	m := Mutant{Name: "m", Mitigation: "g", Explorer: "votes", Depth: 9, Invariants: []string{"b"}}
+	for cell, want := range map[string]int{
+		"`explore votes`, step 9 of 9": 0, "`explore votes`, step 10 of 9": 1, "`explore terms`, step 3 of 9": 1,
+		"`mixed`, 3 nodes, seed 4 (the first of 9)": 1,
+	} {
+		row := "| mutant | mitigation |\n|---|---|\n| `m` | g | " + cell + " | b | 1 s |\n\n"
+		if got := wrongRows(row, []Mutant{m}); len(got) != want {
+			t.Errorf("%s: %q", cell, got)
 		}
 	}
 }
@@ -124,6 +147,11 @@ func (m Mutant) within(cell string) bool {
 	if m.Test != "" {
 		return strings.HasPrefix(cell, "`"+m.Test+"`")
 	}
+	if m.Explorer != "" {
+		var depth int
+		_, err := fmt.Sscanf(strings.TrimPrefix(cell, fmt.Sprintf("`explore %s`, step ", m.Explorer)), "%d", &depth)
+		return err == nil && depth <= m.Depth
+	}
 	place, of, _ := strings.Cut(cell, " (")
 	var seed uint64
 	_, err := fmt.Sscanf(strings.TrimPrefix(place, fmt.Sprintf("`%s`, %d nodes, ", m.Scenario, m.Nodes)), "seed %d",
@@ -153,7 +181,8 @@ func TestParse(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"Mitigation: g\n", head, strings.Replace(head, "Seed", "Seat", 1),
-		strings.Replace(head, "7", "x", 1), "Test: ./p T\n" + head,
+		strings.Replace(head, "7", "x", 1), "Test: ./p T\n" + head, "Explorer: votes 9\n" + head,
+		"Explorer: votes\n" + head,
 	} {
 		if _, err := parse("m", bad); err == nil {
 			t.Errorf("taken: %q", bad)

@@ -20,6 +20,7 @@ func TestWrongArguments(t *testing.T) {
 		"replay -seed 7 -scenario fault":                      `"fault" is none of admin-audit, admin-ops,`,
 		"replay -seed 7 -nodes 7":                             "no runs of 7 nodes",
 		"replay -seed 7 -faults 1,x":                          `-faults: `,
+		"explore -models votes,vote":                          `"vote" is none of votes, terms,`,
 		"mutants -only no-such-mutant":                        `there is no mutant "no-such-mutant"`,
 		"mutants -only transfer-success-without-check,,watch": `there is no mutant ""`,
 	} {

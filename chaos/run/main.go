@@ -3,6 +3,7 @@
 //	go run ./chaos/run simulate -runs 1000    # simulated clusters of 3 and 5 nodes, a process for each core
 //	go run ./chaos/run replay -nodes 3 -seed 17
 //	go run ./chaos/run mutants                # each planted bug must be found
+//	go run ./chaos/run explore                # every state of a small cluster, up to some steps
 //	go run ./chaos/run flaky -n 20            # every test package again and again on a busy machine
 //
 // It builds the simulation with the overlay of chaos/overlay, so that a seed
@@ -37,7 +38,7 @@ func main() {
 	}
 }
 
-const usage = "usage: run simulate|replay|mutants|flaky [flags]; -h names the flags"
+const usage = "usage: run simulate|replay|mutants|explore|flaky [flags]; -h names the flags"
 
 // defaultPages is where the pages of runs go.
 const defaultPages = "out/chaos"
@@ -47,7 +48,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return errors.New(usage)
 	}
 	commands := map[string]func(context.Context, []string, io.Writer) error{
-		"simulate": runSimulate, "replay": runReplay, "mutants": runMutants, "flaky": runFlaky,
+		"simulate": runSimulate, "replay": runReplay, "mutants": runMutants, "explore": runExplore,
+		"flaky": runFlaky,
 	}
 	if command := commands[args[0]]; command != nil {
 		return command(ctx, args[1:], out)

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"northstar/chaos/mutants"
+	"northstar/chaos/mutants/planted"
+	"northstar/chaos/overlay"
 )
 
 // runMutants builds the simulation with all mutants, and expects each to be found within its budget. The mutants that
@@ -39,7 +42,11 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	return inTemp(func(dir string) error {
-		root, bin, err := buildMutants(ctx, dir, all)
+		root, err := moduleRoot(ctx)
+		if err != nil {
+			return err
+		}
+		bins, err := buildMutants(ctx, root, dir, all)
 		if err != nil {
 			return err
 		}
@@ -51,10 +58,10 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 			"|---|---|---|---|---|")
 		for _, m := range all {
 			running.Go(func() error {
-				f, err := findMutant(ctx, bin, m)
+				f, err := findMutant(ctx, bins, m)
 				mu.Lock()
 				defer mu.Unlock()
-				if err == nil && *update && m.Test == "" {
+				if err == nil && *update && m.Scenario != "" {
 					err = record(root, m, f)
 				}
 				if err != nil {
@@ -76,21 +83,56 @@ func longestFirst(a, b mutants.Mutant) int {
 	return cmp.Or(strings.Compare(b.Test, a.Test), cmp.Compare(b.MaxSeeds, a.MaxSeeds))
 }
 
-// buildMutants builds the simulation with those of the mutants that it can find. It also returns the module's
-// directory.
-func buildMutants(ctx context.Context, dir string, all []mutants.Mutant) (root, bin string, err error) {
+// programs are the paths of programs that have mutants.
+type programs struct{ simulation, explorer string }
+
+func moduleRoot(ctx context.Context) (string, error) {
 	module, err := goEnv(ctx, "GOMOD")
-	if err != nil {
-		return "", "", err
+	return filepath.Dir(module), err
+}
+
+// buildMutants builds the simulation and the explorer, each with those of the mutants that it can find.
+func buildMutants(ctx context.Context, root, dir string, all []mutants.Mutant) (bins programs, err error) {
+	only := func(is func(mutants.Mutant) bool) []mutants.Mutant {
+		return slices.DeleteFunc(slices.Clone(all), func(m mutants.Mutant) bool { return !is(m) })
 	}
-	root = filepath.Dir(module)
-	simulated := slices.DeleteFunc(slices.Clone(all), func(m mutants.Mutant) bool { return m.Test != "" })
-	sources, err := mutants.Shared(root, simulated)
-	if err != nil {
-		return "", "", err
+	simulated := only(func(m mutants.Mutant) bool { return m.Scenario != "" })
+	explored := only(func(m mutants.Mutant) bool { return m.Explorer != "" })
+	if len(simulated) > 0 {
+		sources, err := mutants.Shared(root, simulated)
+		if err != nil {
+			return bins, err
+		}
+		if bins.simulation, err = buildExact(ctx, dir, sources); err != nil {
+			return bins, err
+		}
 	}
-	bin, err = buildExact(ctx, dir, sources)
-	return root, bin, err
+	if len(explored) > 0 {
+		bins.explorer, err = buildExplorer(ctx, root, dir, explored)
+	}
+	return bins, err
+}
+
+// buildExplorer builds this program with mutants.
+func buildExplorer(ctx context.Context, root, dir string, all []mutants.Mutant) (string, error) {
+	sources, err := mutants.Shared(root, all)
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "explorer")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	file, err := overlay.Write(dir, sources)
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "run")
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-o", bin, "northstar/chaos/run")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the explorer: %w\n%s", err, text)
+	}
+	return bin, nil
 }
 
 func chooseMutants(only string, budget int) ([]mutants.Mutant, error) {
@@ -117,6 +159,7 @@ func chooseMutants(only string, budget int) ([]mutants.Mutant, error) {
 type detection struct {
 	seed     uint64
 	runs     int
+	step     int // of the explorer
 	violated string
 	took     time.Duration // without the build
 }
@@ -124,6 +167,9 @@ type detection struct {
 func (f detection) in(m mutants.Mutant) string {
 	if m.Test != "" {
 		return fmt.Sprintf("`%s`, seed %d, up to %d faults", m.Test, f.seed, m.MaxSeeds)
+	}
+	if m.Explorer != "" {
+		return fmt.Sprintf("`explore %s`, step %d of %d", m.Explorer, f.step, m.Depth)
 	}
 	nth := "the first"
 	if f.runs > 1 {
@@ -156,10 +202,13 @@ func replaceIn(file, pattern, by string) error {
 	return os.WriteFile(file, re.ReplaceAll(text, []byte(by)), 0o600)
 }
 
-// findMutant runs runs of a mutant until one of its invariants breaks. bin has the mutants of the simulation.
-func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, error) {
-	if m.Test != "" {
+// findMutant runs runs of a mutant until one of its invariants breaks.
+func findMutant(ctx context.Context, bins programs, m mutants.Mutant) (detection, error) {
+	switch {
+	case m.Test != "":
 		return findMutantInProcesses(ctx, m)
+	case m.Explorer != "":
+		return exploreMutant(ctx, bins.explorer, m)
 	}
 	start := time.Now()
 	f := detection{}
@@ -167,7 +216,7 @@ func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, e
 	for f.violated == "" && f.runs < m.MaxSeeds && ctx.Err() == nil {
 		f.seed = m.Seed + uint64(f.runs)
 		f.runs++
-		p := simProcess{bin: bin, mutant: m.Name, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}
+		p := simProcess{bin: bins.simulation, mutant: m.Name, scenario: m.Scenario, nodes: m.Nodes, seed: f.seed}
 		err := p.run(ctx, func(s summary) {
 			for _, v := range s.Violations {
 				for _, invariant := range m.Invariants {
@@ -189,6 +238,31 @@ func findMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, e
 			f.took.Seconds(), other)
 	}
 	return f, nil
+}
+
+// exploredDepth is in a result of the explorer.
+var exploredDepth = regexp.MustCompile(` depth (\d+),`)
+
+// exploreMutant searches with a mutant for a state that breaks one of its properties.
+func exploreMutant(ctx context.Context, bin string, m mutants.Mutant) (detection, error) {
+	start := time.Now()
+	cmd := exec.CommandContext(ctx, bin, "explore", "-models", m.Explorer, "-depth", strconv.Itoa(m.Depth))
+	cmd.Env = append(os.Environ(), planted.Variable+"="+m.Name)
+	out, err := cmd.CombinedOutput()
+	f := detection{took: time.Since(start)}
+	if err == nil {
+		return f, fmt.Errorf("not found in %d steps of %s:\n%s", m.Depth, m.Explorer, out)
+	}
+	for _, property := range m.Invariants {
+		if strings.Contains(string(out), "violated: "+property) {
+			f.violated = property
+			if at := exploredDepth.FindSubmatch(out); at != nil {
+				f.step, err = strconv.Atoi(string(at[1]))
+				return f, err
+			}
+		}
+	}
+	return f, fmt.Errorf("%s fails, and not for %q:\n%s", m.Explorer, m.Invariants, out[:min(len(out), 4000)])
 }
 
 // findMutantInProcesses runs a test of processes with nodes that have the bug: it must fail, for what the bug breaks.

@@ -62,7 +62,7 @@ func (w *runner) choose(kinds, sizes string) error {
 				return err
 			}
 			t := &stats{scenario: kind, nodes: n, next: w.from}
-			t.sum.Faults = map[sim.FaultKind]int{}
+			t.sum.Faults, t.sum.Reached = map[sim.FaultKind]int{}, map[string]int{}
 			w.stats = append(w.stats, t)
 		}
 	}
@@ -158,6 +158,9 @@ func (w *runner) add(t *stats, s summary) {
 	for kind, n := range s.Faults {
 		t.sum.Faults[kind] += n
 	}
+	for what, n := range s.Reached {
+		t.sum.Reached[what] += n
+	}
 	t.sum.Messages += s.Messages
 	t.sum.Elections += s.Elections
 	t.sum.Ops += s.Ops
@@ -191,20 +194,20 @@ func (t *stats) String() string {
 	slices.Sort(t.convergedAfter)
 	at := func(q float64) time.Duration { return t.convergedAfter[int(q*float64(len(t.convergedAfter)-1))] }
 	return fmt.Sprintf(
-		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s",
+		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s\n  reached: %s",
 		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.sum.Effective(),
 		float64(t.sum.Effective())/t.sum.CPU.Seconds(), t.sum.Injected, t.sum.Messages, t.sum.Elections, t.sum.Ops,
-		t.sum.Undecided, at(0.5), at(0.99), at(1), byKind(t.sum.Faults))
+		t.sum.Undecided, at(0.5), at(0.99), at(1), byCount(t.sum.Faults), byCount(t.sum.Reached))
 }
 
-// byKind reports how many faults there were of each kind, the most first.
-func byKind(faults map[sim.FaultKind]int) string {
-	kinds := slices.SortedFunc(maps.Keys(faults), func(a, b sim.FaultKind) int {
-		return cmp.Or(cmp.Compare(faults[b], faults[a]), cmp.Compare(a, b))
+// byCount names what was counted with its number, the most frequent first.
+func byCount[K ~string](counts map[K]int) string {
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b K) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 	var parts []string
-	for _, k := range kinds {
-		parts = append(parts, fmt.Sprintf("%s %d", k, faults[k]))
+	for _, k := range names {
+		parts = append(parts, fmt.Sprintf("%s %d", k, counts[k]))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -60,6 +60,9 @@ type Disk struct {
 	// onVote is called when the writing of a vote begins, or of its second part where votes are torn, until it returns
 	// true. It must not wait and not call the disk.
 	onVote func(candidate string) bool
+	// onStep is called at each step that the disk sees, with the lock held. It may be nil, and must not wait.
+	onStep func(step string)
+	wipes  int // how often it was emptied
 }
 
 // contents is what stands on a medium.
@@ -100,6 +103,7 @@ func (d *Disk) Attach() (*Store, error) {
 	anew := d.data.next != nil
 	if anew {
 		d.data = d.data.next
+		d.wipes++
 	}
 	d.attached = &Store{disk: d, data: d.data, anew: anew, recentVote: map[string][]byte{}}
 	return d.attached, nil
@@ -133,6 +137,7 @@ func (d *Disk) Wipe() {
 	defer d.mu.Unlock()
 	files := d.data.files
 	d.data = newContents()
+	d.wipes++
 	if d.opt.WipeKeepsFiles {
 		d.data.files = files
 	}
@@ -159,47 +164,31 @@ func (d *Disk) unstall() {
 	}
 }
 
-// Entry returns the durable entry at index, which must not be changed; nil where there is none. compacted says that a
-// snapshot stands for it: what the log then still holds there means nothing.
-func (d *Disk) Entry(index uint64) (entry *raft.Log, compacted bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.data.snapshots) > 0 && index <= d.data.snapshots[0].meta.Index {
-		return nil, true
-	}
-	return d.data.logs[index], false
-}
-
-// Last returns the term and index of the last durable entry, or of the snapshot that stands for it.
-func (d *Disk) Last() (term, index uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.data.snapshots) > 0 {
-		term, index = d.data.snapshots[0].meta.Term, d.data.snapshots[0].meta.Index
-	}
-	if e := d.data.logs[d.data.last]; e != nil && e.Index > index {
-		term, index = e.Term, e.Index
-	}
-	return term, index
-}
-
-// CurrentTerm is the newest term on disk.
-func (d *Disk) CurrentTerm() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return getUint64(d.data.stable[keyTerm])
-}
-
 // report reports the hook of entries that became durable. Called with the lock held.
 func (d *Disk) report(entries []*raft.Log) {
-	if d.hook == nil {
-		return
-	}
 	var prevTerm uint64
-	if prev := d.data.logs[entries[0].Index-1]; prev != nil {
+	before := entries[0].Index - 1
+	prev := d.data.logs[before]
+	if prev != nil {
 		prevTerm = prev.Term
 	}
-	d.hook(prevTerm, entries)
+	if snaps := d.data.snapshots; len(snaps) > 0 && snaps[0].meta.Index == before {
+		// The log may hold an entry of a deposed leader there.
+		if prev == nil || prevTerm != snaps[0].meta.Term {
+			d.step(stepEntryStored)
+		}
+		prevTerm = snaps[0].meta.Term
+	}
+	if d.hook != nil {
+		d.hook(prevTerm, entries)
+	}
+}
+
+// step reports a step. Called with the lock held.
+func (d *Disk) step(name string) {
+	if d.onStep != nil {
+		d.onStep(name)
+	}
 }
 
 // write is an operation that takes time and changes the contents at its end.

@@ -11,9 +11,19 @@ import (
 	"northstar/transport"
 )
 
+// overheard calls hear for each message that a process sends.
+type overheard struct {
+	transport.Faults
+	hear func(transport.Message)
+}
+
+func (o overheard) Outgoing(m transport.Message) transport.Fault {
+	o.hear(m)
+	return o.Faults.Outgoing(m)
+}
+
 // firstWords notes when each term's leader first spoke.
 type firstWords struct {
-	transport.Faults
 	start time.Time // of the run
 	mu    sync.Mutex
 	said  map[uint64]time.Time
@@ -26,14 +36,13 @@ func listen(cfg *Config, change func(*node.Config)) *firstWords {
 		if words.start.IsZero() {
 			words.start = time.Now()
 		}
-		words.Faults = env.Faults
-		env.Faults = words
+		env.Faults = overheard{env.Faults, words.hear}
 		return buildNode(env, change)
 	}
 	return words
 }
 
-func (f *firstWords) Outgoing(m transport.Message) transport.Fault {
+func (f *firstWords) hear(m transport.Message) {
 	switch m.Kind {
 	case "append", "heartbeat", "snapshot":
 		f.mu.Lock()
@@ -42,7 +51,6 @@ func (f *firstWords) Outgoing(m transport.Message) transport.Fault {
 		}
 		f.mu.Unlock()
 	}
-	return f.Faults.Outgoing(m)
 }
 
 // after is how long after that moment another leader first spoke.

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
@@ -15,8 +16,17 @@ const (
 	fullDisk  = 1 << 20
 )
 
-// inject makes a fault happen now, and its end f.For later.
+// inject makes a fault happen now, or at the step that it names.
 func (sim *Simulation) inject(f Fault) {
+	if slices.Contains(candidacySteps, f.MessageKind) || slices.Contains(restoreSteps, f.MessageKind) {
+		sim.steps.add(f)
+		return
+	}
+	sim.injectNow(f)
+}
+
+// injectNow makes a fault happen now, and its end f.For later. It reports whether the fault has had an effect by now.
+func (sim *Simulation) injectNow(f Fault) bool {
 	f.A, f.B = sim.resolve(f)
 	sim.events.at(sim.start, "fault: %v", f)
 	sim.timeline.fault(f)
@@ -27,6 +37,7 @@ func (sim *Simulation) inject(f Fault) {
 	if undo != nil {
 		time.AfterFunc(f.For, undo)
 	}
+	return took
 }
 
 // countEffective counts a fault that has had an effect: one that found nothing to break,
@@ -37,21 +48,18 @@ func (sim *Simulation) countEffective(kind FaultKind) {
 	sim.faults[kind]++
 }
 
-// resolve puts nodes in the places of Leading and Following, and keeps the two nodes of a fault apart.
+// resolve puts nodes in the places of AnyLeader and AnyFollower, and keeps the two nodes of a fault apart.
 func (sim *Simulation) resolve(f Fault) (a, b int) {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()
 	one := func(i int) int {
-		switch i {
-		case AnyLeader:
-			return sim.leader
-		case AnyFollower:
-			return (sim.leader + 1) % sim.cfg.Nodes
+		if i < 0 {
+			return (sim.leader + AnyLeader - i) % sim.cfg.Nodes
 		}
 		return i
 	}
 	a, b = one(f.A), one(f.B)
-	if b == a {
+	if b == a && (f.A >= 0 || f.A != f.B) { // AnyFollower twice is one node
 		b = (a + 1) % sim.cfg.Nodes
 	}
 	return a, b
@@ -91,6 +99,10 @@ func (sim *Simulation) apply(f Fault) (undo func(), took bool) {
 		return sim.injectDiskFault(f, a), a.runs()
 	case Transfer:
 		return nil, sim.transfer(a, b, f.For)
+	case Rebuild:
+		return nil, sim.rebuild(a)
+	case Restore:
+		return nil, sim.restore(a)
 	}
 	return sim.operator.operate(f), false
 }

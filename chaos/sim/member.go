@@ -67,7 +67,7 @@ func newMember(sim *Simulation, i int) *member {
 	m := &member{sim: sim, index: i, id: cluster.NodeID(nodeName(i)), log: &trace{}}
 	m.changed.L = &m.mu
 	m.disk = NewDisk(string(m.id), sim.cfg.Seed, sim.cfg.Disk, m.stored)
-	m.disk.digest = sim.digest
+	m.disk.digest, m.disk.onStep = sim.digest, m.atStep
 	return m
 }
 
@@ -78,6 +78,16 @@ func (m *member) stored(prevTerm uint64, entries []*raft.Log) {
 		es[i] = entryOf(e)
 	}
 	m.sim.safety.OnEntriesStored(m.id, prevTerm, es)
+	m.sim.storedBy(m, es[0].Term)
+}
+
+// atStep is the disk's hook for its steps. The peer of a node that does not lead is the leader.
+func (m *member) atStep(step string) {
+	peer := m.sim.leading()
+	if peer == m {
+		peer = m.sim.members[(m.index+1)%len(m.sim.members)]
+	}
+	m.sim.steps.at(step, m, peer)
 }
 
 func entryOf(e *raft.Log) check.Entry {
@@ -141,7 +151,8 @@ func (m *member) run(inst *instance) {
 		m.sim.safety.Wiped(m.id)
 	}
 	node, err := m.sim.cfg.Build(Env{
-		ID: m.id, Members: idsOf(m.sim.members), Proc: inst.proc, Store: store, Faults: m.sim.rpc,
+		ID: m.id, Members: idsOf(m.sim.members), Proc: inst.proc, Store: store,
+		Faults:  processFaults{m.sim.rpc, inst.proc},
 		Clock:   drifting(m.sim.cfg.Seed, m.id),
 		Entropy: newEntropy(m.sim.cfg.Seed, string(m.id), m.incarnation),
 		Logger: hclog.New(&hclog.LoggerOptions{
@@ -268,6 +279,9 @@ func (m *member) sample() {
 			"%s is in generation %d with revision %d, which may have been given before", m.id, g, view.Revision()))
 	}
 	applied := view.AppliedIndex()
+	if m.disk.restoredTo(applied) {
+		return // it may be a restore that is never committed
+	}
 	for i := m.sampled + 1; i <= applied; i++ {
 		if e, _ := m.disk.Entry(i); e != nil {
 			m.sim.safety.Applied(m.id, entryOf(e))

@@ -156,6 +156,13 @@ func (p *Proc) ends() []*conn {
 	return slices.SortedFunc(maps.Keys(p.conns), func(a, b *conn) int { return cmp.Compare(a.number, b.number) })
 }
 
+// gone reports whether the process was killed.
+func (p *Proc) gone() bool {
+	p.host.net.mu.Lock()
+	defer p.host.net.mu.Unlock()
+	return p.dead
+}
+
 // Freeze stops every call of the process into the network until Thaw: nothing is read, written, accepted or dialled,
 // while the kernel goes on acknowledging and buffering, as with a process under SIGSTOP. Its timers go on.
 func (p *Proc) Freeze() {
@@ -198,6 +205,13 @@ func (n *Net) Cut(from, to string) bool {
 	l.cut, l.since = true, time.Now()
 	n.eachConn(from, to, (*conn).armDeath)
 	return true
+}
+
+// IsCut reports whether the way from one host to another is interrupted.
+func (n *Net) IsCut(from, to string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link(from, to).cut
 }
 
 // Heal ends a Cut. What was held up arrives after the latency and a part of

@@ -34,7 +34,6 @@ type victory struct {
 
 // victories notes each term's.
 type victories struct {
-	transport.Faults
 	mu     sync.Mutex
 	start  time.Time
 	told   time.Time                 // the last TimeoutNow
@@ -49,11 +48,11 @@ func placed(cfg *Config, change func(*node.Config)) *victories {
 	cfg.Build = func(env Env) (Node, error) {
 		v.mu.Lock()
 		if v.start.IsZero() {
-			v.start, v.Faults = time.Now(), env.Faults
+			v.start = time.Now()
 		}
 		v.stores[env.ID] = env.Store
 		v.mu.Unlock()
-		env.Faults = v
+		env.Faults = overheard{env.Faults, v.hear}
 		return buildNode(env, func(c *node.Config) {
 			c.Priority, c.Failover.TakeoverDelay = priorityOf(c.ID), time.Hour
 			change(c)
@@ -64,12 +63,10 @@ func placed(cfg *Config, change func(*node.Config)) *victories {
 
 func priorityOf(id cluster.NodeID) int { return 200 - int(id[1]-'0') }
 
-// Claim passes claims on as they are.
-func (v *victories) Claim(_ cluster.NodeID, c cluster.Claim) cluster.Claim { return c }
-
-// Outgoing sees who speaks as leader.
-func (v *victories) Outgoing(m transport.Message) transport.Fault {
+// hear sees who speaks as leader.
+func (v *victories) hear(m transport.Message) {
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	switch m.Kind {
 	case "timeout_now":
 		v.told = time.Now()
@@ -86,8 +83,6 @@ func (v *victories) Outgoing(m transport.Message) transport.Fault {
 		}
 		v.terms[m.Term] = won
 	}
-	v.mu.Unlock()
-	return v.Faults.Outgoing(m)
 }
 
 // lastBefore is the last entry on a disk of a term before that one.

@@ -45,6 +45,7 @@ const (
 )
 
 // In the place of a node in a Fault these stand for the node that leads when the fault happens, and for another one.
+// AnyFollower-1 stands for a third one, and so on.
 const (
 	AnyLeader   = -1
 	AnyFollower = -2
@@ -58,7 +59,7 @@ type Fault struct {
 	Bits        uint64
 	Delay       time.Duration
 	Chance      float64
-	MessageKind string // of a fault of messages; "": all kinds
+	MessageKind string // of a fault of messages, "": all kinds; of another fault the step at which it happens
 }
 
 // String is the fault in one line, for the report of a failed run.
@@ -83,10 +84,10 @@ func (f Fault) String() string {
 }
 
 func nodeName(i int) string {
-	switch i {
-	case AnyLeader:
+	switch {
+	case i == AnyLeader:
 		return "leader"
-	case AnyFollower:
+	case i < 0:
 		return "follower"
 	}
 	return fmt.Sprintf("n%d", i+1)
@@ -98,7 +99,7 @@ var faultOrder = []FaultKind{
 	Bridge, CutOne, Deafen, Delay, Demote, Drain, Emergency, FailDisk, Flap, FullDisk, HandOver, Hush,
 	Isolate, Kill, KillAll, KillVoter, LateReply, Lie, Loss, LossReply, Failover, Mute, Pause, PauseAuto,
 	PowerLoss, Prefer, Recover, Reject, Remove, Repeat, SlowDisk, SlowIn, Slow, Split, StallDisk, Transfer,
-	WipeRejoin,
+	WipeRejoin, Rebuild, Restore,
 }
 
 // FaultWeights is how often each kind of fault comes, relative to the others.

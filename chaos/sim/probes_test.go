@@ -15,7 +15,6 @@ import (
 // muffled loses the messages of monitor connections: of all of them, or of the one
 // between two nodes. Raft's messages pass.
 type muffled struct {
-	transport.Faults
 	start time.Time // of the run
 	from  time.Duration
 	nodes int
@@ -35,7 +34,7 @@ func muffle(cfg *Config, from time.Duration, pair []int) *muffled {
 		if m.start.IsZero() {
 			m.start = time.Now()
 		}
-		m.Faults, env.Faults = env.Faults, m
+		env.Faults = muffledProcess{env.Faults, m}
 		return build(env)
 	}
 	return m
@@ -47,8 +46,14 @@ func (m *muffled) loses(a, b cluster.NodeID) bool {
 	return m.pair == nil || slices.Contains(m.pair, place(a)) && slices.Contains(m.pair, place(b))
 }
 
+// muffledProcess is a process whose probes are lost.
+type muffledProcess struct {
+	transport.Faults
+	*muffled
+}
+
 // Outgoing loses a probe, and sees who leads.
-func (m *muffled) Outgoing(msg transport.Message) transport.Fault {
+func (m muffledProcess) Outgoing(msg transport.Message) transport.Fault {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch msg.Kind {

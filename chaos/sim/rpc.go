@@ -56,12 +56,41 @@ func (r *rpcFaults) clear() {
 	r.active = nil
 }
 
+// processFaults is rpcFaults for one process. A process that was killed goes on for a while: what it does then does not
+// happen.
+type processFaults struct {
+	*rpcFaults
+	proc *Proc
+}
+
 // Outgoing decides on one message.
-func (r *rpcFaults) Outgoing(m transport.Message) transport.Fault {
+func (p processFaults) Outgoing(m transport.Message) transport.Fault {
+	if p.proc.gone() {
+		return p.draw(m)
+	}
+	from, to := p.sim.memberOf(m.From), p.sim.memberOf(m.To)
 	switch m.Kind {
 	case "append", "heartbeat", "snapshot":
-		r.sim.leads(m.From, m.Term)
+		p.sim.leads(m.From, m.To, m.Term)
 	}
+	switch m.Kind {
+	case "vote":
+		p.sim.stands(from, to, m.Term, p.proc)
+	case "snapshot":
+		p.sim.steps.at(stepSnapshotSent, from, to)
+	}
+	fault := p.draw(m)
+	wipes := to.disk.Wipes()
+	fault.Answered = func() {
+		if !p.proc.gone() {
+			p.sim.answered(m, from, to, wipes)
+		}
+	}
+	return fault
+}
+
+// draw draws what happens to a message.
+func (r *rpcFaults) draw(m transport.Message) transport.Fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fault := r.decide(m)

@@ -45,6 +45,9 @@ var scenarios = map[string]func(seed uint64, nodes int) Config{
 	"single-fault-slo":      singleFaultSLO,
 	"rejoin-sole-voter":     rejoinSoleVoter,
 	"attached-sessions":     attachedSessions,
+	"lease-orders":          leaseOrders,
+	"restore":               restoreFaults,
+	"votepower":             votePower,
 }
 
 // Sizes are the numbers of nodes that runs have.

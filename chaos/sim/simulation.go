@@ -35,6 +35,7 @@ type Simulation struct {
 	traffic  *traffic.Traffic
 	operator *operator
 	timeline *timeline
+	steps    *stepFaults
 
 	unhealed context.Context // ends when all is healed
 	healing  context.CancelFunc
@@ -45,7 +46,11 @@ type Simulation struct {
 	violations []check.Violation
 	leader     int // index of the member that led the newest term
 	leaderTerm uint64
+	storedTerm uint64            // the newest term of which an entry is on its leader's disk
 	faults     map[FaultKind]int // that had an effect
+	reached    map[string]int
+	restores   int                 // begun
+	candidates map[candidacy]*Proc // that have asked for votes
 	loss       quorumLoss
 	tooFew     atomic.Bool // a disk was wiped while another was still empty: perhaps no node can be elected
 }
@@ -57,12 +62,13 @@ const maxViolations = 10
 func NewSimulation(ctx context.Context, cfg Config) *Simulation {
 	sim := &Simulation{
 		cfg: cfg, ctx: ctx, start: time.Now(), net: NewNet(cfg.Seed, cfg.Net), events: &trace{}, digest: &digest{},
-		faults: map[FaultKind]int{},
+		faults: map[FaultKind]int{}, reached: map[string]int{}, candidates: map[candidacy]*Proc{},
 	}
 	sim.unhealed, sim.healing = context.WithCancel(ctx)
 	sim.net.digest = sim.digest
 	sim.safety = check.NewSafety(sim.violated)
 	sim.rpc = &rpcFaults{sim: sim, seq: map[linkKey]uint64{}}
+	sim.steps = &stepFaults{sim: sim}
 	for i := range cfg.Nodes {
 		sim.members = append(sim.members, newMember(sim, i))
 	}
@@ -112,10 +118,15 @@ func (sim *Simulation) exited(m *member, err error) {
 	}
 }
 
+// memberOf returns the member with that ID.
+func (sim *Simulation) memberOf(id cluster.NodeID) *member {
+	return sim.members[slices.IndexFunc(sim.members, func(m *member) bool { return m.id == id })]
+}
+
 // leads hears from the transport of every message that only a leader sends.
-func (sim *Simulation) leads(id cluster.NodeID, term uint64) {
+func (sim *Simulation) leads(id, to cluster.NodeID, term uint64) {
+	m := sim.memberOf(id)
 	sim.mu.Lock()
-	m := sim.members[slices.IndexFunc(sim.members, func(m *member) bool { return m.id == id })]
 	if term > sim.leaderTerm {
 		sim.leader, sim.leaderTerm = m.index, term
 	}
@@ -124,6 +135,8 @@ func (sim *Simulation) leads(id cluster.NodeID, term uint64) {
 	if sim.safety.OnLeader(id, term, m.termAt) {
 		sim.events.at(sim.start, "%s leads term %d", id, term)
 		sim.checkOldGenerationLeader(id, term)
+		sim.checkOwnVote(m, term)
+		sim.steps.at(stepLed, m, sim.memberOf(to))
 	}
 }
 
@@ -176,7 +189,7 @@ func (sim *Simulation) Run() Result {
 	defer sim.mu.Unlock()
 	return Result{
 		Outcome: Outcome{
-			Seed: sim.cfg.Seed, Injected: len(sim.timeline.faults), Faults: sim.faults,
+			Seed: sim.cfg.Seed, Injected: len(sim.timeline.faults), Faults: sim.faults, Reached: sim.reached,
 			Messages:  int(sim.rpc.hits.Load()),
 			Elections: sim.safety.Elections(), ConvergedAfter: settled, SLO: figures,
 		},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"northstar/cluster"
 	"northstar/consensus/storage"
 )
 
@@ -21,6 +22,15 @@ func (s *Store) Stable() storage.VoteStore { return stableStore{s} }
 
 // Snapshots returns the disk's snapshots.
 func (s *Store) Snapshots() raft.SnapshotStore { return snapshotStore{s} }
+
+// step reports a step of the process that uses the disk.
+func (s *Store) step(name string) {
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	if !s.detached {
+		s.disk.step(name)
+	}
+}
 
 type logStore struct{ s *Store }
 
@@ -124,11 +134,15 @@ func (t stableStore) RecordVote(term, voteTerm uint64, candidate []byte) error {
 	}
 	cand := slices.Clone(candidate)
 	t.takeVoteTerm(keyVoteCand, cand)
-	return t.s.atomically(func(c *contents) {
+	err := t.s.atomically(func(c *contents) {
 		c.stable[keyTerm] = binary.BigEndian.AppendUint64(nil, term)
 		c.stable[keyVoteTerm] = binary.BigEndian.AppendUint64(nil, voteTerm)
 		c.stable[keyVoteCand] = cand
 	})
+	if err == nil && string(cand) == raftAddress(cluster.NodeID(t.s.disk.name)) {
+		t.s.step(stepVoteStored)
+	}
+	return err
 }
 
 // takeVoteTerm returns the term held back for a candidate.
@@ -206,10 +220,22 @@ func (p snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	p.s.disk.mu.Lock()
 	defer p.s.disk.mu.Unlock()
 	p.s.disk.seq++
-	return &sink{store: p.s, meta: raft.SnapshotMeta{
+	k := &sink{store: p.s, beyond: index > p.s.data.last, meta: raft.SnapshotMeta{
 		Version: version, ID: fmt.Sprintf("%d-%d-%d", term, index, p.s.disk.seq), Index: index, Term: term,
 		Configuration: configuration, ConfigurationIndex: configurationIndex,
-	}}, nil
+	}}
+	if k.beyond && !p.s.detached {
+		p.s.disk.step(stepSnapshotBegun)
+	}
+	return k, nil
+}
+
+// Remove removes a snapshot, atomically.
+func (p snapshotStore) Remove(id string) error {
+	p.s.step(stepAbandoned)
+	return p.s.atomically(func(c *contents) {
+		c.snapshots = slices.DeleteFunc(slices.Clone(c.snapshots), func(s *snapshot) bool { return s.meta.ID == id })
+	})
 }
 
 func (p snapshotStore) List() ([]*raft.SnapshotMeta, error) {
@@ -240,7 +266,8 @@ type sink struct {
 	store  *Store
 	meta   raft.SnapshotMeta
 	buf    bytes.Buffer
-	synced int // bytes of buf that have taken their time
+	synced int  // bytes of buf that have taken their time
+	beyond bool // it ends after the log
 	done   bool
 }
 
@@ -265,7 +292,11 @@ func (k *sink) Close() error {
 	k.done = true
 	k.meta.Size = int64(k.buf.Len())
 	snap := &snapshot{meta: k.meta, data: k.buf.Bytes()}
-	return k.store.atomically(func(c *contents) { c.publish(snap) })
+	err := k.store.atomically(func(c *contents) { c.publish(snap) })
+	if err == nil && k.beyond {
+		k.store.step(stepSnapshotStored)
+	}
+	return err
 }
 
 func (k *sink) Cancel() error {

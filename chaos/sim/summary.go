@@ -15,6 +15,7 @@ type Outcome struct {
 	Seed           uint64            `json:"seed"`
 	Injected       int               `json:"injected"`           // faults
 	Faults         map[FaultKind]int `json:"faults"`             // of these, those that had an effect
+	Reached        map[string]int    `json:"reached"`            // steps of nodes, and faults at them
 	Messages       int               `json:"messages"`           // lost, delayed or left unanswered beside that
 	Elections      int               `json:"elections"`          // terms that had a leader
 	Undecided      int               `json:"undecided"`          // keys whose linearizability took too long to check

@@ -66,7 +66,7 @@ func (u users) attempt(i int, f func(ctx context.Context, n traffic.KV) error) e
 	}
 	ctx, cancel := context.WithTimeout(inst.ctx, u.cfg.Timeout)
 	defer cancel()
-	err := f(ctx, inProcessNode{node})
+	err := f(ctx, inProcessNode{node, u.members[i]})
 	inst.proc.awaitThaw()
 	if inst.ctx.Err() != nil {
 		return errCrashed
@@ -75,7 +75,10 @@ func (u users) attempt(i int, f func(ctx context.Context, n traffic.KV) error) e
 }
 
 // inProcessNode is a node in the client's own process.
-type inProcessNode struct{ Node }
+type inProcessNode struct {
+	Node
+	member *member
+}
 
 // Read waits until a read of that consistency may be answered, and reads.
 func (n inProcessNode) Read(ctx context.Context, key, consistency string) (traffic.Reading, error) {
@@ -84,7 +87,9 @@ func (n inProcessNode) Read(ctx context.Context, key, consistency string) (traff
 	case apiv1.Linearizable:
 		err = n.ReadBarrier(ctx)
 	case apiv1.Lease:
-		err = n.LeaseReadBarrier(ctx)
+		if err = n.LeaseReadBarrier(ctx); err == nil && n.member.sim.cutOff(n.member) {
+			n.member.sim.reach("lease read on a leader that is cut off")
+		}
 	}
 	view := n.View()
 	item, _ := view.Get(key)

@@ -56,7 +56,11 @@ type seenValue struct {
 }
 
 func (c *client) run() {
-	for c.Pause(c.cfg.ThinkTime.Draw(c.rand)) {
+	pause := c.cfg.ThinkTime
+	if c.readOnly && c.cfg.ReadPause != (Range{}) {
+		pause = c.cfg.ReadPause
+	}
+	for c.Pause(pause.Draw(c.rand)) {
 		c.operate()
 	}
 }

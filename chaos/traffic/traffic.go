@@ -78,6 +78,7 @@ type Config struct {
 
 	Keys         int
 	ThinkTime    Range         // between two operations of a client
+	ReadPause    Range         // the same of the Readers; the zero Range: ThinkTime
 	AnyNodeRatio float64       // share of operations on any node; the others go to the leader
 	Timeout      time.Duration // of one attempt of an operation
 	MinTTL       time.Duration // of sessions, which have up to 1.5 s more

@@ -29,11 +29,11 @@ const asProgram = "NORTHSTARCTL_TEST_AS_PROGRAM"
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
 func TestMain(m *testing.M) {
-	for _, name := range []string{"ENDPOINTS", "TOKEN", "CA", "CERT", "KEY"} {
-		os.Unsetenv("NORTHSTAR_" + name)
-	}
 	if os.Getenv(asProgram) != "" {
 		main()
+	}
+	for _, name := range []string{"ENDPOINTS", "TOKEN", "CA", "CERT", "KEY"} {
+		os.Unsetenv("NORTHSTAR_" + name)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -485,6 +485,7 @@ func TestExitCodes(t *testing.T) {
 		"bad endpoint":     {nil, "leader --endpoints ftp://x", exitUsage},
 		"bad wait":         {nil, "transfer --wait 2m", exitUsage},
 		"bad target":       {nil, "failover --to N2", exitUsage},
+		"empty target":     {nil, "transfer --to=", exitUsage}, // a variable of a script that is not set
 		"bare emergency":   {nil, "failover --emergency --reason r", exitUsage},
 		"no reason":        {nil, "failover --emergency --to n2", exitUsage},
 		"refused plan":     {nil, "failover --emergency --to n2 --dry-run", exitFailed},

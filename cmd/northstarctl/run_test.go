@@ -89,7 +89,7 @@ func startRun(t *testing.T, endpoint string, script string, flags ...string) *ru
 	args := append([]string{"--endpoints", endpoint, "run"}, flags...)
 	r := &runner{t: t, cmd: exec.Command("/proc/self/exe",
 		append(args, "--", "/bin/sh", "-c", script)...), lines: make(chan string, 100)}
-	r.cmd.Env = append(os.Environ(), asProgram+"=yes")
+	r.cmd.Env = append(os.Environ(), asProgram+"=yes", "NORTHSTAR_TOKEN=ns_secret")
 	r.cmd.Stderr = &r.stderr
 	out, w, err := os.Pipe() // not StdoutPipe, which Wait closes
 	if err != nil {
@@ -263,7 +263,8 @@ func TestRun(t *testing.T) {
 }
 
 func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
-	r := startRun(t, endpoint, `echo $NORTHSTAR_ROLE/$NORTHSTAR_FENCING_TOKEN/$NORTHSTAR_SESSION; exit 7`, "--role", "env")
+	r := startRun(t, endpoint, `echo $NORTHSTAR_ROLE/$NORTHSTAR_FENCING_TOKEN/$NORTHSTAR_SESSION/$NORTHSTAR_TOKEN; exit 7`,
+		"--role", "env")
 	fields := strings.Split(r.line(""), "/")
 	r.exit(7)
 	h, err := c.RoleHistory(t.Context(), "env")
@@ -271,7 +272,8 @@ func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 		t.Fatalf("%+v, %v", h, err)
 	}
 	if it := h.Items[0]; fields[0] != "env" ||
-		fields[1] != strconv.FormatUint(it.Token, 10) || fields[2] != it.SessionID || it.EndedAt == nil {
+		fields[1] != strconv.FormatUint(it.Token, 10) || fields[2] != it.SessionID || it.EndedAt == nil ||
+		fields[3] != "" {
 		t.Errorf("environment %q of tenure %+v", fields, it)
 	}
 	for script, want := range map[string]int{`true`: 0, `kill -9 $$`: 137, `kill -TERM $$`: 143} {

@@ -30,8 +30,9 @@ type Instance struct {
 	cfg             Config
 	trans           *raftTransport
 	store           *raftStore
-	changed         chan struct{} // capacity 1: role, term or leader may have changed
-	heartbeat       chan struct{} // capacity 1: send heartbeats now
+	changed         chan struct{}  // capacity 1: role, term or leader may have changed
+	heartbeat       chan struct{}  // capacity 1: send heartbeats now
+	flagProbes      chan flagProbe // capacity 1
 	watchdog        transferWatchdog
 	electionBlocked atomic.Bool
 	steppedDownTerm atomic.Uint64 // this node must not lead in it, even if raft.Raft leads; 0: none
@@ -48,8 +49,9 @@ func Start(cfg Config) (i *Instance, err error) {
 	i = &Instance{
 		cfg:     cfg,
 		changed: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1),
-		watchdog:  transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
-		transfers: map[cluster.NodeID]*TransferAttempt{},
+		flagProbes: make(chan flagProbe, 1),
+		watchdog:   transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
+		transfers:  map[cluster.NodeID]*TransferAttempt{},
 	}
 	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft")))
 	cfg.FSM.restarted()

@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -206,4 +207,89 @@ func TestOlderSnapshotIsGivenUp(t *testing.T) {
 	if !l.snaps.endsAt(restored) {
 		t.Errorf("the newest snapshot ends at %v, want %v", l.snaps.newest.Load(), restored)
 	}
+}
+
+// manySnapshots keeps every snapshot until it is removed.
+type manySnapshots struct {
+	raft.SnapshotStore
+	all []*raft.SnapshotMeta // newest first
+}
+
+type metaSink struct {
+	raft.SnapshotSink
+	publish func()
+}
+
+func (s metaSink) Close() error { s.publish(); return nil }
+
+func (m *manySnapshots) Create(_ raft.SnapshotVersion, index, term uint64, _ raft.Configuration, _ uint64,
+	_ raft.Transport,
+) (raft.SnapshotSink, error) {
+	meta := &raft.SnapshotMeta{ID: fmt.Sprint(index), Index: index, Term: term}
+	return metaSink{publish: func() { m.all = slices.Insert(m.all, 0, meta) }}, nil
+}
+
+func (m *manySnapshots) List() ([]*raft.SnapshotMeta, error) { return slices.Clone(m.all), nil }
+
+func (m *manySnapshots) Remove(id string) error {
+	m.all = slices.DeleteFunc(m.all, func(s *raft.SnapshotMeta) bool { return s.ID == id })
+	return nil
+}
+
+// TestRestoresAbandonedInARow: two restores are installed before this node learns that neither is committed. The
+// snapshot before both is kept, and a node starts with it when both are undone. Old snapshots are removed once the log
+// continues a newer one.
+func TestRestoresAbandonedInARow(t *testing.T) {
+	t.Parallel()
+	f, log, store := newTestFSM(), raft.NewInmemStore(), &manySnapshots{}
+	put := func(index, term uint64) {
+		if err := log.StoreLog(&raft.Log{Index: index, Term: term}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(undone LogPosition) *Snapshots {
+		t.Helper()
+		s, err := OpenSnapshots(store, log, f.FSM, undone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	want := func(ids ...string) {
+		t.Helper()
+		var got []string
+		for _, m := range store.all {
+			got = append(got, m.ID)
+		}
+		if !slices.Equal(got, ids) {
+			t.Errorf("snapshots %v, want %v", got, ids)
+		}
+	}
+	for i := range uint64(5) {
+		put(i+1, 2)
+	}
+	s := open(LogPosition{})
+	f.applied.Store(5)
+	takeSnapshot(t, s, LogPosition{2, 2})
+	takeSnapshot(t, s, LogPosition{3, 2})
+	takeSnapshot(t, s, LogPosition{4, 2})
+	want("4", "3")
+	first, second := LogPosition{6, 2}, LogPosition{8, 3}
+	takeSnapshot(t, s, first) // the log has no entry 6
+	takeSnapshot(t, s, second)
+	want("8", "6", "4")
+	open(second)
+	want("6", "4")
+	s = open(first)
+	want("4")
+	if *s.newest.Load() != (LogPosition{4, 2}) {
+		t.Errorf("it starts with the snapshot of %v", *s.newest.Load())
+	}
+
+	takeSnapshot(t, s, LogPosition{6, 4})
+	takeSnapshot(t, s, LogPosition{7, 4})
+	put(8, 4)
+	f.applied.Store(8) // the last one is committed
+	takeSnapshot(t, s, LogPosition{8, 4})
+	want("8", "7")
 }

@@ -49,7 +49,7 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 			}
 			continue
 		}
-		store, ok := s.SnapshotStore.(interface{ Remove(id string) error })
+		store, ok := s.SnapshotStore.(remover)
 		if !ok {
 			return nil, fmt.Errorf("snapshot %s is of an abandoned restore and this storage cannot remove it", m.ID)
 		}
@@ -111,6 +111,39 @@ func (s *recordingSink) Close() error {
 	}
 	if !s.snaps.record(s.end) {
 		return errNewerSnapshot
+	}
+	return s.snaps.removeOld()
+}
+
+// keptSnapshots is how many snapshots are always kept: the older one is for the case that the newest is damaged.
+const keptSnapshots = 2
+
+// remover is a raft.SnapshotStore that can remove a snapshot durably.
+type remover interface{ Remove(id string) error }
+
+// removeOld removes the snapshots that no start needs. The newest one that the log continues is needed, and those after
+// it: each may be of a restore that is abandoned, also several in a row.
+func (s *Snapshots) removeOld() error {
+	store, ok := s.SnapshotStore.(remover)
+	if !ok {
+		return nil
+	}
+	list, err := s.List()
+	if err != nil {
+		return fmt.Errorf("list snapshots: %w", err)
+	}
+	needless := false
+	for i, m := range list {
+		switch {
+		case !needless:
+			if needless, err = s.continued(LogPosition{m.Index, m.Term}); err != nil {
+				return fmt.Errorf("read the log: %w", err)
+			}
+		case i >= keptSnapshots:
+			if err := store.Remove(m.ID); err != nil {
+				return fmt.Errorf("remove an old snapshot: %w", err)
+			}
+		}
 	}
 	return nil
 }

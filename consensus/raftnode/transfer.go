@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -126,18 +127,51 @@ func (i *Instance) TransferStuck(target cluster.NodeID, term uint64) bool {
 	return i.transfers[target].stuckIn(term)
 }
 
-// ProbeTransferFlag asks, after a failed transfer, until raft.Raft accepts entries again or this node no longer leads
-// in term. If raft.Raft never does, the watchdog replaces the instance, even when there are no writes.
-func (i *Instance) ProbeTransferFlag(term uint64) {
+// flagProbe is a request to find out whether raft.Raft accepts entries again.
+type flagProbe struct {
+	term uint64
+	done chan struct{}
+}
+
+// ProbeTransferFlag makes ProbeTransferFlags ask, after a failed transfer in term. done is closed when it has asked.
+func (i *Instance) ProbeTransferFlag(term uint64) (done <-chan struct{}) {
+	p := flagProbe{term, make(chan struct{})}
+	select {
+	case i.flagProbes <- p:
+	default:
+		close(p.done) // the probe that waits asks the same
+	}
+	return p.done
+}
+
+// ProbeTransferFlags asks after each failed transfer until raft.Raft accepts entries again, or this node no longer
+// leads in that term. If raft.Raft never does, the watchdog replaces the instance, even when there are no writes. It
+// must return before Shutdown: raft.Raft may lose the result of a barrier while it shuts down.
+func (i *Instance) ProbeTransferFlags(ctx context.Context) {
 	tick := time.NewTicker(i.cfg.TimeoutMin)
 	defer tick.Stop()
-	for i.Leads(term) {
+	for {
+		select {
+		case p := <-i.flagProbes:
+			i.probeTransferFlag(ctx, p.term, tick.C)
+			close(p.done)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (i *Instance) probeTransferFlag(ctx context.Context, term uint64, tick <-chan time.Time) {
+	for ctx.Err() == nil && i.Leads(term) {
 		err := i.Raft.Barrier(2 * i.cfg.TimeoutMax).Error()
 		i.NoteResult(err)
 		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 			return
 		}
-		<-tick.C
+		select {
+		case <-tick:
+		case <-ctx.Done():
+		}
 	}
 }
 

@@ -194,12 +194,13 @@ func TestSnapshotSink(t *testing.T) {
 			t.Fatalf("listed %v, %v; want %v", got, err, want)
 		}
 	}
-	for i := uint64(1); i <= 4; i++ {
+	const last = retainSnapshots + 1
+	for i := uint64(1); i <= last+1; i++ {
 		sink, err := d.Snapshots().Create(1, i, 1, raft.Configuration{}, 1, trans)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i == 4 {
+		if i > last {
 			if err := errors.Join(sink.Cancel(), sink.Close(), sink.Cancel()); err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +216,7 @@ func TestSnapshotSink(t *testing.T) {
 			listed(1)
 		}
 	}
-	listed(3, 2)
+	listed(5, 4, 3, 2)
 	if _, _, err := d.Snapshots().Open("../snapshots"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a name with a path: %v", err)
 	}

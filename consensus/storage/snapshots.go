@@ -23,7 +23,7 @@ const (
 	snapshotMeta    = "meta.json"
 	snapshotState   = "state.bin"
 	snapshotSum     = "meta.sum"
-	retainSnapshots = 2
+	retainSnapshots = 4 // raftnode.Snapshots removes those that are not needed before
 	maxSnapshotMeta = 4 << 20
 )
 

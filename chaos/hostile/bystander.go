@@ -1,0 +1,214 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/chaos/proc"
+)
+
+// Each of those who are not attackers waits this long for an answer. A request without a good answer counts as long.
+const patience = 5 * time.Second
+
+// Intervals of their requests.
+const (
+	writeInterval = 20 * time.Millisecond
+	probeInterval = 100 * time.Millisecond
+)
+
+// latencies are the durations of one kind of request. Any goroutine may call the methods.
+type latencies struct {
+	mu     sync.Mutex
+	took   []time.Duration // with those of requests that would have been made during a longer one
+	made   int
+	failed int
+	last   error
+}
+
+// add notes a request, and those that would have been made meanwhile at an interval, which would have waited, too.
+// Without them a long stall would count as one slow request.
+func (l *latencies) add(d, interval time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.made++
+	if err != nil {
+		l.failed++
+		l.last = err
+		d = max(d, patience)
+	}
+	for l.took = append(l.took, d); d > interval; {
+		d -= interval
+		l.took = append(l.took, d)
+	}
+}
+
+// reset forgets all requests so far.
+func (l *latencies) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.took, l.made, l.failed, l.last = nil, 0, 0, nil
+}
+
+// quantile returns the duration that a part q of the requests did not exceed.
+func (l *latencies) quantile(q float64) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.took) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(l.took))
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// counts returns how many requests were made, how many failed, and the error of the last of those.
+func (l *latencies) counts() (made, failed int, last error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.made, l.failed, l.last
+}
+
+// bystanders use the cluster during an attack: a writer at each node, probes of each node, and an operator.
+type bystanders struct {
+	c         *cluster
+	writes    latencies
+	probes    latencies
+	transfers latencies
+}
+
+// run writes and probes until ctx ends.
+func (b *bystanders) run(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, n := range b.c.Nodes {
+		all.Go(func() { b.write(ctx, n) })
+		all.Go(func() { b.probe(ctx, n) })
+	}
+	all.Wait()
+}
+
+// write changes the value of one key again and again. Every tenth request has a new connection.
+func (b *bystanders) write(ctx context.Context, n *proc.Node) {
+	u := b.c.caller(b.c.writer, writerAddress)
+	defer u.forget()
+	value := []byte(randomText(256))
+	b.pace(ctx, writeInterval, func(ctx context.Context, i int) error {
+		if i%10 == 0 {
+			u.forget()
+		}
+		_, err := u.do(ctx, n, http.MethodPut, "/v1/kv/bystander/"+n.ID, value)
+		return err
+	}, &b.writes)
+}
+
+// probe asks for health and leader on new connections, now and then from an address of the attacker.
+func (b *bystanders) probe(ctx context.Context, n *proc.Node) {
+	own, attackers := b.c.caller("", probeAddress), b.c.caller("", address(0))
+	b.pace(ctx, probeInterval, func(ctx context.Context, i int) error {
+		u, path := own, "/livez"
+		if i%4 == 3 {
+			u = attackers
+		}
+		if i%2 == 0 {
+			path = "/leader"
+		}
+		defer u.forget()
+		_, err := u.do(ctx, n, http.MethodGet, path, nil)
+		if path == "/leader" && err != nil && strings.Contains(err.Error(), `"code":4002`) {
+			return nil // an answer: leadership is being moved
+		}
+		return err
+	}, &b.probes)
+}
+
+// pace makes requests at an interval, one at a time, until ctx ends.
+func (b *bystanders) pace(ctx context.Context, interval time.Duration,
+	request func(ctx context.Context, i int) error, into *latencies,
+) {
+	for i := 0; ; i++ {
+		begin := time.Now()
+		limited, cancel := context.WithTimeout(ctx, patience)
+		err := request(limited, i)
+		cancel()
+		if ctx.Err() != nil {
+			return // the suite has ended it
+		}
+		took := time.Since(begin)
+		into.add(took, interval, err)
+		wait(ctx, interval-took)
+	}
+}
+
+// transfer moves leadership to a node, as an operator with a new connection to the node under attack.
+func (b *bystanders) transfer(ctx context.Context, through, to *proc.Node) error {
+	u := b.c.caller(b.c.operator, operatorAddress)
+	defer u.forget()
+	body, err := json.Marshal(map[string]string{"target_leader_id": to.ID, "reason": "during an attack"})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	begin := time.Now()
+	_, err = u.do(ctx, through, http.MethodPost, "/admin/transfer", body)
+	b.transfers.add(time.Since(begin), patience, err)
+	return err
+}
+
+// awaitRecords waits until the audit log has a number of transfers, and returns how many it has: without a leader a
+// record waits on its node.
+func (c *cluster) awaitRecords(ctx context.Context, want int) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		if n, err = c.recorded(ctx); err == nil && n >= want || ctx.Err() != nil {
+			return n, err
+		}
+		wait(ctx, probeInterval)
+	}
+}
+
+func (c *cluster) recorded(ctx context.Context) (n int, err error) {
+	u := c.caller(c.operator, operatorAddress)
+	defer u.forget()
+	var page struct {
+		Items []struct {
+			What string `json:"what"`
+		} `json:"items"`
+	}
+	if err := u.get(ctx, c.Nodes[0], "/admin/audit?class=operators&limit=1000", &page); err != nil {
+		return 0, err
+	}
+	for _, r := range page.Items {
+		if strings.Contains(r.What, "/admin/transfer") {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// position is a node's place in the log.
+type position struct {
+	Term      uint64 `json:"term"`
+	LastIndex uint64 `json:"last_log_index"`
+}
+
+// positions returns the highest term and log index of all nodes.
+func (c *cluster) positions(ctx context.Context) (highest position, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	u := c.caller("", probeAddress)
+	defer u.forget()
+	for _, n := range c.Nodes {
+		var p position
+		if err := u.get(ctx, n, "/status", &p); err != nil {
+			return p, fmt.Errorf("status of %s: %w", n.ID, err)
+		}
+		highest.Term, highest.LastIndex = max(highest.Term, p.Term), max(highest.LastIndex, p.LastIndex)
+	}
+	return highest, nil
+}

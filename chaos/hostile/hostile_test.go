@@ -1,0 +1,101 @@
+package hostile
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if code, is := AsAttacker(); is {
+		os.Exit(code)
+	}
+	flag.Parse()
+	// Attacks of the short form mostly wait: for elections, and for time to pass.
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// formEnv makes TestAttacks run at full size, one attack at a time, with the limits that are promised: "full".
+const formEnv = "NORTHSTAR_HOSTILE"
+
+// TestAttacks makes each attack on a cluster of three real processes. The short form checks latencies only roughly: it
+// shares the machine with other tests.
+func TestAttacks(t *testing.T) {
+	f, limits := form(t), Lenient
+	if f.Full {
+		limits = Promised
+	}
+	all := Attacks()
+	results := make([]Result, len(all))
+	var done sync.Map // indexes of results
+	t.Run("on", func(t *testing.T) {
+		for i, a := range all {
+			t.Run(a.Name, func(t *testing.T) {
+				if !f.Full {
+					t.Parallel()
+				}
+				r, err := Run(t.Context(), f, a)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Log(r)
+				for _, problem := range limits.Exceeded(r) {
+					t.Error(problem)
+				}
+				if t.Failed() {
+					t.Log(r.Logs)
+				}
+				results[i] = r
+				done.Store(i, true)
+			})
+		}
+	})
+	var made []Result
+	for i, r := range results {
+		if _, ok := done.Load(i); ok {
+			made = append(made, r)
+		}
+	}
+	if err := Table(t.Output(), made); err != nil {
+		t.Error(err)
+	}
+}
+
+func form(t *testing.T) Form {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	node := filepath.Join(t.TempDir(), "northstar-node")
+	build := exec.Command("go", "build", "-o", node, "northstar/cmd/northstar-node")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	f := Form{
+		Node: node, Program: program, Files: int(min(files.Cur, 1<<20)),
+		// With the default timeouts an overloaded machine causes elections, and rightly so.
+		Flags: []string{"--election-timeout-min", "2s", "--election-timeout-max", "4s"},
+		Warm:  100 * time.Millisecond, Hold: 400 * time.Millisecond, Limit: time.Minute,
+	}
+	if os.Getenv(formEnv) == "full" {
+		f.Full, f.Flags, f.Warm, f.Hold, f.Limit = true, nil, 3*time.Second, 15*time.Second, 5*time.Minute
+	}
+	return f
+}
