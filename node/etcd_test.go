@@ -351,9 +351,13 @@ func TestEtcdOperatorCallsAreRecorded(t *testing.T) {
 		if m.Name != string(target.cfg.ID) {
 			continue
 		}
-		if _, err := maintenance.MoveLeader(ctx, &pb.MoveLeaderRequest{TargetID: m.ID}); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, "leadership has moved", func() bool { // refused until the target is healthy
+			_, err := maintenance.MoveLeader(ctx, &pb.MoveLeaderRequest{TargetID: m.ID})
+			if err != nil && status.Code(err) != codes.FailedPrecondition {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
 	}
 	if got := leader(t, all); got != target {
 		t.Errorf("%s leads after the move to %s", got.cfg.ID, target.cfg.ID)
