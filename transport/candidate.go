@@ -150,31 +150,71 @@ func (r *Raft) endPreVoteAppend(term uint64) *raft.AppendEntriesRequest {
 func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by cluster.ElectionCause,
 	command any,
 ) error {
-	reply := make(chan raft.RPCResponse, 1)
-	rpc := raft.RPC{Command: command, RespChan: reply}
-	look := time.NewTicker(busyPollInterval)
-	defer look.Stop()
-	for {
-		// What raft handles now may end the reason: a later TimeoutNow would depose a leader elected meanwhile.
+	// What raft handles now may end the reason: a later TimeoutNow would depose a leader elected meanwhile.
+	due := func() error {
 		if now := local.CurrentTerm(); now != term {
 			return fmt.Errorf("election not started: term is %d, expected %d", now, term)
 		}
 		if local.Leader() == r.t.cfg.Membership.LocalPeer().NodeID {
 			return errors.New("election not started: this node leads")
 		}
-		if by == cluster.CauseOperator {
-			r.mark(&r.transferFlagAllowedAt, time.Now())
-		}
-		select {
-		case r.consumer <- rpc:
+		return nil
+	}
+	look := time.NewTicker(busyPollInterval)
+	defer look.Stop()
+	for {
+		reply, err := r.offerElection(command, by == cluster.CauseOperator, due, look.C)
+		switch {
+		case err != nil:
+			return err
+		case reply != nil:
 			return waitAnswer(ctx, r.closed, reply)
-		case <-look.C:
-		case <-r.closed:
+		case r.ctx.Err() != nil:
 			return errClosed
-		case <-ctx.Done():
+		case ctx.Err() != nil:
 			return fmt.Errorf("election not started: raft is busy: %w", ctx.Err())
 		}
 	}
+}
+
+// offerElection offers raft a message that makes it start an election, until giveUp. It returns the channel with raft's
+// answer, nil if raft did not take the message, or the error of due.
+//
+// Only the election of an ordered message may have the LeadershipTransfer flag. Its permission ends with an offer that
+// raft did not take: the leader that sent the message keeps its lease. One message is offered at a time, until raft
+// has answered it, so that no message uses the permission of another.
+func (r *Raft) offerElection(command any, ordered bool, due func() error, giveUp <-chan time.Time,
+) (<-chan raft.RPCResponse, error) {
+	select {
+	case r.offering <- struct{}{}:
+		defer func() { <-r.offering }()
+	case <-giveUp:
+		return nil, nil
+	case <-r.closed:
+		return nil, nil
+	}
+	if err := due(); err != nil {
+		return nil, err
+	}
+	r.transferFlagAllowedAt.Store(nil)
+	if ordered {
+		r.mark(&r.transferFlagAllowedAt, time.Now())
+	}
+	reply := make(chan raft.RPCResponse, 1)
+	select {
+	case r.consumer <- raft.RPC{Command: command, RespChan: reply}:
+	case <-giveUp:
+		r.transferFlagAllowedAt.Store(nil)
+		return nil, nil
+	case <-r.closed:
+		return nil, nil
+	}
+	select {
+	case answer := <-reply:
+		reply <- answer
+	case <-r.closed:
+	}
+	return reply, nil
 }
 
 // waitAnswer waits for raft's answer to a message of this node.

@@ -29,8 +29,9 @@ type Raft struct {
 	closed      <-chan struct{} // of ctx
 	local       atomic.Pointer[RaftNode]
 	proxyAck    atomic.Pointer[proxyAck] // nil: none yet
-	// when its leader or an operator last made this node start an election
+	// when its leader or an operator last made this node start an election; nil: not, or another cause came later
 	transferFlagAllowedAt atomic.Pointer[time.Time]
+	offering              chan struct{} // holds one element during offerElection
 	ballots               recentVotes
 	installs              snapshotInstalls
 
@@ -67,6 +68,7 @@ func newRaft(t *Transport) *Raft {
 		ctx:         ctx,
 		cancel:      cancel,
 		changingLog: make(chan struct{}, 1),
+		offering:    make(chan struct{}, 1),
 		closed:      ctx.Done(),
 		peers:       make(map[cluster.NodeID]*peer),
 	}

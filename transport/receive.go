@@ -150,29 +150,32 @@ func (m incoming) timeoutNow() {
 // deliverTimeoutNow passes the TimeoutNow of the leader of term to raft. While raft is busy, the leader may cancel the
 // transfer: then the message must no longer reach raft.
 func (m incoming) deliverTimeoutNow(term uint64) {
-	reply := make(chan raft.RPCResponse, 1)
-	fwd := raft.RPC{Command: m.rpc.Command, RespChan: reply}
+	due := func() error {
+		if m.senderIsLeader(term) {
+			return nil
+		}
+		return fmt.Errorf("%w: it comes from node %s, the leader is %q", errTimeoutNowRejected, m.p.id,
+			m.local.Leader())
+	}
 	look := time.NewTicker(busyPollInterval)
 	defer look.Stop()
-	limit := time.NewTimer(m.r.t.cfg.TimeoutMin)
-	defer limit.Stop()
-	for m.senderIsLeader(term) {
-		m.r.mark(&m.r.transferFlagAllowedAt, time.Now())
-		select {
-		case m.r.consumer <- fwd:
+	for limit := time.Now().Add(m.r.t.cfg.TimeoutMin); ; {
+		reply, err := m.r.offerElection(m.rpc.Command, true, due, look.C)
+		switch {
+		case err != nil:
+			m.refuse("not_leader", err)
+			return
+		case reply != nil:
 			m.pass(reply, nil)
 			return
-		case <-look.C:
-		case <-limit.C:
-			m.refuse("busy", fmt.Errorf("%w: raft is busy", errTimeoutNowRejected))
-			return
-		case <-m.r.closed:
+		case m.r.ctx.Err() != nil:
 			m.rpc.Respond(nil, errClosed)
+			return
+		case !time.Now().Before(limit):
+			m.refuse("busy", fmt.Errorf("%w: raft is busy", errTimeoutNowRejected))
 			return
 		}
 	}
-	m.refuse("not_leader", fmt.Errorf("%w: it comes from node %s, the leader is %q",
-		errTimeoutNowRejected, m.p.id, m.local.Leader()))
 }
 
 func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {

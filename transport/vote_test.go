@@ -102,6 +102,91 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 	})
 }
 
+// A leader keeps its lease if its TimeoutNow is refused. Its target then starts an election because of its own
+// decision. Its vote request must not pass as the leader's order.
+func TestTransferFlag_RefusedTimeoutNow(t *testing.T) {
+	t.Parallel()
+	for name, during := range map[string]func(target *end){
+		"busy":       func(*end) {},
+		"not_leader": func(target *end) { target.leader.Store(cluster.NodeID("n2")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 3, func(t *testing.T, ends []*end) {
+				leader, voter, target := ends[0], ends[1], ends[2]
+				got := voter.bind()
+				target.bindOnly() // no goroutine receives the messages for raft
+				sent := make(chan error, 1)
+				go func() { sent <- leader.timeoutNow(target) }()
+				synctest.Wait()
+				during(target)
+				err := <-sent
+				if !errors.As(err, new(*TimeoutNowUndelivered)) || target.rejected("timeout_now/"+name) != 1 {
+					t.Fatalf("its TimeoutNow: %v", err)
+				}
+				if _, err := leader.append(voter, nil); err != nil {
+					t.Fatal(err)
+				}
+				reached(got)
+				var resp raft.RequestVoteResponse
+				err = target.raft.RequestVote("n2", raft.ServerAddress(voter.addr), &raft.RequestVoteRequest{
+					RPCHeader: target.header(), Term: 6, LeadershipTransfer: true,
+				}, &resp)
+				if err != nil || resp.Granted || reached(got) != 0 {
+					t.Errorf("a vote within the leader's lease: %+v, %v", resp, err)
+				}
+			}, func(cfg *Config, _ *end) { cfg.Lease = true })
+		})
+	}
+}
+
+// An election that this node starts by its own decision ends an earlier permission. So it does when the leader's
+// TimeoutNow waits beside it for raft, and raft takes this node's own message.
+func TestTransferFlag_OwnDecision(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		inBubble(t, 2, func(t *testing.T, ends []*end) {
+			leader, e := ends[0], ends[1]
+			e.bindOnly()
+			allowed := func() bool { return e.raft.within(&e.raft.transferFlagAllowedAt, time.Now(), testMax) }
+			var own bool
+			take := func() {
+				rpc := <-e.raft.Consumer()
+				own = string(rpc.Command.(*raft.TimeoutNowRequest).ID) == "n2"
+				e.leader.Store(cluster.NodeID("")) // as raft does
+				if allowed() == own {
+					t.Errorf("its own decision: %v, an order: %v", own, allowed())
+				}
+				rpc.Respond(&raft.TimeoutNowResponse{}, nil)
+			}
+			errs := make(chan error, 2)
+			ctx, cancel := context.WithTimeout(t.Context(), testMin)
+			defer cancel()
+			stand := func() { errs <- e.raft.StartElection(ctx, 5, cluster.CauseLeaderFailed) }
+			go func() { errs <- leader.timeoutNow(e) }()
+			synctest.Wait()
+			go stand()
+			time.Sleep(5 * busyPollInterval)
+			take()
+			time.Sleep(5 * busyPollInterval)
+			if own && allowed() {
+				t.Error("permitted after its own decision")
+			}
+			e.term.Store(6)
+			<-errs
+			<-errs
+			e.term.Store(5)
+			e.leader.Store(cluster.NodeID("n1"))
+			e.raft.mark(&e.raft.transferFlagAllowedAt, time.Now()) // an earlier order
+			go stand()
+			take()
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A voter ignores the leader that it knows only by its own evidence, for which it waits up to evidenceWait.
 func TestMayIgnoreLeader(t *testing.T) {
 	t.Parallel()

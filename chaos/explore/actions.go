@@ -17,6 +17,7 @@ const (
 	wipe
 	tick
 	timer
+	learnTerm
 	failOver
 	detect
 	order
@@ -197,6 +198,9 @@ func (m *Model) electionSteps(s *state, of id, try func(action, func(*state))) {
 		if i != of && m.preVote(&refused, of, i) && s.majority(of, 1<<(of-1)|1<<(i-1)) {
 			try(action{timer, of, i}, func(t *state) { t.elect(of, false, false) })
 		}
+		if m.learns(s, of, i) {
+			try(action{learnTerm, of, i}, func(t *state) { t.setTerm(of, t.node(i).term, 0) })
+		}
 	}
 	if m.timed() {
 		try(action{timer, of, 0}, func(t *state) { *t = refused })
@@ -246,6 +250,12 @@ func (m *Model) decides(s *state, of id) bool {
 		}
 	}
 	return false
+}
+
+// learns reports whether the answer to a pre-vote request shows a later term, which the node then takes.
+func (m *Model) learns(s *state, of, from id) bool {
+	return of != from && s.node(from).up && s.connected(of, from) && s.node(from).term > s.node(of).term+1 &&
+		(view{m, s, of}).admit(from).Votes && s.isVoter(of, from)
 }
 
 // preVote reports whether a node gives a candidate its pre-vote.

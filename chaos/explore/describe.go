@@ -68,6 +68,8 @@ func (s *state) describeAction(a action) string {
 			return fmt.Sprintf("Raft's timer fires on %s, which gets no pre-vote", n)
 		}
 		return fmt.Sprintf("Raft's timer fires on %s, which gets the pre-vote of %s and starts an election", n, o)
+	case learnTerm:
+		return fmt.Sprintf("Raft's timer fires on %s, which learns the term of %s by its answer", n, o)
 	case failOver:
 		return fmt.Sprintf("%s finds that leader %s failed, and starts an election", n, ids[s.node(a.a).heardFrom])
 	case detect:

@@ -9,26 +9,27 @@ import (
 // Every model holds its properties up to the depth that takes seconds, and every kind of step happens in some model.
 func TestModels(t *testing.T) {
 	var happened [lastVerb + 1]int
+	ran := 0 // fewer than all with -run
 	for _, m := range Models() {
 		t.Run(m.Name, func(t *testing.T) {
 			r, err := Run(t.Context(), m, Limit{Depth: m.Depth})
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Log(r)
 			if r.Print(t.Output()); r.Violated != "" || r.Overfull > 0 {
 				t.Error("violated, or not every state was continued")
 			}
 			if r.Complete != (m.Depth == 0) || m.FairEvery > 0 && r.Fair == 0 || m.Name != m.find(t).Name {
 				t.Errorf("%+v", r)
 			}
+			ran++
 			for verb, n := range r.happened {
 				happened[verb] += n
 			}
 		})
 	}
 	for verb := deliver; verb <= lastVerb; verb++ {
-		if happened[verb] == 0 {
+		if ran == len(Models()) && happened[verb] == 0 {
 			t.Errorf("step %d never happens", verb)
 		}
 	}

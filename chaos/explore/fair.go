@@ -107,6 +107,11 @@ func (m *Model) standInTurn(s *state, round uint8) {
 					return
 				}
 			}
+			for j := id(1); j <= nodes; j++ {
+				if m.learns(s, i, j) {
+					s.setTerm(i, s.node(j).term, 0)
+				}
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package explore
 
 import (
+	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/raftnode"
 	"northstar/transport"
@@ -88,8 +89,9 @@ func (m *Model) blocked(s *state, of id) bool {
 		return false
 	}
 	v := view{m, s, of}
-	own := v.peer().Incarnation
-	return !n.joined || consensus.BeforeAdmission(v.record(of), own, uint64(n.rosterIndex), uint64(n.last))
+	inRoster := cluster.Record{Incarnation: incarnation(of, n.rosterIndex > 1)}
+	return !n.joined ||
+		consensus.BeforeAdmission(inRoster, v.peer().Incarnation, uint64(n.rosterIndex), uint64(n.last))
 }
 
 // elect makes a node a candidate of the next term, which votes for itself and asks the others.
