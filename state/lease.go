@@ -57,6 +57,21 @@ func LeaseOf(session string) int64 {
 	return int64(id)
 }
 
+// MadeBefore reports whether the session with an ID, if there ever was one, was made before this view. It has ended
+// then, if the view does not have it. ok is false for an ID that no session can have.
+func (v *View) MadeBefore(session string) (before, ok bool) {
+	made, err := strconv.ParseUint(session[:min(len(session), SessionRevisionDigits)], 16, 64)
+	if err != nil {
+		return false, false
+	}
+	if LeaseOf(session) == 0 {
+		return v.revision >= made, true
+	}
+	count, _, _ := strings.Cut(session[SessionRevisionDigits+1:], "-")
+	seq, err := strconv.ParseUint(count, 16, 64)
+	return v.leaseSeq >= seq, err == nil
+}
+
 // leaseKey is the key of a lease in the index: leases are in order of their numbers, also of negative ones.
 func leaseKey(id int64) string {
 	return string(binary.BigEndian.AppendUint64(nil, uint64(id)^1<<63))

@@ -79,6 +79,30 @@ func TestSessionIDsGrow(t *testing.T) {
 	}
 }
 
+// A node that lags behind does not take a session for ended that it has not seen yet.
+func TestMadeBefore(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, put("a", ""))
+	empty := s.View()
+	lease := apply(s, grant(7, 1))[0].Session.ID
+	native := newSession(t, s, "native")
+	mustApply(t, s, revoke(7))
+	for _, id := range []string{lease, native} {
+		if before, ok := empty.MadeBefore(id); before || !ok {
+			t.Errorf("%q: %v, %v before it was made", id, before, ok)
+		}
+		if before, ok := s.View().MadeBefore(id); !before || !ok {
+			t.Errorf("%q: %v, %v afterwards", id, before, ok)
+		}
+	}
+	for _, id := range []string{"", "x", "zzzzzzzzzzzzzzabcdefgh"} {
+		if _, ok := empty.MadeBefore(id); ok {
+			t.Errorf("%q is taken for an ID", id)
+		}
+	}
+}
+
 // The keys of a lease are deleted in one revision, when it is revoked and when it expires.
 func TestLeaseEnds(t *testing.T) {
 	t.Parallel()

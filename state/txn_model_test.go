@@ -11,8 +11,7 @@ import (
 
 // revisionModel remembers the keys of every revision.
 type revisionModel struct {
-	at     map[uint64]map[string]string
-	events []string // changes in order: revision, key, previous and new value
+	at map[uint64]map[string]string
 }
 
 func (m *revisionModel) note(s *State, before uint64) {

@@ -29,7 +29,7 @@ func (i *Instance) SendCommitIndex(to cluster.NodeID, term uint64) error {
 		RPCHeader: raft.RPCHeader{
 			ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(i.cfg.Self), Addr: self,
 		},
-		Term: term, Leader: self, PrevLogEntry: commit, PrevLogTerm: last.Term, LeaderCommitIndex: commit,
+		Term: term, PrevLogEntry: commit, PrevLogTerm: last.Term, LeaderCommitIndex: commit,
 	}
 	var response raft.AppendEntriesResponse
 	return i.trans.AppendEntries(raft.ServerID(to), raft.ServerAddress(at.Address), request, &response)
