@@ -90,6 +90,11 @@ func statusOfCode(e *cluster.Error) error {
 		return rpctypes.ErrGRPCLeaseNotFound
 	case cluster.CodeHistoryCompacted:
 		return rpctypes.ErrGRPCCompacted
+	case cluster.CodeTransferFailed:
+		if e.HTTPStatus() == http.StatusGatewayTimeout {
+			return rpctypes.ErrGRPCTimeout
+		}
+		return status.Error(codes.FailedPrecondition, "etcdserver: "+e.Detail)
 	case cluster.CodeBadRequest:
 		return statusOfBadRequest(e)
 	}

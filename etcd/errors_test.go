@@ -32,6 +32,7 @@ func TestStatusOf(t *testing.T) {
 		{cluster.Errorf(cluster.CodeForbidden, "x"), rpctypes.ErrGRPCPermissionDenied},
 		{cluster.Errorf(cluster.CodeSessionEnded, "%w", state.LeaseNotFound), rpctypes.ErrGRPCLeaseNotFound},
 		{cluster.Errorf(cluster.CodeBadRequest, "%w", state.DuplicateKey), rpctypes.ErrGRPCDuplicateKey},
+		{cluster.Errorf(cluster.CodeTransferFailed, "x"), status.Error(codes.FailedPrecondition, "etcdserver: x")},
 		{tooLarge, rpctypes.ErrGRPCRequestTooLarge},
 		{context.Canceled, rpctypes.ErrGRPCCanceled},
 		{context.DeadlineExceeded, rpctypes.ErrGRPCDeadlineExceeded},

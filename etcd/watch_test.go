@@ -370,3 +370,21 @@ func TestCommonPrefix(t *testing.T) {
 		}
 	})
 }
+
+// TestHeadersNeverGoBack: the first batch of a watch from the past ends before the revision of its created message.
+func TestHeadersNeverGoBack(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		for range eventBatch + 100 {
+			n.apply(t, put("a", "v"))
+		}
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 2})
+		highest, events := int64(0), 0
+		for events < eventBatch+100 {
+			r := <-p.out
+			if r.Header.Revision < highest {
+				t.Errorf("the revision decreases from %d to %d", highest, r.Header.Revision)
+			}
+			highest, events = r.Header.Revision, events+len(r.Events)
+		}
+	})
+}

@@ -198,7 +198,8 @@ func (ws *watchStream) serve(w *watch) error {
 
 // compacted ends a watch whose next change is no longer kept.
 func (ws *watchStream) compacted(v *state.View, w *watch) error {
-	return ws.reply(v, &pb.WatchResponse{WatchId: w.id, Canceled: true, CompactRevision: max(v.CompactRevision(), 1)})
+	least := max(v.CompactRevision(), int64(v.FirstChange()), 1)
+	return ws.reply(v, &pb.WatchResponse{WatchId: w.id, Canceled: true, CompactRevision: least})
 }
 
 // events returns the events of changes that the watch asked for.

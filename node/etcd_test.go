@@ -279,7 +279,8 @@ func TestEtcdLeaseEndsWithItsConnection(t *testing.T) {
 func TestEtcdCertificates(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ca")
-	for _, c := range []struct {
+	own := ca.issue("n1", "northstar://northstar/node/n1", nil)
+	for i, c := range []struct {
 		certRole, uri string
 		read, write   codes.Code
 	}{
@@ -290,17 +291,17 @@ func TestEtcdCertificates(t *testing.T) {
 		{"observer", "northstar://northstar/client/app", codes.OK, codes.OK},
 		{"client", "spiffe://elsewhere/app", codes.OK, codes.OK},
 	} {
+		app := ca.issue(fmt.Sprint("app", i), c.uri, nil)
 		t.Run(c.certRole+" "+c.uri, func(t *testing.T) {
 			t.Parallel()
 			_, hash := token.New()
 			tokens := writeFile(t, "[[token]]\nname = \"t\"\nrole = \"client\"\nhash = \""+hash+"\"\n")
 			n := startAll(t, newCluster(t, 1, func(i int, cfg *Config) {
 				withEtcd(i, cfg)
-				cfg.TLS = ca.issue("n1", "northstar://northstar/node/n1", nil)
+				cfg.TLS = own
 				cfg.Etcd.CertRole, cfg.Auth.Tokens = c.certRole, tokens
 			}))
-			own := ca.issue("app", c.uri, nil)
-			cfg := ca.httpsClient(&own).Transport.(*http.Transport).TLSClientConfig
+			cfg := ca.httpsClient(&app).Transport.(*http.Transport).TLSClientConfig
 			conn, err := grpc.NewClient(n.etcdAddr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 			if err != nil {
 				t.Fatal(err)
@@ -350,9 +351,13 @@ func TestEtcdOperatorCallsAreRecorded(t *testing.T) {
 		if m.Name != string(target.cfg.ID) {
 			continue
 		}
-		if _, err := maintenance.MoveLeader(ctx, &pb.MoveLeaderRequest{TargetID: m.ID}); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, "leadership has moved", func() bool { // refused until the target is healthy
+			_, err := maintenance.MoveLeader(ctx, &pb.MoveLeaderRequest{TargetID: m.ID})
+			if err != nil && status.Code(err) != codes.FailedPrecondition {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
 	}
 	if got := leader(t, all); got != target {
 		t.Errorf("%s leads after the move to %s", got.cfg.ID, target.cfg.ID)

@@ -8,7 +8,7 @@ const maxChangesBytes = 1 << 20
 // one after View.Revision if nothing is left. An error wraps Compacted: some of the changes are no longer kept.
 func (v *View) Changes(key, end string, from uint64, limit int) (changes []Change, next uint64, err error) {
 	h := &v.history
-	if from <= h.floor && int64(from) < v.CompactRevision() {
+	if from < v.FirstChange() {
 		return nil, 0, refused(Compacted)
 	}
 	size := 0
@@ -26,6 +26,9 @@ func (v *View) Changes(key, end string, from uint64, limit int) (changes []Chang
 	}
 	return changes, max(v.revision+1, from), nil
 }
+
+// FirstChange returns the least revision from which Changes returns every change: at most that of the View.
+func (v *View) FirstChange() uint64 { return min(v.history.floor+1, v.revision) }
 
 // In reports whether the changed key is in a range (see RangeQuery).
 func (c *Change) In(key, end string) bool { return inRange(c.Key, key, end) }

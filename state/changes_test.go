@@ -43,8 +43,8 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%q to %q from %d, %d: %s, want %s", c.key, c.end, c.from, c.limit, got, c.want)
 		}
 	}
-	if _, _, err := s.View().Changes("a", "", 1, 1); !errors.Is(err, Compacted) {
-		t.Errorf("a revision that is no longer kept: %v", err)
+	if _, _, err := s.View().Changes("a", "", 1, 1); !errors.Is(err, Compacted) || s.View().FirstChange() != 2 {
+		t.Errorf("a revision that is no longer kept: %v, and the first is %d", err, s.View().FirstChange())
 	}
 	// What an explicit compaction makes unavailable is kept for the watches that are on their way through it.
 	mustApply(t, s, Command{Kind: KindCompact, Compact: &Compact{Revision: 5}})
