@@ -268,7 +268,7 @@ func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
 			}
 		}
 		if role, ok := r.Context().Value(certRoleKey{}).(token.Role); ok {
-			return identity{name: commonName(r.TLS.PeerCertificates[0]), role: role}, nil
+			return identity{name: commonName(r.TLS.PeerCertificates[0]), role: role}, true
 		}
 	}
 	return identity{}, false
