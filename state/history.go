@@ -28,59 +28,79 @@ func (c *change) size() int {
 // history holds the newest changes in order of revision. It is a value; see queue for the use of copies.
 //
 // Invariants: revisions in changes never decrease and are > floor; changes holds every change ever made with a
-// revision > floor, so all those of one transaction or none.
+// revision > floor, so all those of one transaction or none. readable is a part of changes.
 type history struct {
-	changes queue[change]
-	floor   uint64 // highest revision that is no longer kept
-	bytes   int    // of values in changes
-	block   int    // bytes of values in the newest block
-
-	oldestEnd   uint64 // position after the changes of the oldest revision; ≤ changes.first: unknown
-	oldestBytes int    // of those changes
+	changes  queue[change]
+	window          // all that is in changes, for watchers
+	readable window // what reads at a revision may name: the same on every node, also if it keeps more for watchers
+	block    int    // bytes of values in the newest block
 }
 
-// push appends a change and drops the oldest revisions, but never the newest one. The history keeps at least
-// keep.HistoryRevisions changes or keep.HistoryBytes of values, whichever is less.
+// historyAfter returns an empty history that begins after a revision.
+func historyAfter(floor uint64) history {
+	return history{window: window{floor: floor}, readable: window{floor: floor}}
+}
+
+// push appends a change and drops the oldest revisions.
 func (h *history) push(c change, keep Options) {
 	size := c.size()
 	fresh := h.block+size > historyBlockBytes
 	h.changes.push(c, fresh)
-	h.bytes += size
 	if fresh || h.changes.end-h.changes.blocks[len(h.changes.blocks)-1].start == 1 {
 		h.block = 0
 	}
 	h.block += size
+	h.window.add(&h.changes, size, keep)
+	h.readable.add(&h.changes, size, keep.readable())
+	for h.changes.first < h.first {
+		h.changes.pop()
+	}
+}
+
+// window is what is left of a list of changes without its oldest revisions. It depends only on the newest changes and
+// the Options, not on how many older ones there once were.
+type window struct {
+	first uint64 // position of the oldest change
+	floor uint64 // highest revision before it
+	bytes int    // of values
+
+	oldestEnd   uint64 // position after the changes of the oldest revision; ≤ first: unknown
+	oldestBytes int    // of those changes
+}
+
+// add adds the newest change and drops the oldest revisions, but never the newest one. The window keeps at least
+// keep.HistoryRevisions changes or keep.HistoryBytes of values, whichever is less.
+func (w *window) add(changes *queue[change], size int, keep Options) {
+	w.bytes += size
+	newest := changes.at(changes.end - 1).item.Revision
 	for {
-		oldest := h.changes.at(h.changes.first).item.Revision
-		if oldest == c.item.Revision {
+		oldest := changes.at(w.first).item.Revision
+		if oldest == newest {
 			return
 		}
-		h.measureOldest(oldest)
-		left := int(h.changes.end - h.oldestEnd)
-		if left < keep.HistoryRevisions && h.bytes-h.oldestBytes < keep.HistoryBytes {
+		w.measureOldest(changes, oldest)
+		left := int(changes.end - w.oldestEnd)
+		if left < keep.HistoryRevisions && w.bytes-w.oldestBytes < keep.HistoryBytes {
 			return
 		}
-		for h.changes.first < h.oldestEnd {
-			h.changes.pop()
-		}
-		h.floor = oldest
-		h.bytes -= h.oldestBytes
+		w.first, w.floor = w.oldestEnd, oldest
+		w.bytes -= w.oldestBytes
 	}
 }
 
 // measureOldest counts the changes of the oldest revision, which is not the newest one, if that was not done yet.
-func (h *history) measureOldest(revision uint64) {
-	if h.oldestEnd > h.changes.first {
+func (w *window) measureOldest(changes *queue[change], revision uint64) {
+	if w.oldestEnd > w.first {
 		return
 	}
-	h.oldestEnd, h.oldestBytes = h.changes.first, 0
-	for h.oldestEnd < h.changes.end {
-		c := h.changes.at(h.oldestEnd)
+	w.oldestEnd, w.oldestBytes = w.first, 0
+	for w.oldestEnd < changes.end {
+		c := changes.at(w.oldestEnd)
 		if c.item.Revision != revision {
 			return
 		}
-		h.oldestEnd++
-		h.oldestBytes += c.size()
+		w.oldestEnd++
+		w.oldestBytes += c.size()
 	}
 }
 

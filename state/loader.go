@@ -174,6 +174,7 @@ func (l *loader) addMeta(raw []byte) error {
 		return damaged("revision %d is out of bounds", v.revision)
 	}
 	v.bytes = int64(l.meta.keyBytes)
+	v.history.readable.floor = v.history.floor
 	l.numbers[sectionHistory], l.numbers[sectionRoleLog], l.numbers[sectionNodeLog] =
 		v.history.floor, v.roleChanges.floor, v.nodeChanges.floor
 	return nil

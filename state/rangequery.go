@@ -184,13 +184,14 @@ func (q *RangeQuery) sort(items []*Item) {
 	})
 }
 
-// CompactRevision returns the least revision that reads and watches may name, -1 if every one has been kept.
+// CompactRevision returns the least revision that reads and watches may name, -1 if every one has been kept. It is the
+// same on every node: Apply decides by it.
 func (v *View) CompactRevision() int64 {
 	if v.version < txnVersion {
 		return int64(v.revision) // previous values are not kept
 	}
 	least := max(v.compacted, v.valuesSince)
-	if floor := v.history.floor; floor > v.valuesSince { // changes of that revision are no longer kept
+	if floor := v.history.readable.floor; floor > v.valuesSince {
 		least = max(least, floor+1)
 	}
 	if least == 0 {

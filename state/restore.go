@@ -123,7 +123,7 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 
 // forgetHistory makes the present revision the first one that watches and reads at a revision may name.
 func (v *View) forgetHistory() {
-	v.history = history{floor: v.revision}
+	v.history = historyAfter(v.revision)
 	if v.version >= txnVersion {
 		v.valuesSince = v.revision
 	}
@@ -175,7 +175,7 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
 		}
 	}
 	v.appNodes = nodes.CommitOnly()
-	v.roleChanges, v.nodeChanges = history{floor: v.revision}, history{floor: v.revision}
+	v.roleChanges, v.nodeChanges = historyAfter(v.revision), historyAfter(v.revision)
 }
 
 // remember adds an ended tenure to the history.

@@ -11,17 +11,26 @@ import (
 	"northstar/cluster"
 )
 
-// Options sets how much history a State keeps for watchers.
+// Options sets how much history a State keeps for watchers. Transactions and compactions are decided by the defaults,
+// which every node keeps at least. Less is for tests: all states that apply one log then need the same.
 type Options struct {
 	HistoryRevisions int // at least this many changes (0: DefaultHistoryRevisions) …
 	HistoryBytes     int // … or this many bytes of values (0: DefaultHistoryBytes), whichever is less
 }
 
-// Defaults of Options.
+// Defaults of Options. They are part of the decisions of txnVersion and never change.
 const (
 	DefaultHistoryRevisions = 10240
 	DefaultHistoryBytes     = 64 << 20
 )
+
+// readable returns how much history reads at a revision may name.
+func (o Options) readable() Options {
+	return Options{
+		HistoryRevisions: min(o.HistoryRevisions, DefaultHistoryRevisions),
+		HistoryBytes:     min(o.HistoryBytes, DefaultHistoryBytes),
+	}
+}
 
 // State is the replicated state. Only the goroutine that applies the log may call Apply and ReadFrom. Any goroutine
 // may call the other methods.
