@@ -90,6 +90,9 @@ type Command struct {
 type Idempotency struct {
 	Key         string // 1 to MaxIdempotencyKey bytes, with the caller's identity
 	RequestHash []byte // of the request; at most MaxRequestHash bytes
+	// After is an index that was committed before the command was first proposed, so it cannot have been applied up to
+	// there. 0: unknown. With it, a repeated command whose result is no longer kept is CodeOutcomeUnknown.
+	After uint64
 }
 
 // FencingToken makes a command fail with CodeFenced unless Token is the current token of Role.
@@ -290,6 +293,9 @@ func (c Command) MinVersion() uint32 {
 	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
 		version = max(version, ownerVersion)
 	}
+	if c.Idempotency != nil && c.Idempotency.After != 0 {
+		version = max(version, txnVersion)
+	}
 	if c.Put != nil && len(c.Put.Key) > maxShortKey || c.Delete != nil && len(c.Delete.Key) > maxShortKey {
 		version = max(version, txnVersion)
 	}
@@ -312,7 +318,8 @@ const (
 	lockDelayVersion  = 4 // Recovery.LockDelay, Role.LockDelay, View.ClusterLockDelay
 	ownerVersion      = 5 // SessionCreate.Owner, Session.Owner
 	limitsVersion     = 5 // KindLimits, View.Limits
-	txnVersion        = 6 // kinds 13 to 17, keys above maxShortKey, previous items in the history
+	// kinds 13 to 17, keys above maxShortKey, previous items in the history, Idempotency.After
+	txnVersion = 6
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name

@@ -8,12 +8,13 @@ import "northstar/cluster"
 // fields declares the common fields of a command and the fields of its payload.
 func (cmd *Command) fields(c *codec) {
 	number(c, 1, &cmd.Now)
-	if cmd.Idempotency == nil && (c.num == 2 || c.num == 3) {
+	if cmd.Idempotency == nil && (c.num == 2 || c.num == 3 || c.num == 7) {
 		cmd.Idempotency = new(Idempotency)
 	}
 	if cmd.Idempotency != nil {
 		textAlways(c, 2, &cmd.Idempotency.Key)
 		blob(c, 3, &cmd.Idempotency.RequestHash)
+		number(c, 7, &cmd.Idempotency.After)
 	}
 	if cmd.Fence == nil && (c.num == 4 || c.num == 5) {
 		cmd.Fence = new(FencingToken)
@@ -244,6 +245,7 @@ func (m *meta) fields(c *codec) {
 	number(c, 46, &v.leaseSeq)
 	number(c, 47, &v.compacted)
 	number(c, 48, &v.valuesSince)
+	number(c, 49, &v.idempotency.forgotten)
 }
 
 func (el *Election) fields(c *codec) {
@@ -287,6 +289,7 @@ func (en *idempotencyEntry) fields(c *codec) {
 	if en.result.Err != nil {
 		nested(c, 6, (*errorRecord)(en.result.Err))
 	}
+	number(c, 7, &en.index)
 }
 
 // errorRecord is the recorded part of a command's error.

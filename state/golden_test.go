@@ -114,6 +114,12 @@ func filledCommand(kind Kind, version uint32) Command {
 	v, n := reflect.ValueOf(&c).Elem(), 0
 	for _, name := range []string{"Now", "Idempotency", "Fence", "Audit", payloadFields[kind]} {
 		fill(v.FieldByName(name), &n)
+		if name == "Idempotency" {
+			n-- // the numbers of later fields are from before After
+		}
+	}
+	if version < txnVersion {
+		c.Idempotency.After = 0
 	}
 	if version < auditVersion {
 		c.Audit = nil

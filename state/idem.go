@@ -7,19 +7,18 @@ import (
 	"time"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"northstar/cluster"
 )
 
 // Bounds of the results of idempotent commands.
 const (
 	idempotencyTTL     = 24 * time.Hour // of the state's time
 	maxIdempotencyKeys = 100_000        // of each kind
-
-	// Nodes repeat a command within the time of one request. Their keys have bounds of their own, since every command
-	// of the etcd API has one: they evict no keys of clients.
-	nodeIdempotencyTTL = 5 * time.Minute
 )
 
 // NodeIdempotencyPrefix begins the idempotency keys of nodes. Those of clients begin with the name of an identity.
+// Every command of the etcd API has a key of a node: they are counted apart, and evict no keys of clients.
 const NodeIdempotencyPrefix = "\n"
 
 // idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue.
@@ -30,11 +29,12 @@ type idempotencyTable struct {
 	byKey     *iradix.Tree[*idempotencyEntry]
 	order     queue[*idempotencyEntry] // of clients
 	nodeOrder queue[*idempotencyEntry]
+	forgotten uint64 // highest index of an entry that has been dropped from nodeOrder
 }
 
 // add adds an entry to the order of its kind.
 func (t *idempotencyTable) add(e *idempotencyEntry) {
-	if strings.HasPrefix(e.key, NodeIdempotencyPrefix) {
+	if e.ofNode() {
 		t.nodeOrder.push(e, false)
 	} else {
 		t.order.push(e, false)
@@ -48,7 +48,10 @@ type idempotencyEntry struct {
 	requestHash []byte
 	at          int64
 	result      Result
+	index       uint64 // of the log entry, for the key of a node
 }
+
+func (e *idempotencyEntry) ofNode() bool { return strings.HasPrefix(e.key, NodeIdempotencyPrefix) }
 
 // applyOnce returns the recorded result of a known key. Otherwise it applies the command and records the result, also
 // a failed condition: a client that lost the first response must get it again, and not the outcome of a second one.
@@ -65,9 +68,16 @@ func (w *txn) applyOnce(c *Command) Result {
 		err := badRequest("idempotency key: was used with another request")
 		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}
 	}
+	if id.After != 0 && id.After < w.idempotency.forgotten {
+		return failed(cluster.CodeOutcomeUnknown,
+			"the write was first proposed after index %d, and results up to index %d are no longer kept", id.After,
+			w.idempotency.forgotten)
+	}
 	result := w.applyFenced(c)
 	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result}
-	e.result.Txn, e.result.Session = nil, nil // replay finds them again
+	if e.result.Txn, e.result.Session = nil, nil; e.ofNode() { // replay finds them again
+		e.index = w.index
+	}
 	w.write.idempotency.put(id.Key, e)
 	w.idempotency.add(e)
 	w.expireIdempotency()
@@ -88,13 +98,17 @@ func (w *txn) replay(c *Command, recorded Result) Result {
 
 // expireIdempotency drops the oldest entries of each kind: those that are too old and those beyond maxIdempotencyKeys.
 func (w *txn) expireIdempotency() {
-	w.expireOldest(&w.idempotency.order, idempotencyTTL)
-	w.expireOldest(&w.idempotency.nodeOrder, nodeIdempotencyTTL)
+	w.expireOldest(&w.idempotency.order)
+	w.idempotency.forgotten = max(w.idempotency.forgotten, w.expireOldest(&w.idempotency.nodeOrder))
 }
 
-func (w *txn) expireOldest(order *queue[*idempotencyEntry], ttl time.Duration) {
-	since := w.now - int64(ttl)
+// expireOldest returns the index of the last entry that it has dropped.
+func (w *txn) expireOldest(order *queue[*idempotencyEntry]) (index uint64) {
+	since := w.now - int64(idempotencyTTL)
 	for order.len() > 0 && (order.len() > maxIdempotencyKeys || order.at(order.first).at <= since) {
-		w.write.idempotency.remove(order.pop().key)
+		e := order.pop()
+		w.write.idempotency.remove(e.key)
+		index = e.index
 	}
+	return index
 }

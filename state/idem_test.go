@@ -114,20 +114,14 @@ func TestIdempotencyIsBounded(t *testing.T) {
 	}
 }
 
-// The keys of nodes, of which every command of the etcd API has one, evict no keys of clients, and are kept for a
-// shorter time.
+// The keys of nodes, of which every command of the etcd API has one, evict no keys of clients.
 func TestIdempotencyKeysOfNodes(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	client := withIdempotency(put("a", "1"), "client/1", "f")
 	client.Now = 1
 	mustApply(t, s, client)
-	var cmds []Command
-	for i := range maxIdempotencyKeys + 10 {
-		c := withIdempotency(put("b", "1"), NodeIdempotencyPrefix+strconv.Itoa(i), "")
-		c.Now = 2
-		cmds = append(cmds, c)
-	}
+	cmds := putsOfNode(0, maxIdempotencyKeys+10, 0)
 	mustApply(t, s, cmds...)
 	again := New(Options{})
 	restore(t, again, snapshotOf(t, s))
@@ -141,10 +135,53 @@ func TestIdempotencyKeysOfNodes(t *testing.T) {
 			t.Errorf("%d writes were applied again", got-before)
 		}
 		later := withIdempotency(put("c", "1"), "client/2", "f")
-		later.Now = 2 + int64(nodeIdempotencyTTL)
+		later.Now = 2 + int64(idempotencyTTL)
 		mustApply(t, s, later)
-		if n := s.View().idempotency.len(); n != 2 || s.View().idempotency.byKey.Len() != 2 {
-			t.Errorf("%d keys after %v", n, nodeIdempotencyTTL)
+		if n := s.View().idempotency.len(); n != 1 || s.View().idempotency.byKey.Len() != 1 {
+			t.Errorf("%d keys after %v", n, idempotencyTTL)
+		}
+	}
+}
+
+// putsOfNode returns count puts with keys of a node, first proposed after an index.
+func putsOfNode(first, count int, after uint64) (cmds []Command) {
+	for i := range count {
+		c := withIdempotency(put("b", "1"), NodeIdempotencyPrefix+strconv.Itoa(first+i), "")
+		c.Now, c.Idempotency.After = 2, after
+		cmds = append(cmds, c)
+	}
+	return cmds
+}
+
+// A repeated command of a node is never applied twice, also when its result has been dropped. New ones are applied.
+func TestForgottenCommandOfNode(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(s *State){
+		"by count": func(s *State) {
+			mustApply(t, s, putsOfNode(1, maxIdempotencyKeys, s.View().AppliedIndex())...)
+		},
+		"by age": func(s *State) {
+			c := put("c", "1")
+			c.Now = 2 + int64(idempotencyTTL)
+			mustApply(t, s, c)
+		},
+	} {
+		s := New(Options{})
+		mustApply(t, s, put("a", "1"))
+		first := putsOfNode(0, 1, s.View().AppliedIndex())[0]
+		mustApply(t, s, first)
+		forget(s)
+		apply(s, first) // drops what has expired
+		again := New(Options{})
+		restore(t, again, snapshotOf(t, s))
+		for _, s := range []*State{s, again} {
+			before := s.View().Revision()
+			r := apply(s, first)[0]
+			if got := s.View().Revision(); got != before {
+				t.Errorf("%s: the command was applied again", name)
+			}
+			wantCode(t, r.Err, cluster.CodeOutcomeUnknown)
+			mustApply(t, s, putsOfNode(-1, 1, s.View().AppliedIndex())...)
 		}
 	}
 }

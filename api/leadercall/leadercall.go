@@ -71,7 +71,9 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 		return state.Result{}, err
 	}
 	if cmd.Idempotency == nil {
-		cmd.Idempotency = &state.Idempotency{Key: state.NodeIdempotencyPrefix + rand.Text()}
+		cmd.Idempotency = &state.Idempotency{
+			Key: state.NodeIdempotencyPrefix + rand.Text(), After: c.Consensus.Applied(),
+		}
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
 		Write: true, Idempotent: true,

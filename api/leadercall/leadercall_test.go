@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -203,6 +204,29 @@ func TestPropose_UnknownOutcome(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A command that is proposed again after its result has been dropped is not applied again.
+func TestPropose_ForgottenResult(t *testing.T) {
+	withWorld(t, func(w *world, leader, other *node) {
+		w.apply(putOf("first"))
+		other.applied.Store(w.state.View().AppliedIndex())
+		leader.propose = func(c state.Command) (state.Result, error) {
+			w.apply(c)
+			for i := range 100_000 {
+				later := putOf("b")
+				later.Idempotency = &state.Idempotency{Key: state.NodeIdempotencyPrefix + strconv.Itoa(i)}
+				w.apply(later)
+			}
+			leader.propose = nil
+			return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "lost leadership")
+		}
+		r, err := other.Calls.Propose(context.Background(), putOf("a"))
+		item, _ := w.state.View().Get("a")
+		if err != nil || item.Version != 1 || r.Err == nil || r.Err.Code != cluster.CodeOutcomeUnknown {
+			t.Errorf("%+v, %v, version %d", r, err, item.Version)
+		}
+	})
 }
 
 // Without a leader a command waits, and fails as not proposed if none comes. After an unknown outcome it stays unknown.
