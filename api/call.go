@@ -118,15 +118,11 @@ func (k *Call) Leave(err error) {
 const callTimeout = apiv1.DefaultTimeoutMS * time.Millisecond
 
 // Propose has the leader apply a command, once, also if a leader dies meanwhile. A lease gets the caller as its owner.
+// Only that and operators may use it.
 func (k *Call) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if cmd.LeaseGrant != nil {
-		cmd.LeaseGrant.Owner = k.c.caller.header()
-	}
-	if err := k.checkLeases(ctx, usedLeases(&cmd)); err != nil {
-		return state.Result{}, err
-	}
+	k.sign(&cmd)
 	if k.c.isAudited(http.StatusOK, 0) {
 		r := k.c.record()
 		cmd.Audit = &r
@@ -142,51 +138,21 @@ func (k *Call) Propose(ctx context.Context, cmd state.Command) (state.Result, er
 	return result, nil
 }
 
-// checkLeases refuses leases of another identity. The owner of a lease never changes.
-func (k *Call) checkLeases(ctx context.Context, leases []int64) error {
+// sign puts the caller into a command that makes or uses leases.
+func (k *Call) sign(cmd *state.Command) {
+	caller := k.c.caller.header()
+	if cmd.LeaseGrant != nil {
+		cmd.LeaseGrant.Owner = caller
+	}
 	if k.c.caller.role == token.Operator {
-		return nil
+		return
 	}
-	view, current := k.c.s.reads.View(), false
-	for _, id := range leases {
-		lease, ok := view.Lease(id)
-		if !ok && !current { // this node may not have applied yet what made it
-			if err := k.c.s.calls.ReadIndex(ctx); err != nil {
-				return err
-			}
-			view, current = k.c.s.reads.View(), true
-			lease, ok = view.Lease(id)
-		}
-		if ok && !k.c.caller.mayUse(lease) {
-			return notOwner(lease)
-		}
-	}
-	return nil
-}
-
-// usedLeases returns the leases that a command ends, or attaches keys to.
-func usedLeases(cmd *state.Command) (ids []int64) {
 	if cmd.LeaseRevoke != nil {
-		ids = append(ids, cmd.LeaseRevoke.ID)
+		cmd.LeaseRevoke.Caller = caller
 	}
 	if cmd.Txn != nil {
-		ids = leasesOfTxn(ids, cmd.Txn)
+		cmd.Txn.Caller = caller
 	}
-	return ids
-}
-
-func leasesOfTxn(ids []int64, t *state.Txn) []int64 {
-	for _, ops := range [][]state.Op{t.Success, t.Failure} {
-		for i := range ops {
-			if ops[i].Put != nil && ops[i].Put.Lease != 0 {
-				ids = append(ids, ops[i].Put.Lease)
-			}
-			if ops[i].Txn != nil {
-				ids = leasesOfTxn(ids, ops[i].Txn)
-			}
-		}
-	}
-	return ids
 }
 
 // ReadIndex returns once this node's view has every write that was acknowledged before the call.

@@ -35,6 +35,7 @@ var refusals = map[state.Refusal]error{
 	state.Compacted:         rpctypes.ErrGRPCCompacted,
 	state.FutureRevision:    rpctypes.ErrGRPCFutureRev,
 	state.InvalidKey:        errBadKey,
+	state.LeaseNotOwned:     rpctypes.ErrGRPCPermissionDenied,
 }
 
 // unsupported is the answer to a call that NorthStar does not serve.

@@ -161,8 +161,10 @@ func TestEtcdTokens(t *testing.T) {
 	t.Parallel()
 	reader, readerHash := token.New()
 	writer, writerHash := token.New()
+	other, otherHash := token.New()
 	file := writeFile(t, fmt.Sprintf("[[token]]\nname = \"r\"\nrole = \"observer\"\nhash = %q\n"+
-		"[[token]]\nname = \"w\"\nrole = \"client\"\nhash = %q\n", readerHash, writerHash))
+		"[[token]]\nname = \"w\"\nrole = \"client\"\nhash = %q\n"+
+		"[[token]]\nname = \"o\"\nrole = \"client\"\nhash = %q\n", readerHash, writerHash, otherHash))
 	all := newCluster(t, 1, func(i int, c *Config) {
 		withEtcd(i, c)
 		c.Auth.Tokens = file
@@ -211,6 +213,20 @@ func TestEtcdTokens(t *testing.T) {
 	}
 	if s, ok := n.Consensus().View().Lease(lease.ID); !ok || s.Owner != "client w" {
 		t.Errorf("the lease is %+v", s)
+	}
+	for tok, want := range map[string]codes.Code{other: codes.PermissionDenied, writer: codes.OK} {
+		if _, err := kv.Put(as(tok), &pb.PutRequest{Key: key, Lease: lease.ID}); status.Code(err) != want {
+			t.Errorf("put with the lease: %v, want %v", err, want)
+		}
+	}
+	for _, c := range []struct {
+		tok  string
+		want codes.Code
+	}{{other, codes.PermissionDenied}, {writer, codes.OK}} {
+		_, err := pb.NewLeaseClient(conn).LeaseRevoke(as(c.tok), &pb.LeaseRevokeRequest{ID: lease.ID})
+		if status.Code(err) != c.want {
+			t.Errorf("the end of the lease: %v, want %v", err, c.want)
+		}
 	}
 }
 

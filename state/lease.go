@@ -29,16 +29,21 @@ type LeaseGrant struct {
 	Owner string
 }
 
-// LeaseRevoke ends a lease and deletes its keys. Refusal: LeaseNotFound.
+// LeaseRevoke ends a lease and deletes its keys. Refusals: LeaseNotFound, LeaseNotOwned.
 type LeaseRevoke struct {
-	ID int64
+	ID     int64
+	Caller string // must be LeaseGrant.Owner, if both are set; "": an operator
 }
 
 // lease is the entry of a lease in the index of leases.
 type lease struct {
 	session string
 	keys    int // that are attached to it
+	owner   string
 }
+
+// mayUse reports whether a caller may use the lease. Its number alone does not tell: it can be used again.
+func (l *lease) mayUse(caller string) bool { return l.owner == "" || caller == "" || caller == l.owner }
 
 func leaseSession(revision, seq uint64, id int64) string {
 	return fmt.Sprintf("%0*x~%012x-%016x", SessionRevisionDigits, revision, seq, uint64(id))
@@ -147,7 +152,7 @@ func (p *LeaseGrant) check() *cluster.Error {
 	return checkUTF8("owner", p.Owner, MaxOwner)
 }
 
-func (p *LeaseRevoke) check() *cluster.Error { return nil }
+func (p *LeaseRevoke) check() *cluster.Error { return checkUTF8("caller", p.Caller, MaxOwner) }
 
 // granted returns the TTL that the lease gets.
 func (p *LeaseGrant) granted() time.Duration {
@@ -168,7 +173,7 @@ func (p *LeaseGrant) apply(w *txn) Result {
 		return Result{Err: err}
 	}
 	w.leaseSeq++
-	w.write.leases.put(leaseKey(p.ID), lease{session: id})
+	w.write.leases.put(leaseKey(p.ID), lease{session: id, owner: p.Owner})
 	return Result{Revision: w.revision, Created: true, Session: s}
 }
 
@@ -185,6 +190,9 @@ func (p *LeaseRevoke) apply(w *txn) Result {
 	l, ok := w.findLease(p.ID)
 	if !ok {
 		return Result{Err: refused(LeaseNotFound)}
+	}
+	if !l.mayUse(p.Caller) {
+		return Result{Err: refused(LeaseNotOwned)}
 	}
 	return (&SessionEnd{IDs: []string{l.session}, Cause: CauseSessionEnded}).apply(w)
 }

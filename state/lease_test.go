@@ -228,3 +228,44 @@ func TestCompact(t *testing.T) {
 		wantNext(t, cursor(t, s, "", 4), 10, "5:a 6:a!") // native watches are not affected
 	}
 }
+
+// A lease is used by its owner and by operators only, also if its number was another identity's before.
+func TestLeaseOfAnotherIdentity(t *testing.T) {
+	t.Parallel()
+	owned := func(id int64, owner string) Command {
+		c := grant(id, 10)
+		c.LeaseGrant.Owner = owner
+		return c
+	}
+	end := func(id int64, caller string) Command {
+		c := revoke(id)
+		c.LeaseRevoke.Caller = caller
+		return c
+	}
+	attach := func(id int64, caller string) Command {
+		c := leasePut("a", id)
+		c.Txn.Caller = caller
+		return c
+	}
+	s := New(Options{})
+	mustApply(t, s, owned(7, "client ann"), attach(7, "client ann"), end(7, "client ann"), owned(7, "client bob"),
+		owned(8, ""), attach(8, "client ann"), owned(9, "client bob"))
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	for _, s := range []*State{s, again} {
+		nested := txnCommand(Txn{Success: []Op{
+			putOp("b", "1"), {Txn: &Txn{Success: attach(7, "").Txn.Success, Caller: "client bob"}},
+		}})
+		nested.Txn.Caller = "client ann"
+		before := s.View().Revision()
+		for _, r := range apply(s, attach(7, "client ann"), nested, end(7, "client ann")) {
+			if r.Err == nil || refusalOf(r.Err) != LeaseNotOwned {
+				t.Errorf("the lease of another identity: %+v", r)
+			}
+		}
+		if got := s.View().Revision(); got != before {
+			t.Errorf("revision %d, want %d", got, before)
+		}
+		mustApply(t, s, attach(7, "client bob"), attach(9, ""), end(7, "client bob"), end(8, "client ann"), end(9, ""))
+	}
+}

@@ -217,7 +217,7 @@ func (v *View) recount() {
 		v.stateBytes += s.footprint()
 		if s.Lease != 0 {
 			keys := ownedNames(v.ownership.Root(), s.ID, ownedKey)
-			leases.Insert([]byte(leaseKey(s.Lease)), lease{session: s.ID, keys: len(keys)})
+			leases.Insert([]byte(leaseKey(s.Lease)), lease{session: s.ID, keys: len(keys), owner: s.Owner})
 		}
 		n := shares[s.Owner]
 		n.sessions++

@@ -26,6 +26,7 @@ const (
 	Compacted         Refusal = 12 // the revision is below View.CompactRevision
 	FutureRevision    Refusal = 13
 	InvalidKey        Refusal = 14 // not UTF-8, or longer than MaxKey
+	LeaseNotOwned     Refusal = 15 // the caller is neither the owner of the lease nor an operator
 )
 
 // The texts are stored in audit records and idempotency results, so they change only with a new command version.
@@ -47,6 +48,7 @@ var refusals = [...]struct {
 	Compacted:         {cluster.CodeHistoryCompacted, "the revision has been compacted"},
 	FutureRevision:    {cluster.CodeBadRequest, "the revision is in the future"},
 	InvalidKey:        {cluster.CodeBadRequest, "the key is not valid UTF-8, or too long"},
+	LeaseNotOwned:     {cluster.CodeForbidden, "the lease belongs to another identity: only that and operators may use it"},
 }
 
 func (r Refusal) Error() string {

@@ -44,6 +44,7 @@ func TestStoredTextsOfRefusals(t *testing.T) {
 		Compacted:         "ERR_HISTORY_COMPACTED: the revision has been compacted",
 		FutureRevision:    "ERR_BAD_REQUEST: the revision is in the future",
 		InvalidKey:        "ERR_BAD_REQUEST: the key is not valid UTF-8, or too long",
+		LeaseNotOwned:     "ERR_FORBIDDEN: the lease belongs to another identity: only that and operators may use it",
 		99:                "ERR_BAD_REQUEST: refusal 99",
 	} {
 		if got := refused(r).Error(); got != want {

@@ -9,6 +9,7 @@ type Txn struct {
 	Compare []Compare
 	Success []Op
 	Failure []Op
+	Caller  string // of the whole transaction, as in LeaseRevoke; keys are attached only to leases that it may use
 }
 
 // Op is one operation of a Txn. Exactly one field is set.

@@ -399,7 +399,7 @@ func TestTxnReplay(t *testing.T) {
 	if first.Err != nil || unchanged.Err != nil {
 		t.Fatal(first.Err, unchanged.Err)
 	}
-	mustApply(t, s, put("a", "3"), del("a"), put("b", "9"), Command{Kind: KindLeaseRevoke, LeaseRevoke: &LeaseRevoke{5}})
+	mustApply(t, s, put("a", "3"), del("a"), put("b", "9"), Command{Kind: KindLeaseRevoke, LeaseRevoke: &LeaseRevoke{ID: 5}})
 	again := New(Options{HistoryRevisions: 100})
 	restore(t, again, snapshotOf(t, s))
 	same := func(a, b *Item) bool { return shown([]*Item{a}) == shown([]*Item{b}) }

@@ -18,7 +18,7 @@ func (p *Txn) Check() *cluster.Error {
 	case total.bytes > MaxTxnBytes:
 		return refused(RequestTooLarge)
 	}
-	return firstError(checkIntervals(p.Success), checkIntervals(p.Failure))
+	return firstError(checkIntervals(p.Success), checkIntervals(p.Failure), checkUTF8("caller", p.Caller, MaxOwner))
 }
 
 // Size returns about how many bytes the transaction takes in the log: its keys and values, and 32 for each operation.

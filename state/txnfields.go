@@ -6,6 +6,7 @@ func (p *Txn) fields(c *codec) {
 	list(c, 16, &p.Compare)
 	list(c, 17, &p.Success)
 	list(c, 18, &p.Failure)
+	text(c, 19, &p.Caller)
 }
 
 func (o *Op) fields(c *codec) {
@@ -74,7 +75,10 @@ func (p *LeaseGrant) fields(c *codec) {
 	text(c, 18, &p.Owner)
 }
 
-func (p *LeaseRevoke) fields(c *codec) { number(c, 16, &p.ID) }
+func (p *LeaseRevoke) fields(c *codec) {
+	number(c, 16, &p.ID)
+	text(c, 17, &p.Caller)
+}
 
 // keyChange is a change of a key in a snapshot.
 type keyChange struct {

@@ -13,6 +13,7 @@ type txnRun struct {
 	view     *View              // revision and history before the transaction
 	keys     *treeWriter[*Item] // read and written
 	lease    func(id int64) (lease, bool)
+	caller   string
 	outcomes []bool // of the comparisons of the transaction, then of the nested ones that are executed, in their order
 	next     int    // position in outcomes
 	changes  []change
@@ -36,7 +37,7 @@ func (v *View) ReadTxn(p *Txn) (TxnResult, error) {
 }
 
 func (p *Txn) apply(w *txn) Result {
-	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease}
+	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller}
 	out, err := run.checkAndRun(p)
 	if err == nil {
 		err = w.roomForKeys(run.growth())
@@ -194,6 +195,8 @@ func (r *txnRun) checkPut(p *TxnPut) *cluster.Error {
 		switch {
 		case !ok:
 			return refused(LeaseNotFound)
+		case !l.mayUse(r.caller):
+			return refused(LeaseNotOwned)
 		case l.keys >= MaxLeaseKeys && (!exists || old.Session != l.session):
 			return refused(TooManyOps)
 		}
