@@ -110,7 +110,7 @@ func (k *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	if err != nil {
 		return nil, err
 	}
-	result, err := v.ReadTxn(t)
+	result, err := v.ReadTxn(ctx, t)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,7 @@ package state
 import (
 	"bytes"
 	"cmp"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
+	"iter"
 )
 
 // Compare is one comparison of a Txn: every key in the range compares with the operand as Result says. An absent key
@@ -40,12 +39,11 @@ const (
 	CompareNotEqual CompareResult = 3
 )
 
-// holds reports whether the comparison holds for the keys of a tree. It adds the keys that it looks at to examined.
-func (c *Compare) holds(root *iradix.Node[*Item], examined *int) bool {
+// holds reports whether the comparison holds for the keys of its range.
+func (c *Compare) holds(items iter.Seq[*Item]) bool {
 	found := false
-	for it := range itemsIn(root, c.Key, c.End) {
+	for it := range items {
 		found = true
-		*examined++
 		if !c.holdsFor(it) {
 			return false
 		}

@@ -67,20 +67,32 @@ func (v *View) Range(q *RangeQuery) (RangeResult, error) {
 	case q.Revision > 0 && q.Revision < v.CompactRevision():
 		return RangeResult{}, refused(Compacted)
 	case q.Revision > 0 && q.Revision < int64(v.revision):
-		root = v.history.rewind(v.keys.Txn(), uint64(q.Revision), q.Key, q.End).Root()
+		keys := v.keys.Txn()
+		v.rewind(keys, uint64(q.Revision), q.Key, q.End)
+		root = keys.Root()
 	}
-	return q.read(root, v.revision), nil
+	return q.read(itemsIn(root, q.Key, q.End), v.revision), nil
 }
 
-// rewind makes a tree of keys that of an older revision, as far as the keys of a range are concerned.
-func (h *history) rewind(keys *iradix.Txn[*Item], revision uint64, from, end string) *iradix.Txn[*Item] {
-	first := h.changes.search(func(c change) bool { return c.item.Revision > revision })
-	for pos := h.changes.end; pos > first; pos-- {
-		if c := h.changes.at(pos - 1); inRange(c.item.Key, from, end) {
+// undoCost is what undoing a change costs, in examined keys.
+const undoCost = 16
+
+// rewind makes the keys of a view those of an older revision, as far as a range is concerned. It returns what that
+// costs, in examined keys.
+func (v *View) rewind(keys *iradix.Txn[*Item], revision uint64, from, end string) (cost int) {
+	changes := &v.history.changes
+	after := func(revision uint64) uint64 {
+		return changes.search(func(c change) bool { return c.item.Revision > revision })
+	}
+	first := after(revision)
+	for pos := after(v.revision); pos > first; pos-- {
+		cost++
+		if c := changes.at(pos - 1); inRange(c.item.Key, from, end) {
 			c.undo(keys)
+			cost += undoCost
 		}
 	}
-	return keys
+	return cost
 }
 
 // undo makes the key of a change what it was before.
@@ -122,11 +134,11 @@ func itemsIn(root *iradix.Node[*Item], key, end string) iter.Seq[*Item] {
 	}
 }
 
-// read executes the query on a tree. revision is that of the state.
-func (q *RangeQuery) read(root *iradix.Node[*Item], revision uint64) RangeResult {
+// read executes the query on the items of its range. revision is that of the state.
+func (q *RangeQuery) read(items iter.Seq[*Item], revision uint64) RangeResult {
 	out := RangeResult{Revision: revision}
 	early := q.limitsEarly()
-	for it := range itemsIn(root, q.Key, q.End) {
+	for it := range items {
 		out.Count++
 		if !q.CountOnly && (!early || int64(len(out.Items)) <= q.Limit) && q.passes(it) {
 			out.Items = append(out.Items, it)
@@ -161,9 +173,12 @@ func (q *RangeQuery) passes(it *Item) bool {
 		within(it.CreateRevision, q.MinCreateRevision, q.MaxCreateRevision)
 }
 
+// sorts reports whether the items must be sorted.
+func (q *RangeQuery) sorts() bool { return q.Target != SortByKey || q.Order == SortDescend }
+
 // sort sorts items, which are in order of keys. Equal ones stay in that order.
 func (q *RangeQuery) sort(items []*Item) {
-	if q.Target == SortByKey && q.Order != SortDescend {
+	if !q.sorts() {
 		return
 	}
 	slices.SortStableFunc(items, func(a, b *Item) int {

@@ -69,9 +69,10 @@ const (
 	MaxTxnTotalOps  = 1024      // operations with those of nested transactions
 	MaxTxnBytes     = 3 << 19   // keys and values of a transaction: 1.5 MiB
 	MaxTxnChanges   = 100_000   // keys that one transaction changes
-	MaxTxnExamined  = 2_000_000 // keys that the comparisons and ranges of one transaction look at
-	MaxTxnReadBytes = 32 << 20  // keys and values that a transaction with writes returns
-	MaxLeaseKeys    = 10_000    // keys attached to one lease
+	MaxTxnExamined  = 2_000_000 // what a transaction with writes may cost, in keys that comparisons and ranges look at
+	maxReadExamined = 10 * MaxTxnExamined
+	MaxTxnReadBytes = 32 << 20 // keys and values that a transaction with writes returns
+	MaxLeaseKeys    = 10_000   // keys attached to one lease
 )
 
 // ReadOnly reports whether the transaction consists of ranges. It then needs no log: see View.ReadTxn.

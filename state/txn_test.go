@@ -373,7 +373,7 @@ func TestTxnLimits(t *testing.T) {
 	if err := apply(s, txnCommand(p))[0].Err; !errors.Is(err, RequestTooLarge) {
 		t.Errorf("big answer: %v", err)
 	}
-	if _, err := s.View().ReadTxn(&Txn{Success: p.Success[:1]}); err != nil {
+	if _, err := s.View().ReadTxn(t.Context(), &Txn{Success: p.Success[:1]}); err != nil {
 		t.Errorf("a transaction without writes: %v", err)
 	}
 }

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"context"
+	"iter"
 	"slices"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
@@ -17,19 +19,30 @@ type txnRun struct {
 	outcomes []bool // of the comparisons of the transaction, then of the nested ones that are executed, in their order
 	next     int    // position in outcomes
 	changes  []change
-	examined int // keys that comparisons and ranges have looked at
-	returned int // bytes of items in the responses
+	examined int         // cost so far, in keys that comparisons and ranges have looked at
+	most     int         // of examined
+	ended    func() bool // the caller of a transaction that is readOnly has gone; nil: not asked
+	returned int         // bytes of items in the responses
 	readOnly bool
+
+	rewound   *iradix.Node[*Item] // the keys at revision rewoundTo; nil: none
+	rewoundTo uint64
 }
 
-// ReadTxn executes a transaction that is ReadOnly. Errors wrap a Refusal.
-func (v *View) ReadTxn(p *Txn) (TxnResult, error) {
+// ReadTxn executes a transaction that is ReadOnly. Errors wrap a Refusal, or are the cause of ctx's end.
+func (v *View) ReadTxn(ctx context.Context, p *Txn) (TxnResult, error) {
 	if err := p.Check(); err != nil {
 		return TxnResult{}, err
 	}
 	keys := v.keys
-	run := txnRun{view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, readOnly: true}
+	run := txnRun{
+		view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, readOnly: true, most: maxReadExamined,
+		ended: func() bool { return ctx.Err() != nil },
+	}
 	out, err := run.checkAndRun(p)
+	if ctx.Err() != nil {
+		return TxnResult{}, context.Cause(ctx)
+	}
 	if err != nil {
 		return TxnResult{}, err
 	}
@@ -37,7 +50,7 @@ func (v *View) ReadTxn(p *Txn) (TxnResult, error) {
 }
 
 func (p *Txn) apply(w *txn) Result {
-	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller}
+	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller, most: MaxTxnExamined}
 	out, err := run.checkAndRun(p)
 	if err == nil {
 		err = w.roomForKeys(run.growth())
@@ -57,20 +70,21 @@ func (p *Txn) replay(w *txn, recorded Result) Result {
 	if recorded.Created {
 		before--
 	}
+	forgotten := failed(cluster.CodeOutcomeUnknown,
+		"the transaction was executed at revision %d, and its result is no longer kept", recorded.Revision)
 	if int64(before) < w.CompactRevision() {
-		return failed(cluster.CodeOutcomeUnknown,
-			"the transaction was executed at revision %d, and its result is no longer kept", recorded.Revision)
+		return forgotten
 	}
 	then := w.View
 	then.revision = before
 	keys := &treeWriter[*Item]{tree: &w.keys, txn: w.write.keys.open().Clone()}
-	w.history.rewind(keys.txn, before, "", "\x00")
-	run := txnRun{view: &then, keys: keys, lease: func(id int64) (lease, bool) {
+	w.rewind(keys.txn, before, "", "\x00")
+	run := txnRun{view: &then, keys: keys, most: MaxTxnExamined, lease: func(id int64) (lease, bool) {
 		return lease{session: leaseSession(0, 0, id)}, true // it was live then
 	}}
-	out, err := run.run(p)
-	if err != nil {
-		return Result{Err: err}
+	out, err := run.checkAndRun(p)
+	if err != nil { // a revision that it reads has been compacted since
+		return forgotten
 	}
 	recorded.Txn = out
 	return recorded
@@ -117,16 +131,10 @@ func (r *txnRun) rollBack() {
 
 func (r *txnRun) checkAndRun(p *Txn) (*TxnResult, *cluster.Error) {
 	r.decide(p)
-	if err := r.check(p); err != nil {
+	if err := firstError(r.checkLimits(), r.check(p)); err != nil {
 		return nil, err
 	}
 	r.next = 0
-	return r.execute(p)
-}
-
-// run is checkAndRun without what cannot fail again.
-func (r *txnRun) run(p *Txn) (*TxnResult, *cluster.Error) {
-	r.decide(p)
 	return r.execute(p)
 }
 
@@ -134,7 +142,8 @@ func (r *txnRun) run(p *Txn) (*TxnResult, *cluster.Error) {
 func (r *txnRun) decide(p *Txn) {
 	succeeded := true
 	for i := range p.Compare {
-		if succeeded = p.Compare[i].holds(r.keys.open().Root(), &r.examined); !succeeded {
+		c := &p.Compare[i]
+		if succeeded = c.holds(r.items(r.keys.open().Root(), c.Key, c.End, 1)); !succeeded {
 			break
 		}
 	}
@@ -246,7 +255,7 @@ func (r *txnRun) execute(p *Txn) (*TxnResult, *cluster.Error) {
 // transaction without writes has its load, and bounds what it returns.
 func (r *txnRun) checkLimits() *cluster.Error {
 	switch {
-	case len(r.changes) > MaxTxnChanges || r.examined > MaxTxnExamined && !r.readOnly:
+	case len(r.changes) > MaxTxnChanges || r.examined > r.most:
 		return refused(TooManyOps)
 	case r.returned > MaxTxnReadBytes && !r.readOnly:
 		return refused(RequestTooLarge)
@@ -254,24 +263,57 @@ func (r *txnRun) checkLimits() *cluster.Error {
 	return nil
 }
 
+// sortCost is what a key costs in a range that is sorted.
+const sortCost = 4
+
+// items yields the items of a range until the transaction has examined too much. checkLimits rejects it then.
+func (r *txnRun) items(root *iradix.Node[*Item], key, end string, cost int) iter.Seq[*Item] {
+	return func(yield func(*Item) bool) {
+		for it := range itemsIn(root, key, end) {
+			before := r.examined
+			r.examined += cost
+			if r.ended != nil && before/1024 != r.examined/1024 && r.ended() {
+				r.most = 0
+			}
+			if r.examined > r.most || !yield(it) {
+				return
+			}
+		}
+	}
+}
+
 func (r *txnRun) read(q *RangeQuery) *RangeResult {
 	root := r.keys.open().Root()
 	if q.Revision > 0 {
 		root = r.rootAt(uint64(q.Revision), q)
 	}
-	out := q.read(root, r.revision())
-	r.examined += int(out.Count)
+	cost := 1
+	if q.sorts() {
+		cost = sortCost
+	}
+	out := q.read(r.items(root, q.Key, q.End, cost), r.revision())
 	r.returned += sizeOf(out.Items)
 	return &out
 }
 
-// rootAt returns the keys of a range at a revision before the transaction.
+// rootAt returns the keys of a range at a revision before the transaction. It keeps those of all ranges but a single
+// key for the next range at that revision.
 func (r *txnRun) rootAt(revision uint64, q *RangeQuery) *iradix.Node[*Item] {
+	if r.rewound != nil && r.rewoundTo == revision {
+		return r.rewound
+	}
 	keys := r.keys.open().Clone()
 	for _, c := range slices.Backward(r.changes) {
 		c.undo(keys)
 	}
-	return r.view.history.rewind(keys, revision, q.Key, q.End).Root()
+	r.examined += undoCost * len(r.changes)
+	if q.End == "" {
+		r.examined += r.view.rewind(keys, revision, q.Key, "")
+		return keys.Root()
+	}
+	r.examined += r.view.rewind(keys, revision, "", "\x00")
+	r.rewound, r.rewoundTo = keys.Root(), revision
+	return r.rewound
 }
 
 func sizeOf(items []*Item) (n int) {
