@@ -9,7 +9,8 @@ import (
 
 // ReadIndex is ReadBarrier for another node, which has applied the log up to applied: when that node has applied the
 // index that it returns, its state holds every write that was acknowledged before the call (Raft thesis, 6.4). The node
-// gets the commit index immediately, since it would wait for it up to twice commitTimeout otherwise.
+// gets the commit index immediately, since it would wait for it up to twice commitTimeout otherwise. A node that has
+// applied more than is committed has the state of a restore that may be abandoned: it gets no read index.
 func (n *Node) ReadIndex(ctx context.Context, to cluster.NodeID, applied uint64) (uint64, error) {
 	inst, term := n.inst.Load(), n.readyTerm.Load()
 	var sending sync.WaitGroup
@@ -29,7 +30,10 @@ func (n *Node) ReadIndex(ctx context.Context, to cluster.NodeID, applied uint64)
 	case err != nil:
 		return 0, err
 	case commit == 0 || n.readyTerm.Load() != term: // this term began after the call
-		return n.fsm.Applied(), nil
+		commit = n.fsm.Applied()
+	}
+	if applied > commit {
+		return 0, notLeader("node %s has applied index %d, and only %d is committed", to, applied, commit)
 	}
 	return commit, nil
 }

@@ -56,3 +56,13 @@ func TestReadIndex_DeposedLeader(t *testing.T) {
 	wantCode(t, err, cluster.CodeNoLeader)
 	old.cut.Store(false)
 }
+
+// A node that has applied more than is committed, as after an abandoned restore, gets no read index.
+func TestReadIndex_AppliedAboveCommit(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	c.write("a", "1")
+	other := c.others(leader)[0]
+	_, err := leader.ReadIndex(within(t, testTimeout), other.id, leader.Applied()+1000)
+	wantCode(t, err, cluster.CodeNoLeader)
+}
