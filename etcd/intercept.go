@@ -76,6 +76,31 @@ func (s *Server) recovered(p any, method string, err error) error {
 	return status.Error(codes.Internal, "etcdserver: internal error; see the node's log for the stack trace")
 }
 
+// receive receives the messages of a stream, for a handler that has other things to wait for as well. The error that
+// ends them comes after the last one. It starts a goroutine that may outlive the handler, and then only receives.
+func receive[T any](ctx context.Context, s *Server, method string, next func() (T, error)) (<-chan T, <-chan error) {
+	messages, failed := make(chan T), make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { // the interceptors recover only in their own goroutine
+			failed <- s.recovered(recover(), method, err)
+		}()
+		for {
+			var m T
+			if m, err = next(); err != nil {
+				return
+			}
+			select {
+			case messages <- m:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+				return
+			}
+		}
+	}()
+	return messages, failed
+}
+
 // callStream is a stream with the context of its call.
 type callStream struct {
 	grpc.ServerStream
