@@ -90,6 +90,8 @@ func (s *Server) serveUnary(
 		writeStatus(w, status.Convert(statusOf(err)))
 		return
 	}
+	out, sent := uncounted(out)
+	defer sent()
 	body, err := encodeJSON(out)
 	if err != nil {
 		writeStatus(w, status.New(codes.Internal, err.Error()))
@@ -144,6 +146,8 @@ func (h *httpStream) RecvMsg(m any) error {
 
 // SendMsg sends one object as one chunk: clients exist that take a chunk for a document.
 func (h *httpStream) SendMsg(m any) error {
+	m, sent := uncounted(m)
+	defer sent()
 	body, err := encodeJSON(m)
 	if err != nil {
 		return err

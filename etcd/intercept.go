@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"northstar/api/openapi"
 	"northstar/api/token"
@@ -41,7 +42,17 @@ func (s *Server) interceptUnary(
 		return nil, statusOf(err)
 	}
 	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
-	return handle(ctx, in)
+	held := &heldAnswer{}
+	defer func() {
+		if held.give != nil && (out == nil || err != nil) {
+			held.give()
+		}
+	}()
+	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
+	if m, ok := out.(proto.Message); ok && err == nil && held.give != nil {
+		out = newCounted(m, held.give)
+	}
+	return out, err
 }
 
 // interceptStream authenticates and admits a stream.

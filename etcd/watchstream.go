@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -26,9 +27,10 @@ const noWatch = -1
 // No event of a watch comes before its created message, and none after its canceled one. The revisions of headers never
 // decrease. A progress message names a revision up to which every event was sent.
 type watchStream struct {
-	s    *Server
-	hub  *hub
-	send func(*pb.WatchResponse) error
+	s      *Server
+	hub    *hub
+	ctx    context.Context // of the call
+	stream pb.Watch_WatchServer
 
 	watches  map[int64]*watch
 	nextID   int64
@@ -44,9 +46,9 @@ type watchOptions struct {
 	prevKV, fragment, progressNotify, noPut, noDelete bool
 }
 
-func newWatchStream(s *Server, send func(*pb.WatchResponse) error) *watchStream {
+func newWatchStream(ctx context.Context, s *Server, stream pb.Watch_WatchServer) *watchStream {
 	return &watchStream{
-		s: s, hub: s.hub, send: send, watches: map[int64]*watch{}, wake: make(chan struct{}, 1),
+		s: s, hub: s.hub, ctx: ctx, stream: stream, watches: map[int64]*watch{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -184,7 +186,8 @@ func (ws *watchStream) serve(w *watch) error {
 		ws.drop(w)
 		return ws.compacted(v, w)
 	}
-	if err := ws.sendEvents(w, ws.events(w, changes), min(next-1, v.Revision())); err != nil {
+	size := sizeOfChanges(changes, w.options.prevKV)
+	if err := ws.sendEvents(w, ws.events(w, changes), size, min(next-1, v.Revision())); err != nil {
 		return err
 	}
 	w.next = next
@@ -226,14 +229,14 @@ func (ws *watchStream) events(w *watch, changes []state.Change) []*mvccpb.Event 
 }
 
 // sendEvents sends the events up to a revision in one message, or in fragments if the watch asked for them.
-func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, upTo uint64) error {
+func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, size int, upTo uint64) error {
 	if len(events) == 0 {
 		return nil
 	}
 	w.notify = false
 	header := ws.headerAt(int64(upTo))
 	if !w.options.fragment {
-		return ws.send(&pb.WatchResponse{Header: header, WatchId: w.id, Events: events})
+		return ws.sendCounted(&pb.WatchResponse{Header: header, WatchId: w.id, Events: events}, size)
 	}
 	for len(events) > 0 {
 		n, size := 0, 0
@@ -245,7 +248,7 @@ func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, upTo uint64)
 			n++
 		}
 		r := &pb.WatchResponse{Header: header, WatchId: w.id, Events: events[:n], Fragment: n < len(events)}
-		if err := ws.send(r); err != nil {
+		if err := ws.sendCounted(r, size); err != nil {
 			return err
 		}
 		events = events[n:]
@@ -264,7 +267,7 @@ func (ws *watchStream) headerAt(revision int64) *pb.ResponseHeader {
 // reply sends an answer without events.
 func (ws *watchStream) reply(v *state.View, r *pb.WatchResponse) error {
 	r.Header = ws.headerAt(int64(v.Revision()))
-	return ws.send(r)
+	return ws.stream.Send(r)
 }
 
 // synced returns the revision up to which every watch of the stream has sent its events, and reports whether none has
@@ -291,7 +294,7 @@ func (ws *watchStream) answerProgress() error {
 		return nil
 	}
 	ws.progress = false
-	return ws.send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: noWatch})
+	return ws.stream.Send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: noWatch})
 }
 
 // beginsAfter reports whether a watch begins after a revision: it has no progress there.
@@ -316,7 +319,7 @@ func (ws *watchStream) tick() error {
 		if !due || !ok || w.start > revision {
 			continue
 		}
-		if err := ws.send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: w.id}); err != nil {
+		if err := ws.stream.Send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: w.id}); err != nil {
 			return err
 		}
 	}
