@@ -109,7 +109,7 @@ func takeBytes(ctx context.Context, size int) (give func(), err error) {
 	return callOf(ctx).TakeAnswer(size)
 }
 
-// awaitBytes is takeBytes for what cannot be refused at once.
+// awaitBytes is takeBytes for what waits before it fails.
 func awaitBytes(ctx context.Context, size int) (give func(), err error) {
 	until := time.Now().Add(answerPatience)
 	for {
