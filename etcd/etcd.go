@@ -233,6 +233,9 @@ func unlessClosed(err error) error {
 	return err
 }
 
+// Watchers returns the number of open watches, and by how many revisions the slowest stream of them is behind.
+func (s *Server) Watchers() (open int, lag uint64) { return s.hub.watching(), s.hub.lag() }
+
 // Drain sends clients elsewhere: gRPC clients get GOAWAY, and streams end. It returns when the calls in progress
 // have ended, or ctx has.
 func (s *Server) Drain(ctx context.Context) {

@@ -44,10 +44,11 @@ func requestProgress() *pb.WatchRequest {
 // pipe is a stream of watches in memory.
 type pipe struct {
 	grpc.ServerStream
-	ctx  context.Context
-	in   chan *pb.WatchRequest
-	out  chan *pb.WatchResponse
-	done chan error // of the server
+	server *Server
+	ctx    context.Context
+	in     chan *pb.WatchRequest
+	out    chan *pb.WatchResponse
+	done   chan error // of the server
 }
 
 func (p *pipe) Context() context.Context { return p.ctx }
@@ -100,7 +101,10 @@ func watching(t *testing.T, test func(t *testing.T, n *fakeNode, p *pipe)) {
 
 func openPipe(ctx context.Context, s *Server) *pipe {
 	ctx = context.WithValue(ctx, callKey{}, Call(fakeCall{ctx, s.deps.Node.(*fakeNode)}))
-	p := &pipe{ctx: ctx, in: make(chan *pb.WatchRequest), out: make(chan *pb.WatchResponse), done: make(chan error, 1)}
+	p := &pipe{
+		server: s, ctx: ctx, in: make(chan *pb.WatchRequest), out: make(chan *pb.WatchResponse),
+		done: make(chan error, 1),
+	}
 	go func() { p.done <- (&watchService{s: s}).Watch(p) }()
 	return p
 }

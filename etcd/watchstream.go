@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -37,6 +38,8 @@ type watchStream struct {
 	revision int64 // highest in a header that was sent
 	progress bool  // the client has asked for a progress message that is not sent yet
 
+	before atomic.Uint64 // revision before the changes that are being sent; 0: none are
+
 	marked []*watch      // guarded by the hub's lock
 	wake   chan struct{} // capacity 1
 	queue  []*watch      // marked watches to serve, in turns
@@ -47,9 +50,11 @@ type watchOptions struct {
 }
 
 func newWatchStream(ctx context.Context, s *Server, stream pb.Watch_WatchServer) *watchStream {
-	return &watchStream{
+	ws := &watchStream{
 		s: s, hub: s.hub, ctx: ctx, stream: stream, watches: map[int64]*watch{}, wake: make(chan struct{}, 1),
 	}
+	s.hub.open(ws)
+	return ws
 }
 
 // close removes all watches.
@@ -57,6 +62,7 @@ func (ws *watchStream) close() {
 	for _, w := range ws.watches {
 		ws.hub.remove(w)
 	}
+	ws.hub.close(ws)
 }
 
 // handle executes a request of the client.
@@ -186,6 +192,8 @@ func (ws *watchStream) serve(w *watch) error {
 		ws.drop(w)
 		return ws.compacted(v, w)
 	}
+	ws.before.Store(w.next - 1)
+	defer ws.before.Store(0)
 	size := sizeOfChanges(changes, w.options.prevKV)
 	if err := ws.sendEvents(w, ws.events(w, changes), size, min(next-1, v.Revision())); err != nil {
 		return err
