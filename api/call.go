@@ -162,6 +162,16 @@ func (k *Call) ReadIndex(ctx context.Context) error {
 	return k.c.s.calls.ReadIndex(ctx)
 }
 
+// TakeAnswer takes bytes of the budget of all answers, until give is called, once. CodeBusy: there are not so many
+// left.
+func (k *Call) TakeAnswer(size int) (give func(), err error) {
+	by := k.c.holder()
+	if err := k.c.s.answers.take(by, int64(size)); err != nil {
+		return nil, err
+	}
+	return func() { k.c.s.answers.give(by, int64(size)) }, nil
+}
+
 // RenewLease renews a lease of the caller and reports whether it lives.
 func (k *Call) RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error) {
 	if !k.c.caller.mayUse(lease) {

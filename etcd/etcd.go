@@ -22,6 +22,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers its codec
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -72,6 +74,18 @@ type Call interface {
 	Propose(ctx context.Context, cmd state.Command) (state.Result, error)
 	// ReadIndex returns once this node's view has every write that was acknowledged before the call.
 	ReadIndex(ctx context.Context) error
+	LeaseCall
+	// TakeAnswer takes bytes of the budget of all answers of the node, until give is called, once. CodeBusy: there are
+	// not so many left.
+	TakeAnswer(size int) (give func(), err error)
+	// MoveLeader moves leadership.
+	MoveLeader(ctx context.Context, target cluster.NodeID) error
+	// Leave ends the call with its error, nil if it succeeded.
+	Leave(err error)
+}
+
+// LeaseCall is what a call does with leases.
+type LeaseCall interface {
 	// RenewLease renews a lease for its TTL and reports whether it lives. Without an error a quorum has confirmed after
 	// the call that the leader which renewed it leads. Renewals of one node share their messages.
 	RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error)
@@ -80,10 +94,6 @@ type Call interface {
 	// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is
 	// gone: the lease then ends after grace, unless another connection holds it.
 	HoldLease(ctx context.Context, lease string, grace time.Duration) (detach func(lost bool), err error)
-	// MoveLeader moves leadership.
-	MoveLeader(ctx context.Context, target cluster.NodeID) error
-	// Leave ends the call with its error, nil if it succeeded.
-	Leave(err error)
 }
 
 // CallKind is what a call needs and how it counts.
@@ -142,7 +152,7 @@ func New(d Deps) *Server {
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
-		grpc.Creds(finishedTLS{newConn: d.NewConn}),
+		grpc.Creds(finishedTLS{newConn: d.NewConn}), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(maxReceivedBytes), grpc.MaxConcurrentStreams(maxStreamsPerConn),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: minPingInterval, PermitWithoutStream: true,
@@ -222,6 +232,9 @@ func unlessClosed(err error) error {
 	}
 	return err
 }
+
+// Watchers returns the number of open watches, and by how many revisions the slowest stream of them is behind.
+func (s *Server) Watchers() (open int, lag uint64) { return s.hub.watching(), s.hub.lag() }
 
 // Drain sends clients elsewhere: gRPC clients get GOAWAY, and streams end. It returns when the calls in progress
 // have ended, or ctx has.

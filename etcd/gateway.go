@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -89,6 +90,8 @@ func (s *Server) serveUnary(
 		writeStatus(w, status.Convert(statusOf(err)))
 		return
 	}
+	out, sent := uncounted(out)
+	defer sent()
 	body, err := encodeJSON(out)
 	if err != nil {
 		writeStatus(w, status.New(codes.Internal, err.Error()))
@@ -108,19 +111,23 @@ func (s *Server) serveStream(
 	_ = control.SetWriteDeadline(time.Time{})
 	stream := &httpStream{ctx: ctx, w: w, control: control, in: json.NewDecoder(r.Body)}
 	info := &grpc.StreamServerInfo{FullMethod: m.name, IsClientStream: true, IsServerStream: true}
-	if err := s.interceptStream(m.service, stream, info, desc.Handler); err != nil {
-		stream.fail(status.Convert(statusOf(err)))
-	}
+	stream.end(s.interceptStream(m.service, stream, info, desc.Handler))
 }
 
-// httpStream is a stream of a gRPC service over one HTTP/1.1 request. One goroutine may receive and one send.
+// httpStream is a stream of a gRPC service over one HTTP/1.1 request. One goroutine may receive. It sends nothing after
+// its end: the connection may then carry the answer to another request.
 type httpStream struct {
 	ctx     context.Context
 	w       http.ResponseWriter
 	control *http.ResponseController
 	in      *json.Decoder
+
+	mu      sync.Mutex // guards w, control and what follows
 	started bool
+	ended   bool
 }
+
+var errStreamEnded = status.Error(codes.Canceled, "the stream has ended")
 
 // Context implements grpc.ServerStream.
 func (h *httpStream) Context() context.Context { return h.ctx }
@@ -139,9 +146,16 @@ func (h *httpStream) RecvMsg(m any) error {
 
 // SendMsg sends one object as one chunk: clients exist that take a chunk for a document.
 func (h *httpStream) SendMsg(m any) error {
+	m, sent := uncounted(m)
+	defer sent()
 	body, err := encodeJSON(m)
 	if err != nil {
 		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return errStreamEnded
 	}
 	h.start(http.StatusOK)
 	return h.chunk(`{"result":`, body, "}\n")
@@ -165,8 +179,15 @@ func (h *httpStream) chunk(head string, body []byte, tail string) error {
 	return h.control.Flush()
 }
 
-// fail ends the stream with an error.
-func (h *httpStream) fail(st *status.Status) {
+// end ends the stream with the error of its handler, nil if it succeeded. It waits for a message that is being sent.
+func (h *httpStream) end(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	if err == nil {
+		return
+	}
+	st := status.Convert(statusOf(err))
 	code := httpStatus(st.Code())
 	h.start(code)
 	body, err := json.Marshal(streamError{

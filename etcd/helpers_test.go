@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ type fakeNode struct {
 	changed  chan struct{}
 	behind   error // of CheckCaughtUp
 	readOnly bool
+
+	answers, largest atomic.Int64 // taken by TakeAnswer
 }
 
 func newFakeNode(t testing.TB) *fakeNode {
@@ -146,6 +149,16 @@ func (c fakeCall) Remaining(_ context.Context, id string) (time.Duration, bool, 
 
 func (c fakeCall) HoldLease(context.Context, string, time.Duration) (func(bool), error) {
 	return func(bool) {}, nil
+}
+
+func (c fakeCall) TakeAnswer(size int) (func(), error) {
+	n := int64(size)
+	if c.node.answers.Add(n) > maxAnswer {
+		c.node.answers.Add(-n)
+		return nil, cluster.Errorf(cluster.CodeBusy, "limit reached")
+	}
+	c.node.largest.Store(max(c.node.largest.Load(), n))
+	return func() { c.node.answers.Add(-n) }, nil
 }
 
 func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {

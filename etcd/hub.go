@@ -23,6 +23,7 @@ type hub struct {
 	position uint64                // changes up to this revision are marked
 	watches  *iradix.Tree[*places] // by the common prefix of their keys
 	count    int
+	streams  map[*watchStream]struct{}
 	wake     chan struct{} // capacity 1: there is a first watch
 }
 
@@ -47,7 +48,10 @@ type watch struct {
 }
 
 func newHub(view func() *state.View, feed func() *state.Feed) *hub {
-	return &hub{view: view, feed: feed, watches: iradix.New[*places](), wake: make(chan struct{}, 1)}
+	return &hub{
+		view: view, feed: feed, watches: iradix.New[*places](), streams: map[*watchStream]struct{}{},
+		wake: make(chan struct{}, 1),
+	}
 }
 
 // commonPrefix returns the longest text with which all keys of a range begin.
@@ -177,6 +181,32 @@ func (h *hub) match(c *state.Change) {
 		}
 		return false
 	})
+}
+
+// open adds a stream, until close.
+func (h *hub) open(s *watchStream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.streams[s] = struct{}{}
+}
+
+func (h *hub) close(s *watchStream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.streams, s)
+}
+
+// lag returns by how many revisions the slowest stream is behind.
+func (h *hub) lag() (lag uint64) {
+	newest := h.view().Revision()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.streams {
+		if before := s.before.Load(); before > 0 && before < newest {
+			lag = max(lag, newest-before)
+		}
+	}
+	return lag
 }
 
 func (h *hub) markAll() {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"northstar/api/openapi"
 	"northstar/api/token"
@@ -41,7 +42,17 @@ func (s *Server) interceptUnary(
 		return nil, statusOf(err)
 	}
 	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
-	return handle(ctx, in)
+	held := &heldAnswer{}
+	defer func() {
+		if held.give != nil && (out == nil || err != nil) {
+			held.give()
+		}
+	}()
+	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
+	if m, ok := out.(proto.Message); ok && err == nil && held.give != nil {
+		out = newCounted(m, held.give)
+	}
+	return out, err
 }
 
 // interceptStream authenticates and admits a stream.
@@ -74,6 +85,31 @@ func (s *Server) recovered(p any, method string, err error) error {
 	}
 	s.logger.Error("panic while serving a call", "method", method, "panic", p, "stack", string(debug.Stack()))
 	return status.Error(codes.Internal, "etcdserver: internal error; see the node's log for the stack trace")
+}
+
+// receive receives the messages of a stream, for a handler that has other things to wait for as well. The error that
+// ends them comes after the last one. It starts a goroutine that may outlive the handler, and then only receives.
+func receive[T any](ctx context.Context, s *Server, method string, next func() (T, error)) (<-chan T, <-chan error) {
+	messages, failed := make(chan T), make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { // the interceptors recover only in their own goroutine
+			failed <- s.recovered(recover(), method, err)
+		}()
+		for {
+			var m T
+			if m, err = next(); err != nil {
+				return
+			}
+			select {
+			case messages <- m:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+				return
+			}
+		}
+	}()
+	return messages, failed
 }
 
 // callStream is a stream with the context of its call.

@@ -34,6 +34,9 @@ func (k *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	if err != nil {
 		return nil, err
 	}
+	if err := takeAnswer(ctx, sizeOfItems(result.Items)); err != nil {
+		return nil, err
+	}
 	out := rangeResponse(&result)
 	out.Header = k.s.header(v)
 	return out, nil
@@ -114,6 +117,9 @@ func (k *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	if err != nil {
 		return nil, err
 	}
+	if err := takeAnswer(ctx, sizeOfTxn(&result)); err != nil {
+		return nil, err
+	}
 	out := txnResponse(&result)
 	out.Header = k.s.header(v)
 	return out, nil
@@ -147,5 +153,9 @@ func (k *kvService) write(ctx context.Context, r proto.Message, t *state.Txn) (s
 	if proto.Size(r) > maxRequestBytes {
 		return state.Result{}, rpctypes.ErrGRPCRequestTooLarge
 	}
-	return callOf(ctx).Propose(ctx, state.Command{Kind: state.KindTxn, Txn: t})
+	result, err := callOf(ctx).Propose(ctx, state.Command{Kind: state.KindTxn, Txn: t})
+	if err == nil {
+		err = awaitAnswer(ctx, sizeOfTxn(result.Txn))
+	}
+	return result, err
 }

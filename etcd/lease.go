@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -76,12 +75,10 @@ const metadataAttach = "northstar-attach"
 // again before that. A client that asks for it itself has no grace.
 const connectionGrace = time.Second
 
-// heldLeases are the leases of a stream of keep-alives that end with its connection.
+// heldLeases are the leases of a stream of keep-alives that end with its connection. One goroutine uses them.
 type heldLeases struct {
 	conn   *liveConn // nil: none ends with it
 	grace  time.Duration
-	mu     sync.Mutex
-	closed bool
 	detach map[int64]func(lost bool)
 }
 
@@ -101,18 +98,12 @@ func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
 
 // hold makes the end of the connection that of a lease.
 func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) error {
-	if h.conn == nil || h.detach[lease.Lease] != nil { // only this goroutine adds
+	if h.conn == nil || h.detach[lease.Lease] != nil {
 		return nil
 	}
 	detach, err := call.HoldLease(ctx, lease.ID, h.grace)
 	if err != nil {
 		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		detach(h.conn.gone.Load())
-		return nil
 	}
 	h.detach[lease.Lease] = detach
 	return nil
@@ -120,48 +111,42 @@ func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) 
 
 // release ends the hold when the stream has ended.
 func (h *heldLeases) release() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.closed = true
 	for _, detach := range h.detach {
 		detach(h.conn.gone.Load())
 	}
 }
 
 // LeaseKeepAlive answers each renewal in order. A lease that does not live has TTL 0: that is no error.
+//
+// Only this goroutine sends: after its return the stream belongs to the server again.
 func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
-	ctx := stream.Context()
+	ctx, end := context.WithCancelCause(stream.Context())
+	defer end(nil)
+	undo := context.AfterFunc(l.s.stopping, func() { end(rpctypes.ErrGRPCStopped) })
+	defer undo()
 	held := l.newHeldLeases(ctx)
 	defer held.release()
-	ended := make(chan error, 1)
-	go func() { ended <- l.keepAlive(ctx, stream, held) }() // it ends with the stream, which this return ends
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-l.s.stopping.Done():
-		return rpctypes.ErrGRPCStopped
-	}
-}
-
-func (l *leaseService) keepAlive(
-	ctx context.Context, stream pb.Lease_LeaseKeepAliveServer, held *heldLeases,
-) error {
+	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, stream.Recv)
 	for {
-		r, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
+		select {
+		case r := <-requests:
+			out, err := l.renew(ctx, r.ID, held)
+			if err == nil {
+				err = stream.Send(out)
+			}
+			if err != nil && ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		case err := <-failed:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
 			return err
-		}
-		out, err := l.renew(ctx, r.ID, held)
-		if err != nil {
-			return err
-		}
-		if err := stream.Send(out); err != nil {
-			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -24,25 +24,8 @@ func (w *watchService) Watch(stream pb.Watch_WatchServer) error {
 	}
 	ctx, end := context.WithCancel(stream.Context())
 	defer end()
-	requests, failed := make(chan *pb.WatchRequest), make(chan error, 1)
-	go func() {
-		for {
-			r, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				return // a client that sends no more goes on receiving
-			}
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case requests <- r:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	ws := newWatchStream(w.s, stream.Send)
+	requests, failed := receive(ctx, w.s, pb.Watch_Watch_FullMethodName, stream.Recv)
+	ws := newWatchStream(ctx, w.s, stream)
 	defer ws.close()
 	tick := time.NewTicker(jitter(w.s.deps.ProgressInterval))
 	defer tick.Stop()
@@ -62,7 +45,10 @@ func (w *watchService) Watch(stream pb.Watch_WatchServer) error {
 			err = ws.tick()
 		case <-wake:
 		case err = <-failed:
-			if errors.Is(err, context.Canceled) {
+			switch {
+			case errors.Is(err, io.EOF):
+				err = nil // a client that sends no more goes on receiving
+			case errors.Is(err, context.Canceled):
 				err = rpctypes.ErrGRPCWatchCanceled
 			}
 		case <-w.s.stopping.Done():

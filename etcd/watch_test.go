@@ -15,8 +15,11 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -41,10 +44,11 @@ func requestProgress() *pb.WatchRequest {
 // pipe is a stream of watches in memory.
 type pipe struct {
 	grpc.ServerStream
-	ctx  context.Context
-	in   chan *pb.WatchRequest
-	out  chan *pb.WatchResponse
-	done chan error // of the server
+	server *Server
+	ctx    context.Context
+	in     chan *pb.WatchRequest
+	out    chan *pb.WatchResponse
+	done   chan error // of the server
 }
 
 func (p *pipe) Context() context.Context { return p.ctx }
@@ -70,6 +74,12 @@ func (p *pipe) Send(r *pb.WatchResponse) error {
 	}
 }
 
+func (p *pipe) SendMsg(m any) error {
+	message, sent := uncounted(m)
+	defer sent()
+	return p.Send(message.(*pb.WatchResponse))
+}
+
 // watching runs a test in virtual time with a server and a stream of watches.
 func watching(t *testing.T, test func(t *testing.T, n *fakeNode, p *pipe)) {
 	t.Helper()
@@ -91,7 +101,10 @@ func watching(t *testing.T, test func(t *testing.T, n *fakeNode, p *pipe)) {
 
 func openPipe(ctx context.Context, s *Server) *pipe {
 	ctx = context.WithValue(ctx, callKey{}, Call(fakeCall{ctx, s.deps.Node.(*fakeNode)}))
-	p := &pipe{ctx: ctx, in: make(chan *pb.WatchRequest), out: make(chan *pb.WatchResponse), done: make(chan error, 1)}
+	p := &pipe{
+		server: s, ctx: ctx, in: make(chan *pb.WatchRequest), out: make(chan *pb.WatchResponse),
+		done: make(chan error, 1),
+	}
 	go func() { p.done <- (&watchService{s: s}).Watch(p) }()
 	return p
 }
@@ -386,5 +399,56 @@ func TestHeadersNeverGoBack(t *testing.T) {
 			}
 			highest, events = r.Header.Revision, events+len(r.Events)
 		}
+	})
+}
+
+// TestWatchBatchesAreCounted: a batch waits for the budget. A stream whose batch finds no room for long ends, and so
+// does one with a batch over the limit, unless its watch asked for fragments.
+func TestWatchBatchesAreCounted(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		n.answers.Store(maxAnswer)
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a"), RangeEnd: []byte{0}, PrevKv: true})
+		<-p.out
+		value := strings.Repeat("v", 1<<20)
+		start := time.Now()
+		time.AfterFunc(answerPatience/2, func() { n.answers.Store(0) })
+		n.apply(t, put("a", value))
+		if r := <-p.out; len(r.Events) != 1 || time.Since(start) < answerPatience/2 || n.largest.Load() < 1<<20 {
+			t.Errorf("%d events after %v, %d bytes", len(r.Events), time.Since(start), n.largest.Load())
+		}
+		s := New(testDeps(n))
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		fragments := openPipe(ctx, s)
+		fragments.in <- createWatch(&pb.WatchCreateRequest{
+			Key: []byte("a"), RangeEnd: []byte{0}, PrevKv: true, Fragment: true,
+			StartRevision: int64(n.View().Revision()) + maxAnswer>>20 + 1,
+		})
+		<-fragments.out
+		var deletions state.Txn
+		for i := range maxAnswer >> 20 {
+			key := fmt.Sprintf("b%d", i)
+			n.apply(t, put(key, value))
+			<-p.out
+			deletions.Success = append(deletions.Success, state.Op{Delete: &state.TxnDelete{Key: key}})
+		}
+		n.apply(t, state.Command{Kind: state.KindTxn, Txn: &deletions})
+		if err := <-p.done; status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a batch over the limit: %v", err)
+		}
+		p.done <- nil
+		hubDone := make(chan struct{})
+		go func() { s.hub.run(ctx); close(hubDone) }()
+		for events := 0; events < maxAnswer>>20; {
+			events += len((<-fragments.out).Events)
+		}
+		n.answers.Store(maxAnswer)
+		n.apply(t, put("a", value))
+		if err := <-fragments.done; !cluster.IsCode(err, cluster.CodeBusy) {
+			t.Errorf("a batch that finds no room: %v", err)
+		}
+		stop()
+		<-hubDone
+		s.grpc.Stop()
 	})
 }

@@ -1,7 +1,9 @@
 package etcd
 
 import (
+	"context"
 	"slices"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -26,14 +28,17 @@ const noWatch = -1
 // No event of a watch comes before its created message, and none after its canceled one. The revisions of headers never
 // decrease. A progress message names a revision up to which every event was sent.
 type watchStream struct {
-	s    *Server
-	hub  *hub
-	send func(*pb.WatchResponse) error
+	s      *Server
+	hub    *hub
+	ctx    context.Context // of the call
+	stream pb.Watch_WatchServer
 
 	watches  map[int64]*watch
 	nextID   int64
 	revision int64 // highest in a header that was sent
 	progress bool  // the client has asked for a progress message that is not sent yet
+
+	before atomic.Uint64 // revision before the changes that are being sent; 0: none are
 
 	marked []*watch      // guarded by the hub's lock
 	wake   chan struct{} // capacity 1
@@ -44,10 +49,12 @@ type watchOptions struct {
 	prevKV, fragment, progressNotify, noPut, noDelete bool
 }
 
-func newWatchStream(s *Server, send func(*pb.WatchResponse) error) *watchStream {
-	return &watchStream{
-		s: s, hub: s.hub, send: send, watches: map[int64]*watch{}, wake: make(chan struct{}, 1),
+func newWatchStream(ctx context.Context, s *Server, stream pb.Watch_WatchServer) *watchStream {
+	ws := &watchStream{
+		s: s, hub: s.hub, ctx: ctx, stream: stream, watches: map[int64]*watch{}, wake: make(chan struct{}, 1),
 	}
+	s.hub.open(ws)
+	return ws
 }
 
 // close removes all watches.
@@ -55,6 +62,7 @@ func (ws *watchStream) close() {
 	for _, w := range ws.watches {
 		ws.hub.remove(w)
 	}
+	ws.hub.close(ws)
 }
 
 // handle executes a request of the client.
@@ -184,7 +192,10 @@ func (ws *watchStream) serve(w *watch) error {
 		ws.drop(w)
 		return ws.compacted(v, w)
 	}
-	if err := ws.sendEvents(w, ws.events(w, changes), min(next-1, v.Revision())); err != nil {
+	ws.before.Store(w.next - 1)
+	defer ws.before.Store(0)
+	size := sizeOfChanges(changes, w.options.prevKV)
+	if err := ws.sendEvents(w, ws.events(w, changes), size, min(next-1, v.Revision())); err != nil {
 		return err
 	}
 	w.next = next
@@ -226,14 +237,14 @@ func (ws *watchStream) events(w *watch, changes []state.Change) []*mvccpb.Event 
 }
 
 // sendEvents sends the events up to a revision in one message, or in fragments if the watch asked for them.
-func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, upTo uint64) error {
+func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, size int, upTo uint64) error {
 	if len(events) == 0 {
 		return nil
 	}
 	w.notify = false
 	header := ws.headerAt(int64(upTo))
 	if !w.options.fragment {
-		return ws.send(&pb.WatchResponse{Header: header, WatchId: w.id, Events: events})
+		return ws.sendCounted(&pb.WatchResponse{Header: header, WatchId: w.id, Events: events}, size)
 	}
 	for len(events) > 0 {
 		n, size := 0, 0
@@ -245,7 +256,7 @@ func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, upTo uint64)
 			n++
 		}
 		r := &pb.WatchResponse{Header: header, WatchId: w.id, Events: events[:n], Fragment: n < len(events)}
-		if err := ws.send(r); err != nil {
+		if err := ws.sendCounted(r, size); err != nil {
 			return err
 		}
 		events = events[n:]
@@ -264,7 +275,7 @@ func (ws *watchStream) headerAt(revision int64) *pb.ResponseHeader {
 // reply sends an answer without events.
 func (ws *watchStream) reply(v *state.View, r *pb.WatchResponse) error {
 	r.Header = ws.headerAt(int64(v.Revision()))
-	return ws.send(r)
+	return ws.stream.Send(r)
 }
 
 // synced returns the revision up to which every watch of the stream has sent its events, and reports whether none has
@@ -291,7 +302,7 @@ func (ws *watchStream) answerProgress() error {
 		return nil
 	}
 	ws.progress = false
-	return ws.send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: noWatch})
+	return ws.stream.Send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: noWatch})
 }
 
 // beginsAfter reports whether a watch begins after a revision: it has no progress there.
@@ -316,7 +327,7 @@ func (ws *watchStream) tick() error {
 		if !due || !ok || w.start > revision {
 			continue
 		}
-		if err := ws.send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: w.id}); err != nil {
+		if err := ws.stream.Send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: w.id}); err != nil {
 			return err
 		}
 	}

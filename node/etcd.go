@@ -81,6 +81,16 @@ func (n *Node) serveEtcd(ctx context.Context) error {
 	return n.etcd.Serve(ctx, n.api.LimitConnections(n.etcdListener), secure)
 }
 
+// watchers returns the number of open watches of both APIs, and by how many revisions the slowest is behind.
+func (n *Node) watchers() (open int, lag uint64) {
+	open, lag = n.api.Watchers()
+	if n.etcd == nil {
+		return open, lag
+	}
+	more, behind := n.etcd.Watchers()
+	return open + more, max(lag, behind)
+}
+
 // etcdDrainTimeout limits the calls in progress when etcd's clients are told to go elsewhere.
 const etcdDrainTimeout = 2 * time.Second
 

@@ -53,6 +53,19 @@ func TestEtcdAPI(t *testing.T) {
 	if err != nil || len(out.Kvs) != 2 || string(out.Kvs[1].Value) != "w" {
 		t.Errorf("range: %v, %v", out, err)
 	}
+	watch, err := pb.NewWatchClient(conn).Watch(ctx)
+	if err == nil {
+		err = watch.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte("x")},
+		}})
+	}
+	if err == nil {
+		_, err = watch.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the watch counts", func() bool { open, _ := n.watchers(); return open == 1 })
 	lease, err := leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 3600})
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func (n *Node) build() error {
 	}
 	n.metrics.SetSource(telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
-		Watchers: n.api.Watchers, Connections: func() map[string]int {
+		Watchers: n.watchers, Connections: func() map[string]int {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"northstar/cluster"
@@ -24,6 +26,7 @@ const (
 	maxCall         = 4 << 20  // bytes of a request
 	maxCallResponse = 64 << 20 // bytes of a response
 	maxCalls        = 1024     // requests of one connection in progress; then it is not read
+	maxCallsBytes   = 16 << 20 // of the requests of one connection in progress; the same
 )
 
 // NotSentError means that the other node has not received a call.
@@ -47,11 +50,12 @@ type callConn struct {
 	hello   completedHello
 	writing chan struct{} // capacity 1: held while a request is written
 
-	mu      sync.Mutex
-	next    uint64
-	waiting map[uint64]chan []byte // capacity 1
-	gone    chan struct{}          // closed when the connection has ended
-	err     error                  // set before gone is closed
+	mu       sync.Mutex
+	next     uint64
+	waiting  map[uint64]chan []byte // capacity 1
+	expected int                    // responses, also those to callers that no longer wait
+	gone     chan struct{}          // closed when the connection has ended
+	err      error                  // set before gone is closed
 }
 
 // Call sends a request to another node's Config.Called, and returns the response. *NotSentError: the other node has
@@ -71,10 +75,13 @@ func (t *Transport) Call(ctx context.Context, to cluster.NodeID, request []byte)
 	case <-ctx.Done():
 		return nil, &NotSentError{context.Cause(ctx)}
 	}
-	number, answer := c.register()
+	number, answer, first := c.register()
 	defer c.forget(number)
 	_ = c.conn.SetWriteDeadline(time.Now().Add(t.params.stall)) // an error shows at the write
 	_, err = c.conn.Write(callFrame(number, request))
+	if first {
+		c.expect(0, t.params.stall) // from now on: the writing of a large request takes time
+	}
 	<-c.writing
 	if err != nil {
 		_ = closeNow(c.conn)
@@ -97,13 +104,43 @@ func callFrame(number uint64, body []byte) []byte {
 	return append(b, body...)
 }
 
-func (c *callConn) register() (uint64, <-chan []byte) {
+// register registers a request, and reports whether no other one is unanswered.
+func (c *callConn) register() (number uint64, response <-chan []byte, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.expected++
 	c.next++
 	answer := make(chan []byte, 1)
 	c.waiting[c.next] = answer
-	return c.next, answer
+	return c.next, answer, c.expected == 1
+}
+
+// expect limits how long the connection may be silent while responses are expected, after answered of them have come.
+// A broken network shows only so: TCP waits longer and longer before it tries again, also when the network works
+// again. That the callers have given up changes nothing.
+func (c *callConn) expect(answered int, stall time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expected = max(0, c.expected-answered)
+	var until time.Time
+	if c.expected > 0 {
+		until = time.Now().Add(stall)
+	}
+	_ = c.conn.SetReadDeadline(until) // an error shows at the read
+}
+
+// callReader reads the responses of a connection. Each byte is a sign of life.
+type callReader struct {
+	*callConn
+	stall time.Duration
+}
+
+func (r callReader) Read(p []byte) (int, error) {
+	n, err := r.conn.Read(p)
+	if n > 0 {
+		r.expect(0, r.stall)
+	}
+	return n, err
 }
 
 func (c *callConn) forget(number uint64) {
@@ -197,7 +234,8 @@ func (t *Transport) readResponses(ctx context.Context, to cluster.NodeID, c *cal
 	for err == nil {
 		var number uint64
 		var body []byte
-		if number, body, err = readCall(c.conn, maxCallResponse); err == nil {
+		if number, body, err = readCall(callReader{c, t.params.stall}, maxCallResponse); err == nil {
+			c.expect(1, t.params.stall)
 			c.mu.Lock()
 			if answer := c.waiting[number]; answer != nil {
 				answer <- body
@@ -212,7 +250,7 @@ func (t *Transport) readResponses(ctx context.Context, to cluster.NodeID, c *cal
 	close(c.gone)
 }
 
-func readCall(conn net.Conn, limit uint32) (number uint64, body []byte, err error) {
+func readCall(conn io.Reader, limit uint32) (number uint64, body []byte, err error) {
 	frame, err := readSized(conn, limit+8, errMalformed)
 	if err != nil {
 		return 0, nil, err
@@ -230,7 +268,7 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
 	var handling sync.WaitGroup
-	places, writing := make(chan struct{}, maxCalls), make(chan struct{}, 1)
+	room, writing := semaphore.NewWeighted(maxCallsBytes), make(chan struct{}, 1)
 	for {
 		number, request, err := readCall(conn, maxCall)
 		if errors.Is(err, errMalformed) {
@@ -239,9 +277,12 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 		if err != nil || t.cfg.Called == nil || t.identityChanged(x) || !t.admit(x.peer).OK() {
 			break
 		}
-		places <- struct{}{}
+		size := int64(max(len(request), maxCallsBytes/maxCalls))
+		if room.Acquire(ctx, size) != nil {
+			break
+		}
 		handling.Go(func() {
-			defer func() { <-places }()
+			defer room.Release(size)
 			response := t.cfg.Called(ctx, x.peer.NodeID, request)
 			writing <- struct{}{}
 			defer func() { <-writing }()

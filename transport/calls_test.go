@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -137,4 +138,120 @@ func TestCall_ContextEnds(t *testing.T) {
 	if _, err := n2.tr.Call(ctx, "n1", nil); !errors.Is(err, why) {
 		t.Error(err)
 	}
+}
+
+// A connection on which a response is due, and no byte comes, is closed: also when its callers no longer wait. The next
+// call takes a new one. After a partition TCP may be silent for long.
+func TestCall_SilentConnection(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
+		c.Called = func(ctx context.Context, _ cluster.NodeID, request []byte) []byte {
+			if string(request) == "never" {
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+			}
+			return request
+		}
+	})
+	defer close(release)
+	n2 := newEnd(t, "n2")
+	knows(n2, n1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := n2.tr.Call(ctx, "n1", nil); err != nil {
+		t.Fatal(err)
+	}
+	used := n2.tr.calls.get("n1")
+	short, end := context.WithTimeout(ctx, testMin)
+	defer end()
+	if _, err := n2.tr.Call(short, "n1", []byte("never")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call that is not answered: %v", err)
+	}
+	select {
+	case <-used.gone:
+	case <-ctx.Done():
+		t.Fatal("the silent connection stays")
+	}
+	var notSent *NotSentError
+	if _, err := n2.tr.Call(ctx, "n1", []byte("never")); err == nil || ctx.Err() != nil || errors.As(err, &notSent) {
+		t.Errorf("a caller that waits: %v", err)
+	}
+	if _, err := n2.tr.Call(ctx, "n1", nil); err != nil {
+		t.Errorf("after a silent connection: %v", err)
+	}
+}
+
+// An idle connection on which nothing is due stays.
+func TestCallConn_Expect(t *testing.T) {
+	t.Parallel()
+	conn := &deadlines{}
+	c := &callConn{conn: conn, waiting: map[uint64]chan []byte{}}
+	for _, step := range []struct {
+		name string
+		do   func()
+		due  bool
+	}{
+		{"a request", func() { c.register(); c.expect(0, time.Second) }, true},
+		{"another one", func() { c.register() }, true},
+		{"its caller gives up", func() { c.forget(2) }, true},
+		{"a response", func() { c.expect(1, time.Second) }, true},
+		{"the last one", func() { c.expect(1, time.Second) }, false},
+		{"one too many", func() { c.expect(1, time.Second) }, false},
+		{"a request again", func() { c.register(); c.expect(0, time.Second) }, true},
+	} {
+		if step.do(); conn.read.IsZero() == step.due {
+			t.Errorf("%s: the deadline is %v", step.name, conn.read)
+		}
+	}
+}
+
+// deadlines is a connection that remembers its read deadline.
+type deadlines struct {
+	net.Conn
+	read time.Time
+}
+
+func (d *deadlines) SetReadDeadline(at time.Time) error { d.read = at; return nil }
+
+// The requests of one connection that are in progress have at most 16 MiB together: it is not read any further.
+func TestCall_BytesInProgress(t *testing.T) {
+	t.Parallel()
+	release, entered := make(chan struct{}), make(chan struct{}, 8)
+	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
+		c.Called = func(ctx context.Context, _ cluster.NodeID, request []byte) []byte {
+			if len(request) == maxCall {
+				entered <- struct{}{}
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		}
+	})
+	n2 := newEnd(t, "n2", func(c *Config, _ *end) { c.TimeoutMax = 10 * time.Second })
+	knows(n2, n1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var calls sync.WaitGroup
+	for range maxCallsBytes/maxCall + 1 {
+		calls.Go(func() {
+			if _, err := n2.tr.Call(ctx, "n1", make([]byte, maxCall)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range maxCallsBytes / maxCall {
+		<-entered
+	}
+	short, end := context.WithTimeout(ctx, testMin)
+	defer end()
+	if _, err := n2.tr.Call(short, "n1", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a connection with %d bytes in progress is read: %v", maxCallsBytes, err)
+	}
+	close(release)
+	calls.Wait()
 }

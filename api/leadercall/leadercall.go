@@ -66,11 +66,17 @@ const Version = 6
 // Propose has the leader apply a command. The command has an idempotency key, its own or one that Propose adds: after
 // an unknown outcome it is proposed again, and applied once. So the death of a leader is a delay for the caller, and
 // the outcome is unknown only if there is no other leader in time.
+//
+// Only commands of Version and later get a key here: earlier builds keep the keys of nodes among those of clients, and
+// their states would differ.
 func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Result, err error) {
 	if err := cmd.Validate(); err != nil {
 		return state.Result{}, err
 	}
 	if cmd.Idempotency == nil {
+		if v := cmd.MinVersion(); v < Version {
+			return state.Result{}, cluster.Errorf(cluster.CodeBadRequest, "a command of version %d needs a key", v)
+		}
 		cmd.Idempotency = &state.Idempotency{
 			Key: state.NodeIdempotencyPrefix + rand.Text(), After: c.Consensus.Applied(),
 		}

@@ -393,3 +393,13 @@ func TestHandleRefuses(t *testing.T) {
 		}
 	})
 }
+
+// TestPropose_OldCommand: members of earlier builds would keep a node's idempotency key among those of clients, and
+// their states would differ.
+func TestPropose_OldCommand(t *testing.T) {
+	t.Parallel()
+	old := state.Command{Kind: state.KindPut, Put: &state.Put{Key: "a", Value: []byte("v")}}
+	if _, err := New(Config{}).Propose(t.Context(), old); !cluster.IsCode(err, cluster.CodeBadRequest) {
+		t.Errorf("a command of version %d without a key: %v", old.MinVersion(), err)
+	}
+}
