@@ -210,9 +210,9 @@ func TestStaleReadAfterARestart(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		f := newFakeCluster("n1", false)
 		n := startServer(t, f)
-		f.set(func() { f.st.CaughtUp, f.st.AppliedIndex, f.st.LastLogIndex = false, 0, 0 }) // Raft has not started
+		f.set(func() { f.st.CaughtUp, f.st.AppliedIndex, f.st.StartLogIndex = false, 0, 0 }) // Raft has not started
 		n.do("GET", "/v1/kv/k?consistency=stale", "").is(t, 503, cluster.CodeNoLeader)
-		f.set(func() { f.st.AppliedIndex, f.st.LastLogIndex = 6, 7 })
+		f.set(func() { f.st.AppliedIndex, f.st.StartLogIndex, f.st.LastLogIndex = 6, 7, 7 })
 		// Old changes must not look new, nor a pause be forgotten.
 		for _, path := range []string{"/v1/watch", "/v1/roles/r/watch", "/admin/auto-failover"} {
 			n.do("GET", path, "").is(t, 503, cluster.CodeNoLeader)
@@ -224,8 +224,10 @@ func TestStaleReadAfterARestart(t *testing.T) {
 			}
 		}
 		for what, change := range map[string]func(){
-			"it has caught up":             func() { f.st.CaughtUp = true },
-			"it has applied its whole log": func() { f.st.CaughtUp, f.st.AppliedIndex = false, 7 },
+			"it has caught up": func() { f.st.CaughtUp = true },
+			"it has applied its log of then, and a leader sends more": func() {
+				f.st.CaughtUp, f.st.AppliedIndex, f.st.LastLogIndex = false, 7, 8
+			},
 		} {
 			f.set(change)
 			if r := n.do("GET", "/v1/kv/k?consistency=stale", ""); r.status != 404 {

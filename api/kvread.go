@@ -117,13 +117,13 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 
 // checkCaughtUp returns an error until this node has applied what was committed when it started. Its log holds that,
 // and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had,
-// unless it has applied its whole log.
+// unless it has applied its log as of then.
 func checkCaughtUp(st cluster.NodeStatus) error {
-	if st.CaughtUp || st.LastLogIndex > 0 && st.AppliedIndex >= st.LastLogIndex {
+	if st.CaughtUp || st.StartLogIndex > 0 && st.AppliedIndex >= st.StartLogIndex {
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeNoLeader, "node %s has started and has not learned from a leader what of its log "+
-		"is committed (applied index %d of %d)", st.NodeID, st.AppliedIndex, st.LastLogIndex)
+		"is committed (applied index %d of %d)", st.NodeID, st.AppliedIndex, st.StartLogIndex)
 }
 
 // setStaleness sets the maximum age of a stale response: of the leader's last message, or else of the process.

@@ -15,6 +15,7 @@ type NodeStatus struct {
 	CommitIndex       uint64
 	AppliedIndex      uint64
 	LastLogIndex      uint64
+	StartLogIndex     uint64 // LastLogIndex when Raft started, 0 before
 	Lifecycle         Lifecycle
 	DeadReason        string   // for people, if Lifecycle is Dead
 	CaughtUp          bool     // has applied what was committed when it started

@@ -52,6 +52,7 @@ type Node struct {
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
 	jobs        sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
+	startLog    atomic.Uint64  // last index of the log when Raft started
 	startCommit uint64         // first commit index that a leader sent; of the loops, only watchLeadership uses it
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it

@@ -38,6 +38,7 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.startLog.Store(inst.LastIndex())
 	if inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)

@@ -37,7 +37,7 @@ func (n *Node) Status() cluster.NodeStatus {
 	}
 	st.Disk.FsyncP99, st.Disk.Syncs = n.store.SyncP99()
 	if inst := n.inst.Load(); inst != nil {
-		st.CommitIndex, st.LastLogIndex = inst.CommitIndex(), inst.LastIndex()
+		st.CommitIndex, st.LastLogIndex, st.StartLogIndex = inst.CommitIndex(), inst.LastIndex(), n.startLog.Load()
 		st.Servers = inst.Servers()
 		st.LeaseRemaining = n.leaseRemaining()
 		if last := inst.LastContact(); !last.IsZero() {
