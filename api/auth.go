@@ -274,7 +274,6 @@ func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
 	return identity{}, false
 }
 
-
 func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	if who, ok := a.certified(r); ok {
 		return who, nil
