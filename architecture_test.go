@@ -26,7 +26,7 @@ var layers = map[string]int{
 	"state": 1, "election": 1, "health": 1, "splitbrain": 1, "telemetry": 1,
 	"api/problem": 1, "api/openapi": 1, "api/stream": 1, "api/forward": 1,
 	"transport": 2, "transport/crashdetect": 2, "transport/monitor": 2,
-	"consensus": 2, "transfer": 2, "failover": 2, "roles": 2, "audit": 2, "api": 2, "client": 2,
+	"consensus": 2, "transfer": 2, "failover": 2, "roles": 2, "audit": 2, "api": 2, "etcd": 2, "client": 2,
 	"node": 3,
 	"cmd":  4, "chaos": 4, "benchmarks": 4, "docs": 4, // docs: the tests of the documents
 }

@@ -8,12 +8,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/token"
 	"northstar/cluster"
 )
 
@@ -111,6 +113,38 @@ func TestUnreadAnswersAreLimited(t *testing.T) {
 		}
 		_ = watch.Close()
 		eventually(t, func() bool { return n.answers.Load() == 0 })
+	})
+}
+
+// The answers of another protocol hold bytes of the same budget, also after the end of their call.
+func TestAnswersOfCallsAreLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f, func(d *Deps) { d.Limits.AnswerBytes = 2 << 20 })
+		f.put("a", strings.Repeat("v", 1<<20))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
+		r.RemoteAddr = "127.0.0.1:1"
+		call, err := n.Begin(r, nil, CallSpec{Name: "x", Role: token.Observer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var given []func()
+		for range 9 { // loopback is an operator: its reserve counts, too
+			if give, err := call.TakeAnswer(1 << 18); err == nil {
+				given = append(given, give)
+			}
+		}
+		if _, err := call.TakeAnswer(1 << 20); !cluster.IsCode(err, cluster.CodeBusy) {
+			t.Errorf("beyond the limit: %v", err)
+		}
+		call.Leave(nil)
+		n.do("GET", "/v1/kv/a?timeout_ms=100", "").is(t, 503, cluster.CodeBusy)
+		for _, give := range given {
+			give()
+		}
+		if r := n.do("GET", "/v1/kv/a", ""); r.status != 200 {
+			t.Errorf("after all were given back: %+v", r)
+		}
 	})
 }
 

@@ -22,7 +22,9 @@ import (
 
 	"northstar/api/attach"
 	"northstar/api/forward"
+	"northstar/api/leadercall"
 	"northstar/api/openapi"
+	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/telemetry"
 )
@@ -84,7 +86,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// Deps are the dependencies of a Server. Only ClientTLS, ClientRoots and Tokens may be nil.
+// Deps are the dependencies of a Server. Only Call, ClientTLS, ClientRoots and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -95,7 +97,10 @@ type Deps struct {
 	Leadership LeadershipMover
 	Sessions   Sessions
 	// Renewals returns the renewer of this node's attached sessions, which reports to the leader. Server.Run runs it.
-	Renewals   func(*attach.Server) attach.Renewals
+	Renewals func(*attach.Server) attach.Renewals
+	// Consensus and Call are for the calls to the leader. Call may be nil: then every read goes to the leader by HTTP.
+	Consensus  leadercall.Consensus
+	Call       func(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error)
 	SplitBrain SplitBrain
 	Audit      Auditor
 	Journal    *telemetry.Journal
@@ -124,6 +129,9 @@ type Deps struct {
 
 	Tokens   func() ([]byte, error) // reads the token file; nil: no token file
 	Insecure bool                   // every client is an operator
+	// CertRole is the role of a client of another protocol whose certificate is trusted and has no identity of this
+	// cluster; "": such a certificate proves nothing.
+	CertRole token.Role
 	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
 	PrivateViews bool
 	TimeoutMax   time.Duration // election.timeout-max
@@ -145,6 +153,7 @@ type Server struct {
 	leader   *forward.LeaderTracker
 	forward  *forward.Forwarder
 	attached *attach.Server
+	calls    *leadercall.Calls
 
 	loads loads
 	views singleflight.Group // requests for the leader's /v1/cluster
@@ -192,14 +201,21 @@ func New(d Deps) (*Server, error) {
 		BootID: d.Node.BootID, Renewals: d.Renewals, Sessions: d.Sessions, Forward: s.forward,
 		Stopping: s.stopping, Leave: s.leaveThisNode, Problem: s.problem,
 	})
+	s.calls = leadercall.New(leadercall.Config{
+		Consensus: d.Consensus, Sessions: d.Sessions, Forward: s.forward, Call: d.Call, TimeoutMax: d.TimeoutMax,
+	})
 	return s, nil
 }
+
+// Calls returns the calls between this node and the leader.
+func (s *Server) Calls() *leadercall.Calls { return s.calls }
 
 // Run follows the leader and the token file, and renews attached sessions. Without it, requests find no leader.
 func (s *Server) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.auth.run(ctx) })
 	loops.Go(func() { _ = s.attached.Run(ctx) }) // returns when ctx ends
+	loops.Go(func() { _ = s.calls.Run(ctx) })
 	s.leader.Run(ctx)
 	loops.Wait()
 	s.forward.Close()

@@ -267,6 +267,9 @@ func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
 				return who, true
 			}
 		}
+		if role, ok := r.Context().Value(certRoleKey{}).(token.Role); ok {
+			return identity{name: commonName(r.TLS.PeerCertificates[0]), role: role}, true
+		}
 	}
 	return identity{}, false
 }
@@ -305,6 +308,14 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	}
 	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
 		"Authorization: a bearer token or a client certificate is needed")
+}
+
+// commonName returns the name of a client's certificate that is not of this cluster.
+func commonName(c *x509.Certificate) string {
+	if name := "cert-" + c.Subject.CommonName; token.CheckName(name) == nil {
+		return name
+	}
+	return "cert"
 }
 
 // localHost reports whether a Host header names this machine in a way that a foreign domain cannot. A page that

@@ -50,7 +50,7 @@ func TestKey_IsReadVerbatimFromPath(t *testing.T) {
 func TestBadKeys(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))
-		for _, path := range []string{"", "%ff", "%C3", strings.Repeat("k", 1025)} {
+		for _, path := range []string{"", "%ff", "%C3", strings.Repeat("k", apiv1.MaxKeyBytes+1)} {
 			for _, method := range []string{"GET", "PUT", "DELETE"} {
 				r := n.do(method, "/v1/kv/"+path, "")
 				if p := r.is(t, 400, cluster.CodeBadRequest); !strings.Contains(p.Detail, "key") {
@@ -259,7 +259,7 @@ func TestBadParameters(t *testing.T) {
 			{"GET", "/v1/kv?limit=0", "limit"},
 			{"GET", "/v1/kv?limit=9223372036854775808", "limit"},
 			{"GET", "/v1/kv?prefix=%ff", "prefix"},
-			{"GET", "/v1/kv?after=" + strings.Repeat("x", 1025), "after"},
+			{"GET", "/v1/kv?after=" + strings.Repeat("x", apiv1.MaxKeyBytes+1), "after"},
 			{"GET", "/v1/watch?since=-1", "since"},
 			{"GET", "/v1/watch?since=", "since"},
 			{"GET", "/v1/watch?since=9007199254740993", "since"},

@@ -38,7 +38,7 @@ func getKey(c *request) error {
 	if err := state.CheckKey(c.param); err != nil {
 		return err
 	}
-	return c.read(c.writeValue)
+	return c.readKeys(c.writeValue)
 }
 
 // writeValue answers with the value of a key in v, or in a later view if it has to wait for other answers.
@@ -73,7 +73,27 @@ func (c *request) writeValue(v *state.View) error {
 
 // read runs answer on a view that satisfies ?consistency=, here or at the leader.
 func (c *request) read(answer func(*state.View) error) error {
-	barrier := c.s.reads.ReadBarrier
+	return c.readAfter(c.s.reads.ReadBarrier, answer)
+}
+
+// readKeys is read for what every node can answer.
+func (c *request) readKeys(answer func(*state.View) error) error {
+	return c.readAfter(c.keyBarrier, answer)
+}
+
+// keyBarrier is the read barrier for keys. A node that does not lead asks the leader for the read index only. Without
+// an answer the whole request goes to the leader.
+func (c *request) keyBarrier(ctx context.Context) error {
+	leader := c.s.leader.Current().ID
+	if leader != "" && leader != c.s.deps.Node.ID && c.s.deps.Call != nil && !c.forwarded && !c.redirect {
+		if c.s.calls.TryReadIndex(ctx) == nil {
+			return nil
+		}
+	}
+	return c.s.reads.ReadBarrier(ctx)
+}
+
+func (c *request) readAfter(barrier func(context.Context) error, answer func(*state.View) error) error {
 	switch level := c.query.Get("consistency"); {
 	case !c.query.Has("consistency"), level == apiv1.Linearizable:
 	case level == apiv1.Lease:
@@ -149,7 +169,7 @@ func listKeys(c *request) error {
 	if err != nil {
 		return err
 	}
-	return c.read(func(v *state.View) error {
+	return c.readKeys(func(v *state.View) error {
 		for {
 			items, next := listPage(v, prefix, after, limit)
 			revision := v.Revision()
@@ -268,6 +288,9 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 func changedBytes(changes []state.Change) (size int) {
 	for i := range changes {
 		size += len(changes[i].Value)
+		if prev := changes[i].Prev; prev != nil { // it stays in memory with the change
+			size += len(prev.Value)
+		}
 	}
 	return size
 }
@@ -328,11 +351,17 @@ func (s *Server) newestRevision(r *http.Request) uint64 {
 	return max(own, view.Revision)
 }
 
+// encodeChange adds a change. The changes of one transaction share a revision: only the last one has it as its id, so
+// that a client which continues after an id misses none of them.
 func encodeChange(e *stream.Events, ch *state.Change) error {
 	var room [256]byte
-	id := strconv.FormatUint(ch.Revision, 10)
+	revision := strconv.FormatUint(ch.Revision, 10)
+	id := ""
+	if ch.Last {
+		id = revision
+	}
 	head := append(appendJSONString(append(room[:0], `{"key":`...), ch.Key), `,"value":"`...)
-	tail := append(append([]byte(`","revision":`), id...), '}')
+	tail := append(append([]byte(`","revision":`), revision...), '}')
 	return e.LargeEvent(id, changeName(ch), head, ch.Value, tail)
 }
 

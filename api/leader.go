@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"northstar/api/forward"
+	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/state"
 )
@@ -38,7 +38,7 @@ func (c *request) captureAuditFields(body []byte) {
 	}
 }
 
-func (c *request) administrative() bool { return strings.HasPrefix(c.route.Pattern, "/admin/") }
+func (c *request) administrative() bool { return c.route.Role == token.Operator }
 
 // onLeader has the leader serve the request. A nil error means that work.Local succeeded here.
 func (c *request) onLeader(ctx context.Context, work forward.Request) error {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"time"
 
@@ -75,21 +74,18 @@ const (
 )
 
 // attachedSession returns the session to which the caller attaches, nil if it has ended. This node need not lead: it
-// waits until it has applied the revision with which the session's ID begins.
+// waits until it has applied what made the session.
 func (c *request) attachedSession(id string) (*state.Session, error) {
-	made, err := strconv.ParseUint(id[:min(len(id), state.SessionRevisionDigits)], 16, 64)
-	if err != nil {
-		return nil, nil // no session has such an ID
-	}
 	for deadline := time.Now().Add(ownerWait); ; {
 		view := c.s.reads.View()
 		s, ok := view.Session(id)
+		made, possible := view.MadeBefore(id)
 		switch {
 		case ok && !c.caller.mayUse(s):
 			return nil, notOwner(s)
 		case ok:
 			return s, nil
-		case view.Revision() >= made:
+		case made, !possible:
 			return nil, nil
 		case time.Now().After(deadline):
 			return nil, problem.NoLeader("node %s does not know session %q yet", c.s.deps.Node.ID, id)

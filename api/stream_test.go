@@ -115,6 +115,39 @@ func TestWatch(t *testing.T) {
 
 // A watch from now on, at a node that has yet to apply what was acknowledged
 // before it, does not begin with that.
+// Only the last change of a transaction has an id, also if it comes in several batches: a client that continues after
+// an id misses no part of it.
+func TestWatchOfTransactions(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		all, some := n.stream("/v1/watch?since=0"), n.stream("/v1/watch?since=0&prefix=a")
+		p := &state.Txn{}
+		for i := range 2*watchBatchSize + 1 {
+			key := fmt.Sprintf("%c%03d", "ab"[i%2], i)
+			p.Success = append(p.Success, state.Op{Put: &state.TxnPut{Key: key, Value: []byte("v")}})
+		}
+		r := n.fake.apply(state.Command{Kind: state.KindTxn, Now: 1, Txn: p})
+		n.fake.put("c", "later")
+		id := fmt.Sprint(r.Revision)
+		for i := range p.Success {
+			want := ""
+			if i == len(p.Success)-1 {
+				want = id
+			}
+			if m := all.must("put", want); m.id != want {
+				t.Fatalf("change %d has id %q, want %q", i, m.id, want)
+			}
+			if i%2 != 0 {
+				continue
+			}
+			if m := some.must("put", want); m.id != want {
+				t.Fatalf("change %d of a prefix has id %q, want %q", i, m.id, want)
+			}
+		}
+		all.must("put", fmt.Sprint(r.Revision+1))
+	})
+}
+
 func TestWatchFromNowOnAtALaggingNode(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := pair(t)

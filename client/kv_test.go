@@ -61,14 +61,14 @@ func TestKeysAreEscaped(t *testing.T) {
 	for _, key := range []string{
 		"a", "/", "//", ".", "..", "../..", "a//b/../c/", "a%2Fb", "%", "a b?c#d&e=f+g", "ключ/鍵", "\x00\n",
 		strings.Repeat(
-			"k", 1024,
+			"k", apiv1.MaxKeyBytes,
 		),
 	} {
 		if _, err := c.Get(t.Context(), key, ""); err != nil || got != key {
 			t.Errorf("key %q arrived as %q, %v", key, got, err)
 		}
 	}
-	for _, key := range []string{"", strings.Repeat("k", 1025), "\xff"} {
+	for _, key := range []string{"", strings.Repeat("k", apiv1.MaxKeyBytes+1), "\xff"} {
 		if _, err := c.Get(t.Context(), key, ""); !cluster.IsCode(err, cluster.CodeBadRequest) {
 			t.Errorf("key %.10q: %v, want it refused", key, err)
 		}

@@ -18,6 +18,9 @@ import (
 type Change struct {
 	apiv1.Change      // Value is empty when Deleted
 	Deleted      bool // otherwise it was put
+	// More: the next change has the same revision, because one transaction made both. A watch that continues after
+	// that revision would miss it.
+	More bool
 }
 
 // WatchOptions are the options of Watch.
@@ -36,8 +39,34 @@ func (c *Client) Watch(ctx context.Context, prefix string, opts WatchOptions) it
 	q := &call{op: strings.TrimSpace("watch " + prefix), path: apiv1.PathWatch, query: url.Values{"prefix": {prefix}}}
 	return watch(ctx, c, q, opts, func(e event) (Change, uint64, error) {
 		ch, err := changeOf(e)
+		ch.More = e.id != strconv.FormatUint(ch.Revision, 10)
 		return ch, ch.Revision, err
 	})
+}
+
+// watchPosition is how far a watch has come. The events of one revision may be cut off after any of them, and then all
+// come again.
+type watchPosition struct {
+	since          uint64 // every event up to here has been yielded
+	revision       uint64 // of the newest event
+	yielded, index int    // events of that revision: yielded, and received on this connection
+}
+
+// isNew notes an event and reports whether it has not been yielded yet.
+func (p *watchPosition) isNew(revision uint64, last bool) bool {
+	if revision <= p.since {
+		return false
+	}
+	if revision != p.revision {
+		p.revision, p.yielded, p.index = revision, 0, 0
+	}
+	p.index++
+	fresh := p.index > p.yielded
+	p.yielded = max(p.yielded, p.index)
+	if last {
+		p.since = revision
+	}
+	return fresh
 }
 
 // watch sends q and yields the events, each once and in order of revision, as Watch describes. parse returns the
@@ -48,7 +77,7 @@ func watch[T any](
 	q.retryClass, q.method = localRead, http.MethodGet
 	return func(yield func(T, error) bool) {
 		var none T
-		since := opts.Since
+		at := watchPosition{since: opts.Since}
 		if opts.FromNow {
 			// With a revision, "now" survives a node that fails before the first change.
 			page, err := c.ListPage(ctx, q.query.Get("prefix"), ListOptions{Limit: 1})
@@ -56,18 +85,20 @@ func watch[T any](
 				yield(none, err)
 				return
 			}
-			since = page.Revision
+			at.since = page.Revision
 		}
-		resume := func(q *call) { q.query.Set("since", strconv.FormatUint(since, 10)) }
+		resume := func(q *call) {
+			at.index = 0
+			q.query.Set("since", strconv.FormatUint(at.since, 10))
+		}
 		err := c.follow(ctx, q, resume, func(e event) (bool, error) {
 			ch, revision, err := parse(e)
 			switch {
 			case err != nil:
 				return true, fmt.Errorf("%s: %w", q.op, err)
-			case revision <= since:
+			case !at.isNew(revision, e.id == strconv.FormatUint(revision, 10)):
 				return false, nil
 			}
-			since = revision
 			return !yield(ch, nil), nil
 		})
 		if err != nil {

@@ -112,6 +112,41 @@ func TestWatch_ResumesAtAnotherNode(t *testing.T) {
 	}
 }
 
+// The changes of a transaction share a revision. A watch that breaks between them yields each of them once.
+func TestWatch_ResumesInsideATransaction(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		s := &streamer{}
+		cut := 1
+		s.last = func(w http.ResponseWriter, _ *http.Request) { // it breaks after one event, then after two, …
+			for i, id := range []string{"", "", "id: 11\n", "id: 12\n"} {
+				if i < cut {
+					fmt.Fprintf(w, "%sevent: put\ndata: {\"key\":\"k%d\",\"value\":\"eA==\",\"revision\":%d}\n\n", id, i, 11+i/3)
+				}
+			}
+			cut++
+		}
+		fc.nodes["n1"].handle = s.serve
+		var got []string
+		for ch, err := range c.Watch(t.Context(), "", WatchOptions{Since: 10}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got = append(got, fmt.Sprint(ch.Key, ch.More)); len(got) == 4 {
+				break
+			}
+		}
+		if want := []string{"k0true", "k1true", "k2false", "k3false"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		if want := []uint64{10, 10, 10, 11}; !slices.Equal(s.since, want) {
+			t.Errorf("resumed after %v, want %v", s.since, want)
+		}
+	}, "n1")
+}
+
 // With a revision, "from now" also works before the first change.
 func TestWatch_FromNowSurvivesEarlyBreak(t *testing.T) {
 	t.Parallel()

@@ -105,6 +105,7 @@ type Peer struct {
 	Priority       int    `json:"priority"`
 	Eligible       bool   `json:"eligible"`
 	Zone           string `json:"zone,omitempty"`
+	EtcdURL        string `json:"etcd_url,omitempty"`  // for etcd clients; "": it serves none, or is an older build
 	Bootstrap      string `json:"bootstrap,omitempty"` // digest of cluster-name and initial-cluster; "" if it has none
 	Start          Start  `json:"start,omitempty"`
 	// RecordedIndex is a log index at which the node's applied state records this data directory; 0 if it

@@ -193,9 +193,7 @@ func (d *Deps) validate(c *Config) error {
 	return fmt.Errorf("consensus: dependencies missing: %v", slices.Sorted(maps.Keys(missing)))
 }
 
-// historyBytes bounds the values that are kept for watches.
-const historyBytes = 64 << 20
-
+// stateOptions returns how much history is kept for watches: at least what a restarted follower may lag behind.
 func (c *Config) stateOptions() state.Options {
-	return state.Options{HistoryRevisions: int(c.TrailingLogs), HistoryBytes: historyBytes}
+	return state.Options{HistoryRevisions: max(int(c.TrailingLogs), state.DefaultHistoryRevisions)}
 }

@@ -65,6 +65,14 @@ func (b *peerRegistry) hellos(to cluster.Generation) map[cluster.NodeID]cluster.
 	return all
 }
 
+// Hello returns the last hello of a peer that this node has admitted since it started.
+func (n *Node) Hello(id cluster.NodeID) (cluster.Peer, bool) {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	p, ok := n.peers.lastHellos[id]
+	return p, ok
+}
+
 // confirmed is cluster.Confirmed for the last hellos. It does not block.
 func (b *peerRegistry) confirmed(self cluster.Identity, id cluster.NodeID, asOf uint64,
 	record func(cluster.NodeID) cluster.Record,

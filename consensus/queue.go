@@ -41,8 +41,7 @@ type proposal struct {
 // mayPiggyback reports whether a user's proposal may be appended with start, before the gate opens. The effect of a
 // write of a key depends only on the state that it is applied to.
 func (p *proposal) mayPiggyback(start *proposal) bool {
-	return (p.cmd.Kind == state.KindPut || p.cmd.Kind == state.KindDelete) &&
-		p.cmd.MinVersion() <= start.piggybackVersion
+	return p.cmd.Kind.WritesKeys() && p.cmd.MinVersion() <= start.piggybackVersion
 }
 
 type outcome struct {
@@ -272,6 +271,9 @@ func queuedBytes(c *state.Command) int {
 	}
 	if c.Delete != nil {
 		n += len(c.Delete.Key)
+	}
+	if c.Txn != nil {
+		n += c.Txn.Size()
 	}
 	if c.Idempotency != nil {
 		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash)

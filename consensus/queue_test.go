@@ -78,6 +78,7 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 	t.Parallel()
 	command := func(p *proposal, kind state.Kind) *proposal { p.cmd.Kind = kind; return p }
 	session := command(newProposal(10, false), state.KindSessionCreate)
+	txn := command(newProposal(10, false), state.KindTxn) // needs a newer version than an audited write
 	member := command(newProposal(10, false), state.KindMemberPatch)
 	write, remove := command(newProposal(10, false), state.KindPut), command(newProposal(10, false), state.KindDelete)
 	audited := command(newProposal(10, false), state.KindPut)
@@ -89,10 +90,10 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 	}{
 		{0, []*proposal{start}},
 		{1, []*proposal{start, write, remove}},
-		{state.CommandVersion, []*proposal{start, write, audited, remove}},
+		{state.CommandVersion, []*proposal{start, write, audited, remove, txn}},
 	} {
 		q := newQueue()
-		for _, p := range []*proposal{session, write, member, audited, remove, start} {
+		for _, p := range []*proposal{session, write, member, audited, remove, txn, start} {
 			p.stage.Store(queued)
 			mustAdd(t, q, p)
 		}
@@ -107,7 +108,7 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 			t.Errorf("behind it went %d, want none", len(got))
 		}
 		late := mustAdd(t, q, command(newProposal(10, false), state.KindPut))
-		if got := q.dequeuePiggybacked(start); len(got) != 1 || got[0] != late || len(q.inFlight) != 5 {
+		if got := q.dequeuePiggybacked(start); len(got) != 1 || got[0] != late || len(q.inFlight) != 6 {
 			t.Errorf("behind it went %d, and %d are in flight", len(got), len(q.inFlight))
 		}
 		q.done()
@@ -276,5 +277,21 @@ func TestQueueIdle(t *testing.T) {
 	q.done()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// A transaction counts with the values in all its operations: the queue is bounded in bytes.
+func TestQueuedBytesOfTransactions(t *testing.T) {
+	t.Parallel()
+	value := make([]byte, 1000)
+	put := func(key string) state.Op { return state.Op{Put: &state.TxnPut{Key: key, Value: value}} }
+	cmd := state.Command{Kind: state.KindTxn, Txn: &state.Txn{
+		Compare: []state.Compare{{Key: "a", Target: state.CompareValue, Value: value}},
+		Success: []state.Op{put("a"), {Txn: &state.Txn{Success: []state.Op{put("b")}, Failure: []state.Op{put("c")}}}},
+		Failure: []state.Op{put("d")},
+	}}
+	raw, err := state.EncodeBatch([]state.Command{cmd})
+	if n := queuedBytes(&cmd); err != nil || n < 5000 || n < len(raw)-100 || n > len(raw)+500 {
+		t.Errorf("%d bytes in the queue, %d in the log, %v", n, len(raw), err)
 	}
 }

@@ -23,6 +23,8 @@ type Config struct {
 	HTTPAdvertise  string         `name:"http-advertise" placeholder:"HOST:PORT" help:"HTTP address advertised to other nodes and clients. Default: http-addr."`
 	RaftAddr       string         `name:"raft-addr" default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"Listen address for peer (Raft) traffic. Port 0 picks a free port."`
 	RaftAdvertise  string         `name:"raft-advertise" placeholder:"HOST:PORT" help:"Raft address advertised to other nodes; host names are resolved for each connection. Default: raft-addr."`
+	EtcdAddr       string         `name:"etcd-addr" placeholder:"HOST:PORT" help:"Listen address of the etcd v3 API (gRPC and JSON). Without it, the API is off. Port 0 picks a free port."`
+	EtcdAdvertise  string         `name:"etcd-advertise" placeholder:"HOST:PORT" help:"etcd address that etcd clients are told. Default: etcd-addr."`
 	ClusterName    string         `name:"cluster-name" default:"northstar" help:"Cluster name, part of certificate names. Do not change it once certificates are issued."`
 	InitialCluster InitialCluster `name:"initial-cluster" placeholder:"ID=RAFT@HTTP,..." help:"Bootstrap members. Must be identical on all bootstrap nodes; ignored when the data directory is not empty."`
 	Join           []string       `name:"join" placeholder:"HOST:PORT" help:"HTTP addresses of a running cluster to join. The node joins as a non-voter and is promoted once caught up and stable."`
@@ -62,6 +64,12 @@ type Config struct {
 	Disk struct {
 		Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
 	} `embed:"" prefix:"disk-"`
+	Etcd struct {
+		LeaseGrace       time.Duration `name:"lease-grace" default:"500ms" help:"How much longer than its TTL a lease lives at least: etcd's clients count the TTL from the answer to a keep-alive. 0s to 1m; the leader's value counts."`
+		LeaseConnection  bool          `name:"lease-connection" help:"Whether a lease ends one second after the connection of its keep-alives is closed by the client's machine, as when its process dies. A stream with the metadata northstar-attach: 1 does so without it, and immediately."`
+		CertRole         string        `name:"cert-role" placeholder:"ROLE" help:"Role of an etcd client whose certificate is of tls.ca and has no NorthStar URI: observer, client or operator. Without it such a certificate is refused."`
+		ProgressInterval time.Duration `name:"progress-interval" default:"10m" help:"Time after which a watch of the etcd API that asked for it, and had no event, is told how far it is: 100ms to 24h. Kubernetes works best with 5s."`
+	} `embed:"" prefix:"etcd-"`
 	Limits struct {
 		StateBytes            Size   `name:"state-bytes" default:"1GiB" help:"Limit of the replicated state: keys and values, sessions, roles and application nodes. Beyond it, what grows the state is refused (4020). The leader's value counts; use the same value on every node."`
 		SessionsPerIdentity   uint64 `name:"sessions-per-identity" default:"20000" help:"Limit of live sessions of one token or client certificate, 1 to 200000. The leader's value counts; use the same value on every node."`
@@ -104,6 +112,9 @@ func (c *Config) AdvertisedHTTP() string { return cmp.Or(c.HTTPAdvertise, c.HTTP
 
 // AdvertisedRaft is AdvertisedHTTP for peer traffic.
 func (c *Config) AdvertisedRaft() string { return cmp.Or(c.RaftAdvertise, c.RaftAddr) }
+
+// AdvertisedEtcd is AdvertisedHTTP for the etcd API.
+func (c *Config) AdvertisedEtcd() string { return cmp.Or(c.EtcdAdvertise, c.EtcdAddr) }
 
 // loopback reports whether only this machine can reach the host of addr. No name but localhost is resolved.
 func loopback(addr string) bool {

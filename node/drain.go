@@ -25,6 +25,7 @@ func (n *Node) Drain(ctx context.Context) {
 	n.consensus.SetDraining(true)
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node is draining"})
 	n.api.Drain()
+	n.drainEtcd(ctx) // first, so that etcd's clients are elsewhere when leadership moves
 	n.handOver(ctx)
 	// The listener closes first. Requests in flight may need the new leader, which is known by now.
 	if err := n.http.Shutdown(ctx); err != nil {

@@ -20,6 +20,7 @@ import (
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
+	"northstar/etcd"
 	"northstar/failover"
 	"northstar/roles"
 	"northstar/splitbrain"
@@ -42,7 +43,9 @@ type Node struct {
 	tls  *transport.TLS
 
 	raftListener, httpListener net.Listener
-	raftAddr, httpAddr         string // advertised
+	etcdListener               net.Listener // nil: no etcd-addr
+	raftAddr, httpAddr         string       // advertised
+	etcdAddr                   string       // advertised; "": no etcd-addr
 	crashSocket                *crashdetect.CrashSocket
 
 	journal    *telemetry.Journal
@@ -57,6 +60,7 @@ type Node struct {
 	external   *externalLock // nil: no failover.external-lock
 	api        *api.Server
 	http       *http.Server
+	etcd       *etcd.Server // nil: no etcd-addr
 	conns      connCount
 	joiner     *joiner // nil: neither join nor discover
 
@@ -88,7 +92,7 @@ func New(cfg Config, env Env) (*Node, error) {
 // Close releases what New acquired, for a Node whose Run is never called.
 func (n *Node) Close() error {
 	var errs []error
-	for _, l := range []net.Listener{n.raftListener, n.httpListener} {
+	for _, l := range []net.Listener{n.raftListener, n.httpListener, n.etcdListener} {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}
@@ -132,7 +136,7 @@ func (n *Node) build() error {
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{
 		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
-		Logger: n.log,
+		LeaseGrace: n.cfg.Etcd.LeaseGrace, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.roles.Lead)
 	n.consensus.AddLeaderTask(n.proposeLimits)
@@ -147,9 +151,12 @@ func (n *Node) build() error {
 	}
 	n.http = n.api.HTTPServer()
 	n.http.ConnState = n.trackConn
+	if n.etcdListener != nil {
+		n.etcd = etcd.New(n.etcdDeps())
+	}
 	n.metrics.SetSource(telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
-		Watchers: n.api.Watchers, Connections: func() map[string]int {
+		Watchers: n.watchers, Connections: func() map[string]int {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
@@ -166,6 +173,12 @@ func (n *Node) bind() (err error) {
 	}
 	if n.httpListener, err = n.env.Listen(n.cfg.HTTPAddr); err != nil {
 		return fmt.Errorf("http-addr: %w", err)
+	}
+	if n.cfg.EtcdAddr != "" {
+		if n.etcdListener, err = n.env.Listen(n.cfg.EtcdAddr); err != nil {
+			return fmt.Errorf("etcd-addr: %w", err)
+		}
+		n.etcdAddr = advertised(n.cfg.AdvertisedEtcd(), n.etcdListener)
 	}
 	if n.crashSocket, err = crashdetect.NewCrashSocket(n.raftListener); err != nil {
 		n.log.Info("cannot open the crash socket: peers detect a crash of this process more slowly", "error", err)

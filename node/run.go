@@ -33,7 +33,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	peers := newTaskGroup(g, ctx, n.transport.Run)
 	raft := newTaskGroup(g, ctx, n.consensus.Run)
-	serving := newTaskGroup(g, ctx, n.serve)
+	serving := newTaskGroup(g, ctx, n.serve, n.serveEtcd)
 	n.logStart()
 	tasks := newTaskGroup(g, ctx, n.tasks()...)
 	g.Go(func() error {
@@ -99,6 +99,7 @@ func (n *Node) restartWhenRequested(ctx context.Context) error {
 	n.api.Drain()
 	ctx, cancel := context.WithTimeout(ctx, restartDrainTimeout)
 	defer cancel()
+	n.drainEtcd(ctx)
 	if err := n.http.Shutdown(ctx); err != nil {
 		n.log.Warn("aborting in-flight requests", "error", err)
 	}

@@ -33,6 +33,8 @@ const (
 	maxClusterName   = 128
 	minWatch         = 100 * time.Millisecond // a shorter interval costs more than it shows
 	maxWatch         = time.Minute
+	minProgress      = 100 * time.Millisecond
+	maxProgress      = 24 * time.Hour
 	maxTransfer      = apiv1.MaxTimeoutMS * time.Millisecond
 )
 
@@ -102,6 +104,28 @@ func (v *validator) addresses() {
 	if _, port, err := net.SplitHostPort(c.RaftAddr); err == nil && c.RaftAddr == c.HTTPAddr && port != "0" {
 		v.problem("raft-addr", c.RaftAddr, "is the same as http-addr: each needs its own port")
 	}
+	v.etcd()
+}
+
+func (v *validator) etcd() {
+	c := v.cfg
+	p := c.Etcd.ProgressInterval
+	v.require(p >= minProgress && p <= maxProgress, "etcd.progress-interval", p, "want %v to %v", minProgress,
+		maxProgress)
+	if r := c.Etcd.CertRole; r != "" {
+		_, err := token.ParseRole(r)
+		v.require(err == nil, "etcd.cert-role", r, "want observer, client or operator")
+	}
+	g := c.Etcd.LeaseGrace
+	v.require(g >= 0 && g <= time.Minute, "etcd.lease-grace", g, "want 0s to 1m")
+	v.require(c.EtcdAddr != "" || c.EtcdAdvertise == "", "etcd-advertise", c.EtcdAdvertise, "requires etcd-addr")
+	if c.EtcdAddr == "" {
+		return
+	}
+	v.address("etcd-addr", c.EtcdAddr, "etcd-advertise", c.EtcdAdvertise)
+	_, port, err := net.SplitHostPort(c.EtcdAddr)
+	free := c.EtcdAddr != c.HTTPAddr && c.EtcdAddr != c.RaftAddr
+	v.require(err != nil || port == "0" || free, "etcd-addr", c.EtcdAddr, "is the same as another address of this node: each needs its own port")
 }
 
 func (v *validator) address(listenKey, listen, advertiseKey, advertise string) {
@@ -239,8 +263,10 @@ func (v *validator) security() {
 	if c.Insecure || c.TLS.Enabled() {
 		return // with a CA, client certificates are accepted in addition to tokens
 	}
-	for _, a := range []struct{ key, addr string }{{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}} {
-		v.require(checkListen(a.addr) != nil || loopback(a.addr), a.key, a.addr,
+	for _, a := range []struct{ key, addr string }{
+		{"http-addr", c.HTTPAddr}, {"raft-addr", c.RaftAddr}, {"etcd-addr", c.EtcdAddr},
+	} {
+		v.require(a.key == "etcd-addr" && a.addr == "" || checkListen(a.addr) != nil || loopback(a.addr), a.key, a.addr,
 			"not a loopback address: set tls.cert, tls.key and tls.ca, or insecure=true (no authentication)")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"northstar/api"
 	"northstar/api/apiv1"
 	"northstar/api/attach"
+	"northstar/api/token"
 	"northstar/audit"
 	"northstar/cluster"
 	"northstar/consensus"
@@ -41,7 +42,11 @@ func (n *Node) transportConfig(members transport.Membership) transport.Config {
 		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
 		Membership: members, Elections: elections{n},
 		Claim: n.claim, ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
-		Relayed: n.receiveAuditBatch, Rejected: n.metrics.RPCRejected, InstallRepeated: n.installRepeated,
+		Relayed: n.receiveAuditBatch,
+		Called: func(ctx context.Context, from cluster.NodeID, request []byte) []byte {
+			return n.api.Calls().Handle(ctx, from, request)
+		},
+		Rejected: n.metrics.RPCRejected, InstallRepeated: n.installRepeated,
 		ReadOnly: func() bool { return n.consensus.ReadOnly() }, ReplicationPaused: n.replicationPaused,
 		TLS: n.tls, ClusterName: n.cfg.ClusterName, Lease: n.cfg.Election.Lease,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
@@ -54,7 +59,7 @@ func (n *Node) consensusConfig() consensus.Config {
 	cfg := consensus.Config{
 		Self: cluster.Peer{
 			Identity: cluster.Identity{NodeID: c.ID}, BootID: n.boot, HTTPAddress: n.httpAddr, RaftAddress: n.raftAddr,
-			Version: Version, Priority: c.Priority, Eligible: c.Eligible, Zone: c.Zone,
+			Version: Version, Priority: c.Priority, Eligible: c.Eligible, Zone: c.Zone, EtcdURL: n.ownEtcdURL(),
 		},
 		ClusterName: c.ClusterName, Join: len(c.Join) > 0 || c.Discover != "",
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax,
@@ -99,7 +104,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 func (n *Node) apiDeps() api.Deps {
 	deps := api.Deps{
 		Reads: nodeWithHealth{n.consensus, n}, Proposals: n.consensus, Membership: n.consensus, Recovery: n.consensus,
-		Backups: n.consensus, Leader: n.consensus,
+		Backups: n.consensus, Leader: n.consensus, Consensus: n.consensus, Call: n.call,
 		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy,
 		Journal: n.journal, Metrics: n.metrics, Logger: n.log,
 		Renewals: func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
@@ -115,6 +120,9 @@ func (n *Node) apiDeps() api.Deps {
 		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
 	}
+	if role, err := token.ParseRole(n.cfg.Etcd.CertRole); err == nil {
+		deps.CertRole = role
+	}
 	if n.tls != nil {
 		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots
 	}
@@ -122,6 +130,15 @@ func (n *Node) apiDeps() api.Deps {
 		deps.Tokens = func() ([]byte, error) { return os.ReadFile(file) }
 	}
 	return deps
+}
+
+// call sends a request to another node. CodeNoLeader: that node has not received it.
+func (n *Node) call(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error) {
+	response, err := n.transport.Call(ctx, to, request)
+	if notSent := (*transport.NotSentError)(nil); errors.As(err, &notSent) {
+		return nil, cluster.Errorf(cluster.CodeNoLeader, "node %s cannot be reached: %w", to, err)
+	}
+	return response, err
 }
 
 // clientTLS returns the TLS configuration for one connection to another node's HTTP address.

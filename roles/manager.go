@@ -30,7 +30,10 @@ type Deps struct {
 	Consensus Consensus
 	Clock     func() time.Duration // monotonic; continues while the machine is suspended
 	Event     func(cluster.Event)  // receives elections and vacancies; must not block
-	Logger    hclog.Logger
+	// LeaseGrace is how much longer than its TTL a lease lives at least: clients of etcd count the TTL from the answer
+	// to a renewal, and this node from the request.
+	LeaseGrace time.Duration
+	Logger     hclog.Logger
 }
 
 // SessionManager keeps the timers of all sessions while this node leads. Any goroutine may call its methods.
@@ -51,6 +54,7 @@ func New(d Deps) *SessionManager {
 // leaderState is the leader's volatile data, new for each leadership. SessionManager.mu guards it.
 type leaderState struct {
 	clock           pauseClock
+	leaseGrace      time.Duration
 	sessions        map[string]*sessionTimer
 	due             dueHeap[*sessionTimer] // every timer of sessions that is not expiring
 	lastSeenSession string                 // ID of the newest session with a timer
@@ -68,6 +72,7 @@ type leaderState struct {
 type sessionTimer struct {
 	id              string
 	ttl             time.Duration
+	grace           time.Duration  // added to the TTL; of a lease
 	deadline        time.Duration  // on the leaderState's clock: not expired before
 	slot                           // key: at most deadline; index -1: expiring
 	pendingRenewals int            // renewals that have arrived and wait for the barrier
@@ -102,7 +107,7 @@ func (k *SessionManager) Lead(ctx context.Context, _ uint64) {
 // startLeading starts every TTL and delay again: no renewal that an earlier leader acknowledged is newer.
 func (k *SessionManager) startLeading() *leaderState {
 	r := &leaderState{
-		clock: pauseClock{at: k.deps.Clock()}, sessions: map[string]*sessionTimer{},
+		clock: pauseClock{at: k.deps.Clock()}, leaseGrace: k.deps.LeaseGrace, sessions: map[string]*sessionTimer{},
 		wakeExpiry: make(chan struct{}, 1), wakeElections: make(chan struct{}, 1), wakeTimer: make(chan struct{}, 1),
 		pendingRoles: map[string]pendingRole{}, orphans: map[candidacy]time.Duration{},
 	}
@@ -145,6 +150,9 @@ func (r *leaderState) addNewSessions(view *state.View, now time.Duration) {
 // addSession starts the timer of one session, as if it had been renewed at now.
 func (r *leaderState) addSession(s *state.Session, now time.Duration) *sessionTimer {
 	e := &sessionTimer{id: s.ID, ttl: s.TTL}
+	if s.Lease != 0 {
+		e.grace = max(r.leaseGrace, s.TTL/10)
+	}
 	e.renew(now)
 	e.key = e.deadline
 	r.sessions[e.id] = e

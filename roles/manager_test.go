@@ -204,7 +204,7 @@ func withLeader(t *testing.T, test func(b *bench)) {
 		b := &bench{fake: newFake(), clock: &clocked{start: time.Now()}, t: t}
 		b.SessionManager = New(Deps{
 			Consensus: b.fake, Clock: b.clock.now, Event: b.event,
-			Logger: hclog.NewNullLogger(),
+			LeaseGrace: 500 * time.Millisecond, Logger: hclog.NewNullLogger(),
 		})
 		b.lead()
 		defer func() { b.end() }()
@@ -268,6 +268,29 @@ func TestSessionsExpire(t *testing.T) {
 		}
 		if err := b.renew(short); !cluster.IsCode(err, cluster.CodeSessionEnded) {
 			t.Fatal(err)
+		}
+	})
+}
+
+// A lease lives longer than its TTL, which clients of etcd count from the answer to a renewal. They are told the TTL.
+func TestLeaseGrace(t *testing.T) {
+	withLeader(t, func(b *bench) {
+		for ttl, grace := range map[int64]time.Duration{1: 500 * time.Millisecond, 20: 2 * time.Second} {
+			r := b.apply(state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: ttl, TTL: ttl}})
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			id, least := r.Session.ID, r.Session.TTL+grace
+			time.Sleep(500 * time.Millisecond)
+			b.mustRenew(id)
+			last := time.Now()
+			if left := b.Remaining(r.Session); left > r.Session.TTL || left < r.Session.TTL-10*time.Millisecond {
+				t.Errorf("%v left of %v", left, r.Session.TTL)
+			}
+			time.Sleep(least + time.Second)
+			if took := b.endedAt(id).Sub(last); took < least-5*time.Millisecond || took > least+late {
+				t.Errorf("a lease of %v ended %v after its last renewal", r.Session.TTL, took)
+			}
 		}
 	})
 }

@@ -156,7 +156,7 @@ func (r *leaderState) renew(s *state.Session, c *cluster.Attachment, at time.Dur
 
 // renew counts the TTL from at.
 func (e *sessionTimer) renew(at time.Duration) {
-	if d := at + e.ttl + pauseSlack; d > e.deadline {
+	if d := at + e.ttl + e.grace + pauseSlack; d > e.deadline {
 		e.deadline, e.cause = d, state.CauseExpired
 	}
 }
@@ -169,7 +169,7 @@ func (k *SessionManager) Remaining(s *state.Session) time.Duration {
 		return s.TTL
 	}
 	e := k.leaderState.sessions[s.ID]
-	return max(0, e.deadline-pauseSlack-k.leaderState.clock.read(k.deps.Clock()))
+	return max(0, e.deadline-e.grace-pauseSlack-k.leaderState.clock.read(k.deps.Clock()))
 }
 
 func noLeader(format string, args ...any) *cluster.Error {

@@ -36,6 +36,9 @@ func sizeHint(c *Command) int {
 	if p := c.Put; p != nil {
 		n += len(p.Key) + len(p.Value) + len(p.Session)
 	}
+	if c.Txn != nil {
+		n += c.Txn.Size()
+	}
 	if c.Idempotency != nil {
 		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash)
 	}

@@ -23,6 +23,12 @@ const (
 
 	KindRecovery Kind = 11 // Recovery
 	KindLimits   Kind = 12 // Limits
+	KindTxn      Kind = 13 // Txn
+	KindCompact  Kind = 14 // Compact
+	// KindFirstRevision raises revision 0 to 1, the revision of an empty etcd. Later it has no effect.
+	KindFirstRevision Kind = 15 // FirstRevision
+	KindLeaseGrant    Kind = 16 // LeaseGrant
+	KindLeaseRevoke   Kind = 17 // LeaseRevoke
 
 	// The kinds from SessionCreate to AppNodeRemove belong to sessions; see Kind.ofSessions.
 	KindSessionCreate Kind = 20 // SessionCreate
@@ -60,6 +66,12 @@ type Command struct {
 	Recovery     *Recovery
 	Limits       *LimitsChange
 
+	Txn           *Txn
+	Compact       *Compact
+	FirstRevision *FirstRevision
+	LeaseGrant    *LeaseGrant
+	LeaseRevoke   *LeaseRevoke
+
 	SessionCreate *SessionCreate
 	SessionEnd    *SessionEnd
 	RoleCampaign  *RoleCampaign
@@ -78,6 +90,9 @@ type Command struct {
 type Idempotency struct {
 	Key         string // 1 to MaxIdempotencyKey bytes, with the caller's identity
 	RequestHash []byte // of the request; at most MaxRequestHash bytes
+	// After is an index that was committed before the command was first proposed, so it cannot have been applied up to
+	// there. 0: unknown. With it, a repeated command whose result is no longer kept is CodeOutcomeUnknown.
+	After uint64
 }
 
 // FencingToken makes a command fail with CodeFenced unless Token is the current token of Role.
@@ -200,6 +215,12 @@ var kinds = [...]kindInfo{
 	KindRecovery:     kindOf(1, func(c *Command) **Recovery { return &c.Recovery }),
 	KindLimits:       kindOf(limitsVersion, func(c *Command) **LimitsChange { return &c.Limits }),
 
+	KindTxn:           kindOf(txnVersion, func(c *Command) **Txn { return &c.Txn }),
+	KindCompact:       kindOf(txnVersion, func(c *Command) **Compact { return &c.Compact }),
+	KindFirstRevision: kindOf(txnVersion, func(c *Command) **FirstRevision { return &c.FirstRevision }),
+	KindLeaseGrant:    kindOf(txnVersion, func(c *Command) **LeaseGrant { return &c.LeaseGrant }),
+	KindLeaseRevoke:   kindOf(txnVersion, func(c *Command) **LeaseRevoke { return &c.LeaseRevoke }),
+
 	KindSessionCreate: kindOf(1, func(c *Command) **SessionCreate { return &c.SessionCreate }),
 	KindSessionEnd:    kindOf(1, func(c *Command) **SessionEnd { return &c.SessionEnd }),
 	KindRoleCampaign:  kindOf(1, func(c *Command) **RoleCampaign { return &c.RoleCampaign }),
@@ -247,7 +268,13 @@ func (c *Command) newPayload() payload { return c.Kind.info().payload(c, true) }
 var unknownKind = kindInfo{payload: func(*Command, bool) payload { return nil }}
 
 // Administrative reports whether the kind may change members, settings or the cluster's identity.
-func (k Kind) Administrative() bool { return k != KindPut && k != KindDelete && !k.ofSessions() }
+func (k Kind) Administrative() bool { return !k.WritesKeys() && !k.ofSessions() }
+
+// WritesKeys reports whether the kind is a write of keys or leases: its effect depends only on the state that it is
+// applied to.
+func (k Kind) WritesKeys() bool {
+	return k == KindPut || k == KindDelete || k >= KindTxn && k <= KindLeaseRevoke
+}
 
 // MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
 // must raise it, because older nodes skip unknown fields.
@@ -265,6 +292,12 @@ func (c Command) MinVersion() uint32 {
 	}
 	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
 		version = max(version, ownerVersion)
+	}
+	if c.Idempotency != nil && c.Idempotency.After != 0 {
+		version = max(version, txnVersion)
+	}
+	if c.Put != nil && len(c.Put.Key) > maxShortKey || c.Delete != nil && len(c.Delete.Key) > maxShortKey {
+		version = max(version, txnVersion)
 	}
 	return version
 }
@@ -285,6 +318,8 @@ const (
 	lockDelayVersion  = 4 // Recovery.LockDelay, Role.LockDelay, View.ClusterLockDelay
 	ownerVersion      = 5 // SessionCreate.Owner, Session.Owner
 	limitsVersion     = 5 // KindLimits, View.Limits
+	// kinds 13 to 17, keys above maxShortKey, previous items in the history, Idempotency.After
+	txnVersion = 6
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
@@ -304,7 +339,7 @@ func (c Command) Validate() *cluster.Error {
 			checkRange("idempotency request hash", len(id.RequestHash), 0, MaxRequestHash))
 	}
 	if c.Fence != nil {
-		err = firstError(err, checkBytes("fence role", c.Fence.Role, MaxKey))
+		err = firstError(err, checkBytes("fence role", c.Fence.Role, maxShortKey))
 	}
 	if c.Audit != nil {
 		err = firstError(err, c.Audit.check())

@@ -130,7 +130,7 @@ func TestBatchGolden(t *testing.T) {
 }
 
 // noteBatch is what a build of the next version writes for a put and a Note. TestNextVersionNote checks that.
-const noteBatch = "0102010106000000210161230178e807060400000021026869"
+const noteBatch = "0102010106000000210161230178e807070400000021026869"
 
 func noteBytes(t *testing.T) []byte {
 	t.Helper()
@@ -257,6 +257,14 @@ func FuzzDecodeBatch(f *testing.F) {
 		}
 		f.Add(one)
 		f.Add(one[:len(one)/2])
+	}
+	_, golden := goldenCommands()
+	for _, c := range golden {
+		one, err := EncodeBatch([]Command{c, grant(1, 1), leasePut("k", 1)})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(one)
 	}
 	f.Add(rawBatch(1000, 2, []byte{33, 2, 'h', 'i'}))
 	f.Add([]byte{batchFormat, 255, 255, 255, 255, 15})

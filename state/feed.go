@@ -10,18 +10,22 @@ import (
 	"northstar/cluster"
 )
 
-// Change is one change of one key.
+// Change is one change of one key. The changes of one transaction share a revision.
 type Change struct {
 	Key      string
 	Value    []byte // nil when deleted; must not be changed
 	Revision uint64
 	Deleted  bool
+	Item     *Item // of a put: the item, shared with the state
+	Prev     *Item // the item that was replaced; nil: none, or not kept (changes below View.CompactRevision)
+	Last     bool  // the cursor has no further change with this revision
 }
 
 // Feed returns the changes of one kind of record, such as keys. All cursors share one history. A watcher costs memory
 // only while it waits. One that is too slow gets an error. Any goroutine may call the methods.
 //
-// Waiting cursors are grouped by prefix. A batch wakes only the groups whose prefix matches one of its keys.
+// Waiting cursors are grouped by prefix, also those of a range. A batch wakes only the groups whose prefix matches one
+// of its keys.
 type Feed struct {
 	state *State
 	of    func(*View) *history
@@ -43,12 +47,23 @@ func newFeed(s *State, of func(*View) *history) *Feed {
 	return &Feed{state: s, of: of, waiting: iradix.New[*waiters]()}
 }
 
-// Cursor follows the changes under one prefix. One goroutine at a time may use it. It needs no Close.
+// Cursor follows the changes of the keys with one prefix, or in one range. One goroutine at a time may use it. It needs
+// no Close.
 type Cursor struct {
 	feed   *Feed
-	prefix string
+	prefix string // of all keys that match
+	within *keyRange
 	seen   uint64 // every matching change up to here has been returned
+	next   uint64 // position of the first change not examined, if it is inside a revision; 0: at seen
 	epoch  uint64
+}
+
+// keyRange is a range of keys, as in RangeQuery.
+type keyRange struct{ key, end string }
+
+// matches reports whether the cursor follows a key.
+func (c *Cursor) matches(key string) bool {
+	return strings.HasPrefix(key, c.prefix) && (c.within == nil || inRange(key, c.within.key, c.within.end))
 }
 
 // Cursor returns a cursor for the changes with a revision greater than since, of keys with the prefix.
@@ -62,12 +77,37 @@ func (f *Feed) Cursor(prefix string, since uint64) (*Cursor, error) {
 	return &Cursor{feed: f, prefix: prefix, seen: since, epoch: v.epoch}, nil
 }
 
+// RangeCursor returns a cursor for the changes from revision start on, of the keys in the range from key to end (see
+// RangeQuery). start may be in the future. An error wraps Compacted: start is below View.CompactRevision.
+func (f *Feed) RangeCursor(key, end string, start int64) (*Cursor, error) {
+	v := f.state.View()
+	if start < v.CompactRevision() {
+		return nil, refused(Compacted)
+	}
+	seen := max(uint64(max(start, 1))-1, f.of(v).floor) // nothing changed at a compact revision that is the floor
+	return &Cursor{
+		feed: f, prefix: commonPrefix(key, end), within: &keyRange{key, end}, seen: seen, epoch: v.epoch,
+	}, nil
+}
+
+// commonPrefix returns a prefix of all keys in a range.
+func commonPrefix(key, end string) string {
+	if end == "" {
+		return key
+	}
+	n := 0
+	for n < len(key) && n < len(end) && key[n] == end[n] {
+		n++
+	}
+	return key[:n]
+}
+
 // maxBatchBytes limits the values of one batch, but for the last: a slow watcher keeps its batch in memory.
 const maxBatchBytes = 64 << 10
 
 // Next returns the next changes, 1 to limit of them, each once and in order of revision. It waits for one until ctx
 // ends, and then returns its cause; the cursor stays usable. CodeHistoryCompacted: the cursor fell behind the history,
-// or a backup was restored, and it returns no more changes.
+// or a backup was restored, and it returns no more changes. The changes of one revision may come in several batches.
 func (c *Cursor) Next(ctx context.Context, limit int) ([]Change, error) {
 	for {
 		v := c.feed.state.View()
@@ -96,20 +136,40 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 	var found []Change
 	size := 0
 	h := &c.feed.of(v).changes
-	for pos := h.search(func(ch change) bool { return ch.item.Revision > c.seen }); pos < h.end; pos++ {
+	first := h.search(func(ch change) bool { return ch.item.Revision > c.seen })
+	for pos := max(first, c.next); pos < h.end; pos++ {
 		ch := h.at(pos)
-		it := ch.item
-		c.seen = it.Revision
-		if !strings.HasPrefix(it.Key, c.prefix) {
+		if last := len(found) - 1; last >= 0 && found[last].Revision != ch.item.Revision {
+			found[last].Last = true
+			if len(found) >= limit || size >= maxBatchBytes {
+				c.seen, c.next = found[last].Revision, 0
+				return found
+			}
+		}
+		if !c.matches(ch.item.Key) {
 			continue
 		}
-		found = append(found, Change{Key: it.Key, Value: it.Value, Revision: it.Revision, Deleted: ch.deleted})
-		if size += len(it.Value); len(found) == limit || size >= maxBatchBytes {
+		if len(found) >= limit || size >= maxBatchBytes {
+			c.seen, c.next = ch.item.Revision-1, pos
 			return found
 		}
+		found = append(found, newChange(ch))
+		size += ch.size()
 	}
-	c.seen = v.revision
+	if len(found) > 0 {
+		found[len(found)-1].Last = true
+	}
+	c.seen, c.next = v.revision, 0
 	return found
+}
+
+func newChange(ch change) Change {
+	it := ch.item
+	out := Change{Key: it.Key, Value: it.Value, Revision: it.Revision, Deleted: ch.deleted, Prev: ch.prev}
+	if !ch.deleted {
+		out.Item = it
+	}
+	return out
 }
 
 // wait returns nil when there may be changes to scan.

@@ -68,8 +68,9 @@ func TestFeedHistory(t *testing.T) {
 	wantNext(t, cursor(t, s, "", 3), 0, "4:a/1!")
 	wantNothing(t, cursor(t, s, "", 4))
 	changes, err := cursor(t, s, "b", 0).Next(t.Context(), 1)
-	if want := []Change{{Key: "b/1", Value: []byte("y"), Revision: 2}}; err != nil ||
-		!reflect.DeepEqual(changes, want) {
+	item, _ := s.View().Get("b/1")
+	want := []Change{{Key: "b/1", Value: []byte("y"), Revision: 2, Item: &item, Last: true}}
+	if err != nil || !reflect.DeepEqual(changes, want) {
 		t.Fatalf("got %+v, %v", changes, err)
 	}
 }

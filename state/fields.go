@@ -8,12 +8,13 @@ import "northstar/cluster"
 // fields declares the common fields of a command and the fields of its payload.
 func (cmd *Command) fields(c *codec) {
 	number(c, 1, &cmd.Now)
-	if cmd.Idempotency == nil && (c.num == 2 || c.num == 3) {
+	if cmd.Idempotency == nil && (c.num == 2 || c.num == 3 || c.num == 7) {
 		cmd.Idempotency = new(Idempotency)
 	}
 	if cmd.Idempotency != nil {
 		textAlways(c, 2, &cmd.Idempotency.Key)
 		blob(c, 3, &cmd.Idempotency.RequestHash)
+		number(c, 7, &cmd.Idempotency.After)
 	}
 	if cmd.Fence == nil && (c.num == 4 || c.num == 5) {
 		cmd.Fence = new(FencingToken)
@@ -241,6 +242,10 @@ func (m *meta) fields(c *codec) {
 	number(c, 43, &v.clusterLockDelay)
 	number(c, 44, &v.limits.StateBytes)
 	number(c, 45, &v.limits.SessionsPerIdentity)
+	number(c, 46, &v.leaseSeq)
+	number(c, 47, &v.compacted)
+	number(c, 48, &v.valuesSince)
+	number(c, 49, &v.idempotency.forgotten)
 }
 
 func (el *Election) fields(c *codec) {
@@ -272,22 +277,6 @@ func (ch *change) fields(c *codec) {
 	boolean(c, 16, &ch.deleted)
 }
 
-// keyChange is a change of a key in a snapshot.
-type keyChange struct {
-	change
-	current bool // the rest of the item is that of the key, in sectionKeys
-}
-
-func (k *keyChange) fields(c *codec) {
-	if c.decoding || !k.current {
-		k.change.fields(c)
-	} else {
-		textAlways(c, 1, &k.item.Key)
-		numberAlways(c, 3, &k.item.Revision)
-	}
-	boolean(c, 17, &k.current)
-}
-
 func (en *idempotencyEntry) fields(c *codec) {
 	textAlways(c, 1, &en.key)
 	blob(c, 2, &en.requestHash)
@@ -300,6 +289,7 @@ func (en *idempotencyEntry) fields(c *codec) {
 	if en.result.Err != nil {
 		nested(c, 6, (*errorRecord)(en.result.Err))
 	}
+	number(c, 7, &en.index)
 }
 
 // errorRecord is the recorded part of a command's error.
@@ -312,6 +302,11 @@ func (err *errorRecord) fields(c *codec) {
 	boolean(c, 4, &err.NoRetry)
 	number(c, 5, &err.RetryAfter)
 	number(c, 6, &err.Revision)
+	refusal := refusalOf((*cluster.Error)(err))
+	number(c, 7, &refusal)
+	if c.decoding && refusal != 0 {
+		err.Err = refusal
+	}
 }
 
 func (s *Session) fields(c *codec) {
@@ -321,6 +316,7 @@ func (s *Session) fields(c *codec) {
 	textMap(c, 4, 1, &s.Meta)
 	number(c, 5, &s.CreatedAt)
 	text(c, 6, &s.Owner)
+	number(c, 7, &s.Lease)
 }
 
 func (r *Role) fields(c *codec) {

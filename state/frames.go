@@ -20,8 +20,8 @@ const (
 	snapshotFormat = 1
 	frameHeader    = 1 + 4 + 4
 	frameFull      = 64 << 10 // size of the content at which a frame is written
-	// maxFrame bounds what a reader allocates: a full frame and one record.
-	maxFrame = frameFull + MaxValue + 64<<10
+	// maxFrame bounds what a reader allocates: a full frame and one record, which is at most a change of two values.
+	maxFrame = frameFull + 2*MaxTxnBytes + 64<<10
 )
 
 type section byte

@@ -12,37 +12,95 @@ const historyBlockBytes = 1 << 20
 // shared with the keys.
 type change struct {
 	item    *Item
+	prev    *Item // that was replaced; nil: none, or not kept (before View.valuesSince)
 	deleted bool
+}
+
+// size is what the change counts in the history.
+func (c *change) size() int {
+	n := len(c.item.Value)
+	if c.prev != nil {
+		n += len(c.prev.Value)
+	}
+	return n
 }
 
 // history holds the newest changes in order of revision. It is a value; see queue for the use of copies.
 //
-// Invariants: revisions in changes grow and are > floor; changes holds every change ever made with a revision > floor.
+// Invariants: revisions in changes never decrease and are > floor; changes holds every change ever made with a
+// revision > floor, so all those of one transaction or none. readable is a part of changes.
 type history struct {
-	changes queue[change]
-	floor   uint64 // highest revision that is no longer kept
-	bytes   int    // of values in changes
-	block   int    // bytes of values in the newest block
+	changes  queue[change]
+	window          // all that is in changes, for watchers
+	readable window // what reads at a revision may name: the same on every node, also if it keeps more for watchers
+	block    int    // bytes of values in the newest block
 }
 
-// push appends a change and drops the oldest ones. The history keeps at least keep.HistoryRevisions changes or
-// keep.HistoryBytes of values, whichever is less.
+// historyAfter returns an empty history that begins after a revision.
+func historyAfter(floor uint64) history {
+	return history{window: window{floor: floor}, readable: window{floor: floor}}
+}
+
+// push appends a change and drops the oldest revisions.
 func (h *history) push(c change, keep Options) {
-	size := len(c.item.Value)
+	size := c.size()
 	fresh := h.block+size > historyBlockBytes
 	h.changes.push(c, fresh)
-	h.bytes += size
 	if fresh || h.changes.end-h.changes.blocks[len(h.changes.blocks)-1].start == 1 {
 		h.block = 0
 	}
 	h.block += size
-	for h.changes.len() > 1 {
-		oldest := len(h.changes.at(h.changes.first).item.Value)
-		if h.changes.len() <= keep.HistoryRevisions && h.bytes-oldest < keep.HistoryBytes {
+	h.window.add(&h.changes, size, keep)
+	h.readable.add(&h.changes, size, keep.readable())
+	for h.changes.first < h.first {
+		h.changes.pop()
+	}
+}
+
+// window is what is left of a list of changes without its oldest revisions. It depends only on the newest changes and
+// the Options, not on how many older ones there once were.
+type window struct {
+	first uint64 // position of the oldest change
+	floor uint64 // highest revision before it
+	bytes int    // of values
+
+	oldestEnd   uint64 // position after the changes of the oldest revision; ≤ first: unknown
+	oldestBytes int    // of those changes
+}
+
+// add adds the newest change and drops the oldest revisions, but never the newest one. The window keeps at least
+// keep.HistoryRevisions changes or keep.HistoryBytes of values, whichever is less.
+func (w *window) add(changes *queue[change], size int, keep Options) {
+	w.bytes += size
+	newest := changes.at(changes.end - 1).item.Revision
+	for {
+		oldest := changes.at(w.first).item.Revision
+		if oldest == newest {
 			return
 		}
-		h.floor = h.changes.pop().item.Revision
-		h.bytes -= oldest
+		w.measureOldest(changes, oldest)
+		left := int(changes.end - w.oldestEnd)
+		if left < keep.HistoryRevisions && w.bytes-w.oldestBytes < keep.HistoryBytes {
+			return
+		}
+		w.first, w.floor = w.oldestEnd, oldest
+		w.bytes -= w.oldestBytes
+	}
+}
+
+// measureOldest counts the changes of the oldest revision, which is not the newest one, if that was not done yet.
+func (w *window) measureOldest(changes *queue[change], revision uint64) {
+	if w.oldestEnd > w.first {
+		return
+	}
+	w.oldestEnd, w.oldestBytes = w.first, 0
+	for w.oldestEnd < changes.end {
+		c := changes.at(w.oldestEnd)
+		if c.item.Revision != revision {
+			return
+		}
+		w.oldestEnd++
+		w.oldestBytes += c.size()
 	}
 }
 

@@ -3,31 +3,55 @@ package state
 import (
 	"bytes"
 	"net/http"
+	"strings"
 	"time"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"northstar/cluster"
 )
 
 // Bounds of the results of idempotent commands.
 const (
 	idempotencyTTL     = 24 * time.Hour // of the state's time
-	maxIdempotencyKeys = 100_000
+	maxIdempotencyKeys = 100_000        // of each kind
 )
+
+// NodeIdempotencyPrefix begins the idempotency keys of nodes. Those of clients begin with the name of an identity.
+// Every command of the etcd API has a key of a node: they are counted apart, and evict no keys of clients.
+const NodeIdempotencyPrefix = "\n"
 
 // idempotencyTable holds the results of commands with an idempotency key. It is a value; see queue.
 //
-// Invariants: byKey and order hold the same entries, each key once; order is that of first application and of time.
+// Invariants: byKey holds the entries of order and nodeOrder, each key once; their order is that of first application
+// and of time.
 type idempotencyTable struct {
-	byKey *iradix.Tree[*idempotencyEntry]
-	order queue[*idempotencyEntry]
+	byKey     *iradix.Tree[*idempotencyEntry]
+	order     queue[*idempotencyEntry] // of clients
+	nodeOrder queue[*idempotencyEntry]
+	forgotten uint64 // highest index of an entry that has been dropped from nodeOrder
 }
+
+// add adds an entry to the order of its kind.
+func (t *idempotencyTable) add(e *idempotencyEntry) {
+	if e.ofNode() {
+		t.nodeOrder.push(e, false)
+	} else {
+		t.order.push(e, false)
+	}
+}
+
+func (t *idempotencyTable) len() int { return t.order.len() + t.nodeOrder.len() }
 
 type idempotencyEntry struct {
 	key         string
 	requestHash []byte
 	at          int64
 	result      Result
+	index       uint64 // of the log entry, for the key of a node
 }
+
+func (e *idempotencyEntry) ofNode() bool { return strings.HasPrefix(e.key, NodeIdempotencyPrefix) }
 
 // applyOnce returns the recorded result of a known key. Otherwise it applies the command and records the result, also
 // a failed condition: a client that lost the first response must get it again, and not the outcome of a second one.
@@ -39,23 +63,52 @@ func (w *txn) applyOnce(c *Command) Result {
 	w.expireIdempotency()
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
-			return e.result
+			return w.replay(c, e.result)
 		}
 		err := badRequest("idempotency key: was used with another request")
 		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}
 	}
-	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: w.applyFenced(c)}
+	if id.After != 0 && id.After < w.idempotency.forgotten {
+		return failed(cluster.CodeOutcomeUnknown,
+			"the write was first proposed after index %d, and results up to index %d are no longer kept", id.After,
+			w.idempotency.forgotten)
+	}
+	result := w.applyFenced(c)
+	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result}
+	if e.result.Txn, e.result.Session = nil, nil; e.ofNode() { // replay finds them again
+		e.index = w.index
+	}
 	w.write.idempotency.put(id.Key, e)
-	w.idempotency.order.push(e, false)
+	w.idempotency.add(e)
 	w.expireIdempotency()
-	return e.result
+	return result
 }
 
-// expireIdempotency drops the oldest entries: those older than idempotencyTTL and those beyond maxIdempotencyKeys.
-func (w *txn) expireIdempotency() {
-	since := w.now - int64(idempotencyTTL)
-	order := &w.idempotency.order
-	for order.len() > 0 && (order.len() > maxIdempotencyKeys || order.at(order.first).at <= since) {
-		w.write.idempotency.remove(order.pop().key)
+// replay returns the whole of a recorded result.
+func (w *txn) replay(c *Command, recorded Result) Result {
+	switch {
+	case recorded.Err != nil:
+	case c.Kind == KindTxn:
+		return c.Txn.replay(w, recorded)
+	case c.Kind == KindLeaseGrant:
+		return c.LeaseGrant.replay(w, recorded)
 	}
+	return recorded
+}
+
+// expireIdempotency drops the oldest entries of each kind: those that are too old and those beyond maxIdempotencyKeys.
+func (w *txn) expireIdempotency() {
+	w.expireOldest(&w.idempotency.order)
+	w.idempotency.forgotten = max(w.idempotency.forgotten, w.expireOldest(&w.idempotency.nodeOrder))
+}
+
+// expireOldest returns the index of the last entry that it has dropped.
+func (w *txn) expireOldest(order *queue[*idempotencyEntry]) (index uint64) {
+	since := w.now - int64(idempotencyTTL)
+	for order.len() > 0 && (order.len() > maxIdempotencyKeys || order.at(order.first).at <= since) {
+		e := order.pop()
+		w.write.idempotency.remove(e.key)
+		index = e.index
+	}
+	return index
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 
@@ -110,5 +111,77 @@ func TestIdempotencyIsBounded(t *testing.T) {
 	r := apply(s, withIdempotency(put("a", ""), "k1", "f"), withIdempotency(put("a", ""), "k0", "f"))
 	if r[0].Revision != 2 || r[1].Revision != rev+1 {
 		t.Fatalf("second oldest %+v, oldest %+v", r[0], r[1])
+	}
+}
+
+// The keys of nodes, of which every command of the etcd API has one, evict no keys of clients.
+func TestIdempotencyKeysOfNodes(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	client := withIdempotency(put("a", "1"), "client/1", "f")
+	client.Now = 1
+	mustApply(t, s, client)
+	cmds := putsOfNode(0, maxIdempotencyKeys+10, 0)
+	mustApply(t, s, cmds...)
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	for _, s := range []*State{s, again} {
+		if n := s.View().idempotency.len(); n != maxIdempotencyKeys+1 {
+			t.Errorf("%d keys", n)
+		}
+		before := s.View().Revision()
+		mustApply(t, s, client, cmds[len(cmds)-1])
+		if got := s.View().Revision(); got != before {
+			t.Errorf("%d writes were applied again", got-before)
+		}
+		later := withIdempotency(put("c", "1"), "client/2", "f")
+		later.Now = 2 + int64(idempotencyTTL)
+		mustApply(t, s, later)
+		if n := s.View().idempotency.len(); n != 1 || s.View().idempotency.byKey.Len() != 1 {
+			t.Errorf("%d keys after %v", n, idempotencyTTL)
+		}
+	}
+}
+
+// putsOfNode returns count puts with keys of a node, first proposed after an index.
+func putsOfNode(first, count int, after uint64) (cmds []Command) {
+	for i := range count {
+		c := withIdempotency(put("b", "1"), NodeIdempotencyPrefix+strconv.Itoa(first+i), "")
+		c.Now, c.Idempotency.After = 2, after
+		cmds = append(cmds, c)
+	}
+	return cmds
+}
+
+// A repeated command of a node is never applied twice, also when its result has been dropped. New ones are applied.
+func TestForgottenCommandOfNode(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(s *State){
+		"by count": func(s *State) {
+			mustApply(t, s, putsOfNode(1, maxIdempotencyKeys, s.View().AppliedIndex())...)
+		},
+		"by age": func(s *State) {
+			c := put("c", "1")
+			c.Now = 2 + int64(idempotencyTTL)
+			mustApply(t, s, c)
+		},
+	} {
+		s := New(Options{})
+		mustApply(t, s, put("a", "1"))
+		first := putsOfNode(0, 1, s.View().AppliedIndex())[0]
+		mustApply(t, s, first)
+		forget(s)
+		apply(s, first) // drops what has expired
+		again := New(Options{})
+		restore(t, again, snapshotOf(t, s))
+		for _, s := range []*State{s, again} {
+			before := s.View().Revision()
+			r := apply(s, first)[0]
+			if got := s.View().Revision(); got != before {
+				t.Errorf("%s: the command was applied again", name)
+			}
+			wantCode(t, r.Err, cluster.CodeOutcomeUnknown)
+			mustApply(t, s, putsOfNode(-1, 1, s.View().AppliedIndex())...)
+		}
 	}
 }

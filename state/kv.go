@@ -8,7 +8,8 @@ import (
 
 // Limits of what a command may carry.
 const (
-	MaxKey            = 1024    // bytes of a key
+	MaxKey            = 4096    // bytes of a key
+	maxShortKey       = 1024    // bytes of a key that members below txnVersion accept
 	MaxValue          = 1 << 20 // bytes of a value
 	MaxSession        = 128     // bytes of a session ID
 	MaxIdempotencyKey = 192     // bytes: up to 128 from the client, and the caller's identity
@@ -75,7 +76,7 @@ func (p *Put) apply(w *txn) Result {
 	w.linkKey(old, item)
 	w.bytes += item.size()
 	w.write.keys.put(p.Key, item)
-	w.history.push(change{item: item}, w.options)
+	w.pushChange(change{item: item, prev: old})
 	return Result{Revision: w.revision, Created: !exists}
 }
 
@@ -91,30 +92,52 @@ func (p *Delete) apply(w *txn) Result {
 	return Result{Revision: w.revision}
 }
 
-// deleteKey deletes a key that may exist.
-func (w *txn) deleteKey(key string) {
-	old, exists := w.write.keys.remove(key)
-	if !exists {
-		return
+// deleteKey deletes a key that may exist, with a revision of its own.
+func (w *txn) deleteKey(key string) { w.deleteKeys([]string{key}) }
+
+// deleteKeys deletes keys that may exist, with one revision.
+func (w *txn) deleteKeys(keys []string) {
+	revision := w.revision + 1
+	for _, key := range keys {
+		old, exists := w.write.keys.remove(key)
+		if !exists {
+			continue
+		}
+		w.linkKey(old, nil)
+		w.revision = revision
+		w.bytes -= old.size()
+		w.stateBytes -= old.footprint()
+		w.pushChange(change{item: &Item{Key: old.Key, Revision: revision}, prev: old, deleted: true})
 	}
-	w.linkKey(old, nil)
-	w.revision++
-	w.bytes -= old.size()
-	w.stateBytes -= old.footprint()
-	w.history.push(change{item: &Item{Key: old.Key, Revision: w.revision}, deleted: true}, w.options)
+}
+
+// pushChange adds a change to the history. Until txnVersion is in use, it does not keep what was replaced: no node
+// that reads an older snapshot could.
+func (w *txn) pushChange(c change) {
+	if w.version < txnVersion {
+		c.prev = nil
+	}
+	w.history.push(c, w.options)
 }
 
 // linkKey updates the owner of a key when now replaces old. Either may be nil.
 func (w *txn) linkKey(old, now *Item) {
 	if old != nil && old.Session != "" {
 		w.unlink(old.Session, ownedKey, old.Key)
+		w.countLeaseKey(old.Session, -1)
 	}
 	if now != nil && now.Session != "" {
 		w.link(now.Session, ownedKey, now.Key)
+		w.countLeaseKey(now.Session, 1)
 	}
 }
 
-func (it *Item) size() int64 { return int64(len(it.Key) + len(it.Value)) }
+func (it *Item) size() int64 {
+	if it == nil {
+		return 0
+	}
+	return int64(len(it.Key) + len(it.Value))
+}
 
 // revisionOf returns 0 for an absent key.
 func revisionOf(it *Item) uint64 {

@@ -21,6 +21,9 @@ func load(r io.Reader, keep Options) (*View, int64, error) {
 		return nil, n, err
 	}
 	v.recount()
+	if err := checkLeases(v); err != nil {
+		return nil, n, err
+	}
 	return v, n, nil
 }
 
@@ -34,12 +37,15 @@ type loader struct {
 	write    writers
 
 	got     counts                       // records read so far
+	puts    map[string]*Item             // of the history, by key, unless the key was deleted after it
 	names   [sectionProducers + 1]string // name of the last record of each section
 	numbers [sectionProducers + 1]uint64 // revision or sequence number of the last record of each section
 }
 
 func newLoader(keep Options) *loader {
-	l := &loader{options: keep, codec: codec{decoding: true}, meta: &meta{view: *emptyView()}}
+	l := &loader{
+		options: keep, codec: codec{decoding: true}, meta: &meta{view: *emptyView()}, puts: map[string]*Item{},
+	}
 	l.meta.view.settings = Settings{}
 	l.write = writersOf(l.view())
 	return l
@@ -103,7 +109,7 @@ var adders = [...]struct {
 	})},
 	sectionKeys:        {math.MaxUint64, adder((*loader).addKey)},
 	sectionHistory:     {math.MaxUint64, adder((*loader).addChange)},
-	sectionIdempotency: {maxIdempotencyKeys, adder((*loader).addIdempotency)},
+	sectionIdempotency: {2 * maxIdempotencyKeys, adder((*loader).addIdempotency)},
 	sectionSessions:    {MaxSessions, adder((*loader).addSession)},
 	sectionRoles:       {MaxRoles, adder((*loader).addRole)},
 	sectionRoleLog:     {math.MaxUint64, adder((*loader).addRoleChange)},
@@ -160,12 +166,15 @@ func (l *loader) addMeta(raw []byte) error {
 		return &UnknownCommandError{Version: v.version}
 	case v.clusterLockDelay < 0 || v.clusterLockDelay > MaxSessionTTL:
 		return damaged("lock delay of %v", v.clusterLockDelay)
+	case max(v.compacted, v.valuesSince) > v.revision:
+		return damaged("revision of a compaction is out of bounds")
 	case v.limits.StateBytes > MaxStateBytes || v.limits.SessionsPerIdentity > MaxSessions:
 		return damaged("limits %+v are out of bounds", v.limits)
 	case max(v.history.floor, v.roleChanges.floor, v.nodeChanges.floor) > v.revision || v.revision >= maxRevision:
 		return damaged("revision %d is out of bounds", v.revision)
 	}
 	v.bytes = int64(l.meta.keyBytes)
+	v.history.readable.floor = v.history.floor
 	l.numbers[sectionHistory], l.numbers[sectionRoleLog], l.numbers[sectionNodeLog] =
 		v.history.floor, v.roleChanges.floor, v.nodeChanges.floor
 	return nil
@@ -184,7 +193,7 @@ func (l *loader) addKey(it *Item) error {
 		return damaged("%s", err.Detail)
 	}
 	if !l.named(sectionKeys, it.Key) || it.Revision == 0 || it.Revision > l.view().revision ||
-		len(it.Value) > MaxValue {
+		len(it.Value) > MaxTxnBytes {
 		return damaged("key %q is out of order or out of bounds", it.Key)
 	}
 	l.got.keyBytes += uint64(it.size())
@@ -195,8 +204,14 @@ func (l *loader) addChange(c *keyChange) error {
 	if err := CheckKey(c.item.Key); err != nil {
 		return damaged("%s", err.Detail)
 	}
-	if len(c.item.Value) > MaxValue {
+	if len(c.item.Value) > MaxTxnBytes || c.prev != nil && (c.prev.Key != c.item.Key ||
+		c.prev.Revision > c.item.Revision || len(c.prev.Value) > MaxTxnBytes) {
 		return damaged("change of revision %d is out of bounds", c.item.Revision)
+	}
+	if c.prevKept && !l.discard {
+		if c.prev = l.puts[c.item.Key]; c.prev == nil {
+			return damaged("change of revision %d replaces an item that is missing", c.item.Revision)
+		}
 	}
 	if c.current && !l.discard {
 		it, ok := l.write.keys.get(c.item.Key)
@@ -204,6 +219,14 @@ func (l *loader) addChange(c *keyChange) error {
 			return damaged("change of revision %d names a key that does not have it", c.item.Revision)
 		}
 		c.item = it
+	}
+	if delete(l.puts, c.item.Key); !c.deleted && !l.discard {
+		l.puts[c.item.Key] = c.item
+	}
+	// The changes of one transaction share a revision.
+	same := c.item.Revision == l.numbers[sectionHistory] && l.got.records[sectionHistory] > 1
+	if same && l.view().version >= txnVersion {
+		l.numbers[sectionHistory]--
 	}
 	return l.addToHistory(sectionHistory, c.change, &l.view().history)
 }
@@ -240,13 +263,13 @@ func (l *loader) addIdempotency(e *idempotencyEntry) error {
 		return damaged("idempotency key %q comes twice", e.key)
 	}
 	l.write.idempotency.put(e.key, e)
-	l.view().idempotency.order.push(e, false)
+	l.view().idempotency.add(e)
 	return nil
 }
 
 func (l *loader) addSession(s *Session) error {
 	if CheckSession("session", s.ID) != nil || strings.Contains(s.ID, "\x00") || !l.named(sectionSessions, s.ID) ||
-		s.TTL < MinSessionTTL || s.TTL > MaxSessionTTL {
+		s.TTL < MinSessionTTL || s.TTL > MaxSessionTTL || s.Lease != LeaseOf(s.ID) {
 		return damaged("session %q is out of order or out of bounds", s.ID)
 	}
 	return insert(l, &l.write.sessions, s.ID, s)

@@ -65,6 +65,9 @@ func (it *Item) footprint() int64 {
 
 func (s *Session) footprint() int64 {
 	n := recordBytes + len(s.Name) + len(s.Owner)
+	if s.Lease != 0 { // it has an entry in the index of leases
+		n += recordBytes
+	}
 	for name, value := range s.Meta {
 		n += elementBytes + len(name) + len(value)
 	}
@@ -201,16 +204,21 @@ func ownerOfRole(r *Role, get func(string) (*Session, bool)) string {
 	return ownerOf(r.Current.Session, get)
 }
 
-// recount sets the measure and the shares of a view by its records. Roles with a holder or a candidate must not be
-// published yet: recount sets their owners.
+// recount sets the measure, the shares and the index of leases of a view by its records. Roles with a holder or a
+// candidate must not be published yet: recount sets their owners.
 func (v *View) recount() {
 	shares := map[string]share{}
 	v.stateBytes = 0
 	for it := range values(v.keys.Root(), "") {
 		v.stateBytes += it.footprint()
 	}
+	leases := iradix.New[lease]().Txn()
 	for s := range v.SessionsAfter("") {
 		v.stateBytes += s.footprint()
+		if s.Lease != 0 {
+			keys := ownedNames(v.ownership.Root(), s.ID, ownedKey)
+			leases.Insert([]byte(leaseKey(s.Lease)), lease{session: s.ID, keys: len(keys), owner: s.Owner})
+		}
 		n := shares[s.Owner]
 		n.sessions++
 		shares[s.Owner] = n
@@ -235,5 +243,5 @@ func (v *View) recount() {
 	for owner, n := range shares {
 		txn.Insert([]byte(owner), n)
 	}
-	v.shares = txn.CommitOnly()
+	v.shares, v.leases = txn.CommitOnly(), leases.CommitOnly()
 }

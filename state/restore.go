@@ -108,7 +108,7 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.settings = from.settings
 	v.revision = max(v.revision, from.revision) + restoreRevisionGap
 	v.version = max(v.version, from.version)
-	v.history = history{floor: v.revision}
+	v.forgetHistory()
 	v.endSessions(CauseRestored, v.holderTTL)
 	if from.clusterID != v.clusterID || from.revision > current.view.revision {
 		v.delayRolesOf(from)
@@ -119,6 +119,14 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.recount()
 	v.epoch++
 	return &Snapshot{view: &v}, nil
+}
+
+// forgetHistory makes the present revision the first one that watches and reads at a revision may name.
+func (v *View) forgetHistory() {
+	v.history = historyAfter(v.revision)
+	if v.version >= txnVersion {
+		v.valuesSince = v.revision
+	}
 }
 
 // withoutSessionKeys returns the keys that belong to no session, and the number of their bytes.
@@ -167,7 +175,7 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
 		}
 	}
 	v.appNodes = nodes.CommitOnly()
-	v.roleChanges, v.nodeChanges = history{floor: v.revision}, history{floor: v.revision}
+	v.roleChanges, v.nodeChanges = historyAfter(v.revision), historyAfter(v.revision)
 }
 
 // remember adds an ended tenure to the history.

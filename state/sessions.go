@@ -36,6 +36,8 @@ type Session struct {
 	CreatedAt int64             // Unix nanoseconds
 	// Owner is the identity that made the session, such as "client alice". "": unknown, made before ownerVersion.
 	Owner string
+	// Lease is the number of a lease, 0 if the session is none.
+	Lease int64
 }
 
 // Renewed is the outcome of renewing sessions.
@@ -143,9 +145,6 @@ func (p *SessionEnd) check() *cluster.Error {
 }
 
 func (p *SessionCreate) apply(w *txn) Result {
-	if w.write.sessions.len() >= MaxSessions {
-		return failed(cluster.CodeBusy, "there are %d sessions already", MaxSessions)
-	}
 	s := &Session{
 		ID:   fmt.Sprintf("%0*x%s", SessionRevisionDigits, w.revision+1, p.Nonce),
 		Name: p.Name, TTL: p.TTL, Meta: maps.Clone(p.Meta),
@@ -154,17 +153,28 @@ func (p *SessionCreate) apply(w *txn) Result {
 	if s.Name == "" {
 		s.Name = s.ID
 	}
+	if err := w.addSession(s); err != nil {
+		return Result{Err: err}
+	}
+	w.revision++
+	return Result{Revision: w.revision, Created: true, Session: s}
+}
+
+// addSession adds a session if the limits allow it.
+func (w *txn) addSession(s *Session) *cluster.Error {
+	if w.write.sessions.len() >= MaxSessions {
+		return cluster.Errorf(cluster.CodeBusy, "there are %d sessions already", MaxSessions)
+	}
 	err := firstError(
 		w.shareLeft(s.Owner, "sessions", w.limits.SessionsPerIdentity, func(n share) int { return n.sessions }),
 		w.room(s.footprint()))
 	if err != nil {
-		return Result{Err: err}
+		return err
 	}
-	w.revision++
 	w.stateBytes += s.footprint()
 	w.addShare(s.Owner, share{sessions: 1})
 	w.write.sessions.put(s.ID, s)
-	return Result{Revision: w.revision, Created: true, Session: s}
+	return nil
 }
 
 // apply ends all sessions before it releases anything: none of them may be elected to a role of another.
@@ -174,6 +184,9 @@ func (p *SessionEnd) apply(w *txn) Result {
 		if s, existed := w.write.sessions.remove(id); existed {
 			w.stateBytes -= s.footprint()
 			w.addShare(s.Owner, share{sessions: -1})
+			if s.Lease != 0 {
+				w.write.leases.remove(leaseKey(s.Lease))
+			}
 			ended = append(ended, id)
 		}
 	}
@@ -199,8 +212,12 @@ func (w *txn) releaseAll(id string, cause Cause) {
 	for _, role := range w.ownedBy(id, ownedRevocation) {
 		w.acknowledgeRevocation(role)
 	}
-	for _, key := range w.ownedBy(id, ownedKey) {
-		w.deleteKey(key)
+	if keys := w.ownedBy(id, ownedKey); LeaseOf(id) != 0 {
+		w.deleteKeys(keys)
+	} else {
+		for _, key := range keys {
+			w.deleteKey(key)
+		}
 	}
 	for _, node := range w.ownedBy(id, ownedNode) {
 		w.markNodeDead(node)

@@ -40,15 +40,17 @@ func writeSections(f *frameWriter, v *View) {
 		func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
 	writeRecords(f, sectionElections, pointers(v.elections))
 	writeRecords(f, sectionKeys, values(v.keys.Root(), ""))
-	// A change that is the present state of its key is written without its value. So neither the snapshot nor the node
-	// that reads it holds the value twice.
+	// A change that is the present state of its key is written without its value, and an item that was replaced only if
+	// its own change is not in the history. So neither the snapshot nor the node that reads it holds a value twice.
 	var k keyChange
 	writeRecords(f, sectionHistory, mapped(v.history.changes.all, func(c change) *keyChange {
 		item, _ := v.Get(c.item.Key)
-		k.change, k.current = c, item.Revision == c.item.Revision
+		k.change, k.current = c, !c.deleted && item.Revision == c.item.Revision
+		k.prevKept = c.prev != nil && c.prev.Revision > v.history.floor
 		return &k
 	}))
 	writeRecords(f, sectionIdempotency, v.idempotency.order.all)
+	writeRecords(f, sectionIdempotency, v.idempotency.nodeOrder.all)
 	// The ownership index follows from keys, roles and nodes, and is not written.
 	writeRecords(f, sectionSessions, v.SessionsAfter(""))
 	writeRecords(f, sectionRoles, v.RolesAfter(""))
@@ -113,7 +115,7 @@ func metaOf(v *View) *meta {
 	return &meta{view: *v, counts: counts{keyBytes: uint64(v.bytes), records: [...]uint64{
 		sectionMembers: uint64(len(v.members)), sectionKeys: uint64(v.keys.Len()),
 		sectionHistory:     uint64(v.history.changes.len()),
-		sectionIdempotency: uint64(v.idempotency.order.len()),
+		sectionIdempotency: uint64(v.idempotency.len()),
 		sectionSessions:    uint64(v.sessions.Len()), sectionRoles: uint64(v.roles.Len()),
 		sectionRoleLog:  uint64(v.roleChanges.changes.len()),
 		sectionAppNodes: uint64(v.appNodes.Len()), sectionNodeLog: uint64(v.nodeChanges.changes.len()),

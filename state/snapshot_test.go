@@ -182,7 +182,7 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 		"two metas":            {1: append(head(View{}, 0, 0, 0), head(View{}, 0, 0, 0)...), 255: end},
 		"key without meta":     {4: {key("a", 1)}, 255: end},
 		"revision too high":    {1: head(View{revision: 1 << 53}, 0, 0, 0), 255: end},
-		"floor too high":       {1: head(View{revision: 1, history: history{floor: 2}}, 0, 0, 0), 255: end},
+		"floor too high":       {1: head(View{revision: 1, history: historyAfter(2)}, 0, 0, 0), 255: end},
 		"key missing":          {1: head(View{revision: 9}, 2, 1, 0), 4: {key("a", 3)}, 255: end},
 		"keys out of order":    {1: head(View{revision: 9}, 2, 2, 0), 4: {key("b", 3), key("a", 4)}, 255: end},
 		"key twice":            {1: head(View{revision: 9}, 2, 2, 0), 4: {key("a", 3), key("a", 4)}, 255: end},
@@ -196,7 +196,7 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 			255: end,
 		},
 		"change before floor": {
-			1: head(View{revision: 9, history: history{floor: 5}}, 0, 0, 1),
+			1: head(View{revision: 9, history: historyAfter(5)}, 0, 0, 1),
 			5: {change("a", 5, false)}, 255: end,
 		},
 		"change of no key": {1: head(View{revision: 9}, 0, 0, 1), 5: {change("a", 5, true)}, 255: end},

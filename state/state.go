@@ -11,17 +11,26 @@ import (
 	"northstar/cluster"
 )
 
-// Options sets how much history a State keeps for watchers.
+// Options sets how much history a State keeps for watchers. Transactions and compactions are decided by the defaults,
+// which every node keeps at least. Less is for tests: all states that apply one log then need the same.
 type Options struct {
 	HistoryRevisions int // at least this many changes (0: DefaultHistoryRevisions) …
 	HistoryBytes     int // … or this many bytes of values (0: DefaultHistoryBytes), whichever is less
 }
 
-// Defaults of Options.
+// Defaults of Options. They are part of the decisions of txnVersion and never change.
 const (
 	DefaultHistoryRevisions = 10240
 	DefaultHistoryBytes     = 64 << 20
 )
+
+// readable returns how much history reads at a revision may name.
+func (o Options) readable() Options {
+	return Options{
+		HistoryRevisions: min(o.HistoryRevisions, DefaultHistoryRevisions),
+		HistoryBytes:     min(o.HistoryBytes, DefaultHistoryBytes),
+	}
+}
 
 // State is the replicated state. Only the goroutine that applies the log may call Apply and ReadFrom. Any goroutine
 // may call the other methods.
@@ -34,10 +43,11 @@ type State struct {
 // Result is the outcome of one command.
 type Result struct {
 	Err      *cluster.Error // nil: the command took effect
-	Revision uint64         // of the change that a put or delete made
-	Created  bool           // a put created the key, or a ClusterInit was the first
-	Session  *Session       // of a SessionCreate
+	Revision uint64         // of the change that a put or delete made; after a Txn or a command about a lease
+	Created  bool           // a put created the key, a Txn changed one, or a ClusterInit was the first
+	Session  *Session       // of a SessionCreate or a LeaseGrant
 	Role     *Role          // of a command about a role: the role afterwards, also with some errors
+	Txn      *TxnResult     // of a Txn
 }
 
 // New returns an empty state.
@@ -110,6 +120,7 @@ type writers struct {
 	ownership   treeWriter[struct{}]
 	appNodes    treeWriter[*AppNode]
 	shares      treeWriter[share]
+	leases      treeWriter[lease]
 }
 
 func writersOf(v *View) writers {
@@ -117,7 +128,7 @@ func writersOf(v *View) writers {
 		keys: treeWriter[*Item]{tree: &v.keys}, idempotency: treeWriter[*idempotencyEntry]{tree: &v.idempotency.byKey},
 		sessions: treeWriter[*Session]{tree: &v.sessions}, roles: treeWriter[*Role]{tree: &v.roles},
 		ownership: treeWriter[struct{}]{tree: &v.ownership}, appNodes: treeWriter[*AppNode]{tree: &v.appNodes},
-		shares: treeWriter[share]{tree: &v.shares},
+		shares: treeWriter[share]{tree: &v.shares}, leases: treeWriter[lease]{tree: &v.leases},
 	}
 }
 
@@ -129,11 +140,12 @@ func (w *writers) commit() {
 	w.ownership.commit()
 	w.appNodes.commit()
 	w.shares.commit()
+	w.leases.commit()
 }
 
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
-	w.version = max(w.version, c.MinVersion())
+	w.raiseVersion(c.MinVersion())
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
@@ -142,6 +154,14 @@ func (w *txn) apply(c *Command) Result {
 		w.record(c, result)
 	}
 	return result
+}
+
+// raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace.
+func (w *txn) raiseVersion(version uint32) {
+	if w.version < txnVersion && version >= txnVersion {
+		w.valuesSince = w.revision
+	}
+	w.version = max(w.version, version)
 }
 
 func (w *txn) applyFenced(c *Command) Result {

@@ -25,3 +25,30 @@ func TestStoredTexts(t *testing.T) {
 		}
 	}
 }
+
+// The texts of refusals are stored, too.
+func TestStoredTextsOfRefusals(t *testing.T) {
+	t.Parallel()
+	for r, want := range map[Refusal]string{
+		LeaseNotFound:     "ERR_SESSION_ENDED: the lease does not exist",
+		LeaseExists:       "ERR_CONDITION_FAILED: the lease exists already",
+		LeaseTTLTooLarge:  "ERR_BAD_REQUEST: the TTL is too large",
+		KeyNotFound:       "ERR_CONDITION_FAILED: the key does not exist",
+		DuplicateKey:      "ERR_BAD_REQUEST: a key is changed twice",
+		TooManyOps:        "ERR_BAD_REQUEST: there are too many operations",
+		RequestTooLarge:   "ERR_BAD_REQUEST: the transaction is too large",
+		EmptyKey:          "ERR_BAD_REQUEST: the key is empty",
+		ValueProvided:     "ERR_BAD_REQUEST: a value is given that is to be ignored",
+		LeaseProvided:     "ERR_BAD_REQUEST: a lease is given that is to be ignored",
+		InvalidSortOption: "ERR_BAD_REQUEST: the sort option is not known",
+		Compacted:         "ERR_HISTORY_COMPACTED: the revision has been compacted",
+		FutureRevision:    "ERR_BAD_REQUEST: the revision is in the future",
+		InvalidKey:        "ERR_BAD_REQUEST: the key is not valid UTF-8, or too long",
+		LeaseNotOwned:     "ERR_FORBIDDEN: the lease belongs to another identity: only that and operators may use it",
+		99:                "ERR_BAD_REQUEST: refusal 99",
+	} {
+		if got := refused(r).Error(); got != want {
+			t.Errorf("refusal %d: %q, want %q", r, got, want)
+		}
+	}
+}

@@ -47,6 +47,11 @@ type View struct {
 	stateBytes       int64               // sum of the footprints of keys, sessions, roles and application nodes
 	shares           *iradix.Tree[share] // by Session.Owner; follows from sessions, roles and nodes
 	clusterLockDelay time.Duration       // minimum lock delay of every role since a recovery; 0: over
+
+	leases      *iradix.Tree[lease] // by number, see leaseKey; follows from sessions and keys
+	leaseSeq    uint64              // number of leases ever granted; part of their session IDs
+	compacted   uint64              // revision of the last Compact; 0: none
+	valuesSince uint64              // changes after it keep the item that they replaced; set with txnVersion
 }
 
 // Item is one key. All revisions are cluster-wide.
@@ -72,6 +77,7 @@ func emptyView() *View {
 		keys: iradix.New[*Item](), idempotency: idempotencyTable{byKey: iradix.New[*idempotencyEntry]()},
 		settings: Settings{AutoFailover: true}, sessions: iradix.New[*Session](), roles: iradix.New[*Role](),
 		ownership: iradix.New[struct{}](), appNodes: iradix.New[*AppNode](), shares: iradix.New[share](),
+		leases: iradix.New[lease](),
 	}
 }
 

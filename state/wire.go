@@ -35,6 +35,7 @@ type codec struct {
 	isBytes bool
 	value   uint64
 	raw     []byte // aliases the input; nil for a number
+	depth   int    // of nested records
 	err     error  // the first damage
 }
 
@@ -241,11 +242,18 @@ func nested(c *codec, num int, r record) {
 		c.buf = slices.Replace(c.buf, at-1, at, size[:n]...)
 	case c.num == num:
 		rest := c.buf
+		if c.depth++; c.depth > maxDepth {
+			c.err = damaged("records are nested more than %d deep", maxDepth)
+		}
 		_ = c.decode(c.raw, r) // its error is in c.err
+		c.depth--
 		c.buf = rest
 		c.next()
 	}
 }
+
+// maxDepth bounds nested records. A level of a transaction takes two, and has at most MaxTxnOps levels.
+const maxDepth = 2*MaxTxnOps + 16
 
 // recordPointer is a pointer to T that is a record.
 type recordPointer[T any] interface {

@@ -31,6 +31,9 @@ type Config struct {
 	// Relayed handles a message that another member sent with Relay; that member receives the text of an error. It may
 	// block until ctx ends. Nil rejects relayed messages.
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
+	// Called handles a request that another member sent with Call, and returns the response. It may block until ctx
+	// ends. Nil rejects calls.
+	Called func(ctx context.Context, from cluster.NodeID, request []byte) []byte
 	// Rejected counts rejected connections and messages (rpc_rejected_total). Both strings are from small fixed sets.
 	Rejected func(kind, reason string)
 	// InstallRepeated is called before this node, as leader, sends a snapshot again that the peer has already installed

@@ -36,6 +36,7 @@ const (
 	purposeRaft  purpose = 1 // after the hello: Raft messages from the dialling side
 	purposeProbe purpose = 2 // after the hello: nothing, or monitor frames in both directions
 	purposeRelay purpose = 3 // after the hello: one message and its response
+	purposeCalls purpose = 4 // after the hello: requests of the dialling side and their responses
 )
 
 type nonce [nonceSize]byte
@@ -148,7 +149,7 @@ func readHello(r io.Reader) (hello, error) {
 	if _, err := cluster.ParseNodeID(string(h.peer.NodeID)); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", errNotPeer, err)
 	}
-	if h.purpose < purposeRaft || h.purpose > purposeRelay {
+	if h.purpose < purposeRaft || h.purpose > purposeCalls {
 		return hello{}, fmt.Errorf("%w: purpose %d", errNotPeer, h.purpose)
 	}
 	return h, nil

@@ -115,6 +115,8 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 		t.probed(ctx, x, conn, leave)
 	case purposeRelay:
 		t.relayed(ctx, x, conn, leave)
+	case purposeCalls:
+		t.called(ctx, x, conn, leave)
 	case purposeRaft:
 		if err := conn.SetDeadline(time.Time{}); err != nil {
 			_ = raw.Close()

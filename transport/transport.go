@@ -37,6 +37,7 @@ type Transport struct {
 
 	monitors *monitor.Monitors
 	relaying atomic.Int64 // relayed messages in progress
+	calls    calls
 
 	leaderContact atomic.Pointer[LeaderContact] // nil: none since the process started
 

@@ -68,7 +68,7 @@ const (
 
 // Limits of the contract.
 const (
-	MaxKeyBytes            = 1024
+	MaxKeyBytes            = 4096
 	MaxValueBytes          = 1 << 20
 	MaxIdempotencyKeyBytes = 128
 	DefaultTimeoutMS       = 5000

@@ -63,7 +63,7 @@ func (s *Server) Run(ctx context.Context) error { return s.renewals.Run(ctx) }
 // stream of c. Without a leader it waits as other requests do. socket is the connection, nil if unknown.
 func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connection, socket net.Conn) error {
 	since := time.Now()
-	c.Stream = fmt.Sprintf("%.16s-%x", s.BootID, s.streams.Add(1))
+	c.Stream = s.newStream()
 	c.Unacknowledged = func() bool { return unacknowledged(socket) }
 	if s.Forward.ForwardToken {
 		c.Credential = r.Header.Get("Authorization")
@@ -92,6 +92,16 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connect
 	session.Detach(err != nil)
 	return nil
 }
+
+// Hold records a connection of another protocol, which renews its session itself. detach must be called once, with
+// whether the client is gone: the session then ends after c.Grace, unless another connection holds it.
+func (s *Server) Hold(ctx context.Context, c cluster.Connection) (detach func(lost bool), err error) {
+	c.Stream, c.Passive = s.newStream(), true
+	session, err := s.attach(ctx, c)
+	return session.Detach, err
+}
+
+func (s *Server) newStream() string { return fmt.Sprintf("%.16s-%x", s.BootID, s.streams.Add(1)) }
 
 // attach makes the first renewal, which proves that the session lives.
 func (s *Server) attach(ctx context.Context, c cluster.Connection) (session cluster.AttachedSession, err error) {

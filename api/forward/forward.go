@@ -102,6 +102,10 @@ type Request struct {
 	Stream         *stream.Body                    // used instead of Body if the body is too large to keep
 	OldLeaderGrace time.Duration                   // extra time for a deposed leader to answer
 	Local          func(ctx context.Context) error // serves the request here; CodeNoLeader if this node does not lead
+	// Remote, if not nil, has the leader serve the request by other means than HTTP. Client and HTTP are not used then,
+	// and a nil error means that Local or Remote succeeded. CodeOutcomeUnknown: the leader may have served it. ctx
+	// ends when that node no longer leads.
+	Remote func(ctx context.Context, leader cluster.NodeID) error
 
 	// FinalCode is final even after an attempt with unknown outcome; 0: only refusals of the state are.
 	FinalCode cluster.Code

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 )
 
@@ -19,17 +20,17 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 	for {
 		w.leader = f.Leader.current.Load() // before Local, so that no change is missed
 		err := f.serveLocally(ctx, &r)
+		if !r.retries(err) || r.Forwarded || r.Stream.Consumed() {
+			return r.withUnknownOutcome(err)
+		}
+		addr := f.remoteLeaderAddr(w.leader)
 		switch {
-		case r.Idempotent && r.Write && cluster.IsCode(err, cluster.CodeOutcomeUnknown):
-			r.mayHaveApplied = true
-		case cluster.IsCode(err, cluster.CodeNoLeader), r.mayHaveApplied && isNodeUnavailable(err):
+		case addr == "":
+		case r.Remote != nil:
+			if err = f.callRemote(ctx, w.leader, &r); !r.retries(err) {
+				return r.withUnknownOutcome(err)
+			}
 		default:
-			return r.withUnknownOutcome(err)
-		}
-		if r.Forwarded || r.Stream.Consumed() {
-			return r.withUnknownOutcome(err)
-		}
-		if addr := f.remoteLeaderAddr(w.leader); addr != "" {
 			if r.Redirect {
 				return f.redirect(&r, addr)
 			}
@@ -49,13 +50,37 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 	}
 }
 
-// serveLocally runs r.Local if this node may serve.
-func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
+// retries reports whether another attempt is made after the result of one, and notes whether it may have been applied.
+func (r *Request) retries(err error) bool {
+	if r.Idempotent && r.Write && cluster.IsCode(err, cluster.CodeOutcomeUnknown) {
+		r.mayHaveApplied = true
+		return true
+	}
+	return cluster.IsCode(err, cluster.CodeNoLeader) || r.mayHaveApplied && isNodeUnavailable(err)
+}
+
+// callRemote has the leader serve r by r.Remote.
+func (f *Forwarder) callRemote(ctx context.Context, leader *Leader, r *Request) error {
+	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, 0)
+	defer cancel()
+	return r.Remote(ctx, leader.ID)
+}
+
+// MayServe returns why this node must not serve a request now, nil if it may.
+func (f *Forwarder) MayServe(write bool) error {
 	if why := f.Refusing(); why != "" {
 		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", f.Self, why)
 	}
-	if r.Write && f.Stopping.Err() != nil {
+	if write && f.Stopping.Err() != nil {
 		return problem.NoLeader("node %s is draining and accepts no new writes", f.Self)
+	}
+	return nil
+}
+
+// serveLocally runs r.Local if this node may serve.
+func (f *Forwarder) serveLocally(ctx context.Context, r *Request) error {
+	if err := f.MayServe(r.Write); err != nil {
+		return err
 	}
 	return r.Local(ctx)
 }

@@ -58,7 +58,9 @@ func (e *Events) Event(id, name string, data []byte) error {
 
 // LargeEvent adds one event whose data is head, value in base64, and tail. It sends what does not fit into the buffer.
 func (e *Events) LargeEvent(id, name string, head, value, tail []byte) error {
-	e.buf = append(append(append(e.buf, "id: "...), id...), '\n')
+	if id != "" {
+		e.buf = append(append(append(e.buf, "id: "...), id...), '\n')
+	}
 	e.buf = append(append(append(append(e.buf, "event: "...), name...), "\ndata: "...), head...)
 	for len(value) > 0 {
 		n := min(len(value), flushBytes/4*3) // without padding but for the last

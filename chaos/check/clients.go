@@ -101,6 +101,7 @@ type Change struct {
 	Revision uint64
 	Key      string
 	Value    string // "" if the key was deleted
+	More     bool   // the next event has the same revision
 }
 
 // Watch collects the events of one watcher, which resumes where it stopped. It is for one goroutine.
@@ -110,18 +111,35 @@ type Watch struct {
 	Changes []Change
 }
 
-// LastRevision returns the newest revision that the watcher has received.
+// LastRevision returns the newest revision that the watcher has received with all its events.
 func (w *Watch) LastRevision() uint64 {
-	if len(w.Changes) == 0 {
-		return w.From
+	for _, c := range slices.Backward(w.Changes) {
+		if !c.More {
+			return c.Revision
+		}
 	}
-	return w.Changes[len(w.Changes)-1].Revision
+	return w.From
+}
+
+// Resume must be called before the watcher continues after LastRevision on a new stream: the events of a revision that
+// was cut off come again.
+func (w *Watch) Resume() {
+	for len(w.Changes) > 0 && w.Changes[len(w.Changes)-1].More {
+		w.Changes = w.Changes[:len(w.Changes)-1]
+	}
 }
 
 // Add records the next event and describes what is wrong with it: "" if nothing.
 func (w *Watch) Add(c Change) string {
-	if last := w.LastRevision(); c.Revision <= last {
-		return fmt.Sprintf("%s got revision %d after %d", w.Name, c.Revision, last)
+	before := Change{Revision: w.From}
+	if n := len(w.Changes); n > 0 {
+		before = w.Changes[n-1]
+	}
+	switch {
+	case before.More && c.Revision != before.Revision:
+		return fmt.Sprintf("%s got revision %d before all events of %d", w.Name, c.Revision, before.Revision)
+	case !before.More && c.Revision <= before.Revision:
+		return fmt.Sprintf("%s got revision %d after %d", w.Name, c.Revision, before.Revision)
 	}
 	w.Changes = append(w.Changes, c)
 	return ""
@@ -142,12 +160,22 @@ func CheckWatch(w *Watch, ops []Op) (violations []Violation) {
 		case !found:
 			violations = append(violations, Violationf(WatchOrder, "%s never showed revision %d: %v", w.Name,
 				o.Revision, o))
-		case w.Changes[i].Key != o.Key || w.Changes[i].Value != o.Value:
+		case !w.shows(i, o):
 			violations = append(violations, Violationf(WatchOrder, "%s showed %q = %q at revision %d: %v", w.Name,
 				w.Changes[i].Key, w.Changes[i].Value, o.Revision, o))
 		}
 	}
 	return violations
+}
+
+// shows reports whether an operation is among the events of its revision, the first of which has index i.
+func (w *Watch) shows(i int, o Op) bool {
+	for ; i < len(w.Changes) && w.Changes[i].Revision == o.Revision; i++ {
+		if w.Changes[i].Key == o.Key && w.Changes[i].Value == o.Value {
+			return true
+		}
+	}
+	return false
 }
 
 // AttachedSession is a session that its client attached to a connection and later detached.

@@ -53,11 +53,14 @@ func TestWatched(t *testing.T) {
 		added   bool
 		want    int
 	}{
-		"all":       {[]Change{{4, "a", "1"}, {5, "b", "2"}, {6, "a", ""}}, true, 0},
-		"a gap":     {[]Change{{4, "a", "1"}, {7, "b", "2"}}, true, 1},
-		"another":   {[]Change{{4, "a", "2"}, {6, "a", ""}}, true, 1},
-		"twice":     {[]Change{{4, "a", "1"}, {4, "a", "1"}}, false, 0},
-		"backwards": {[]Change{{4, "a", "1"}, {6, "a", ""}, {5, "b", "2"}}, false, 0},
+		"all":       {[]Change{{4, "a", "1", false}, {5, "b", "2", false}, {6, "a", "", false}}, true, 0},
+		"a gap":     {[]Change{{4, "a", "1", false}, {7, "b", "2", false}}, true, 1},
+		"another":   {[]Change{{4, "a", "2", false}, {6, "a", "", false}}, true, 1},
+		"twice":     {[]Change{{4, "a", "1", false}, {4, "a", "1", false}}, false, 0},
+		"backwards": {[]Change{{4, "a", "1", false}, {6, "a", "", false}, {5, "b", "2", false}}, false, 0},
+		"together":  {[]Change{{4, "x", "0", true}, {4, "a", "1", false}, {6, "a", "", false}}, true, 0},
+		"cut":       {[]Change{{4, "a", "1", true}, {6, "a", "", false}}, false, 0},
+		"the other": {[]Change{{4, "x", "0", true}, {4, "y", "1", false}, {6, "a", "", false}}, true, 1},
 	} {
 		w := Watch{Name: "w", From: 3}
 		added := true
@@ -67,6 +70,28 @@ func TestWatched(t *testing.T) {
 		if got := CheckWatch(&w, ops); added != tt.added || len(got) != tt.want {
 			t.Errorf("%s: added %v, %v", name, added, got)
 		}
+	}
+}
+
+// A watcher that was cut off inside a revision receives all its events again.
+func TestWatchResumes(t *testing.T) {
+	w := Watch{Name: "w", From: 3}
+	for _, c := range []Change{{4, "a", "1", false}, {5, "a", "2", true}, {5, "b", "2", true}} {
+		if why := w.Add(c); why != "" {
+			t.Fatal(why)
+		}
+	}
+	if w.LastRevision() != 4 {
+		t.Errorf("last revision %d", w.LastRevision())
+	}
+	w.Resume()
+	for _, c := range []Change{{5, "a", "2", true}, {5, "b", "2", false}} {
+		if why := w.Add(c); why != "" {
+			t.Error(why)
+		}
+	}
+	if w.LastRevision() != 5 || len(w.Changes) != 3 {
+		t.Errorf("last revision %d, %d changes", w.LastRevision(), len(w.Changes))
 	}
 }
 

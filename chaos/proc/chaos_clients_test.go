@@ -183,14 +183,15 @@ func (l libraryKV) Propose(ctx context.Context, cmd state.Command) (state.Result
 
 // followLibrary watches with the Go client, which resumes automatically.
 func (c *chaosClients) followLibrary(ctx context.Context, w *traffic.Watcher) string {
-	for ch, err := range c.library.Watch(ctx, "", client.WatchOptions{Since: w.LastRevision()}) {
+	for ch, err := range c.library.Watch(ctx, "", client.WatchOptions{Since: w.Resume()}) {
 		if errors.Is(err, client.ErrCompacted) {
 			return w.Compacted("the Go client")
 		}
 		if err != nil {
 			return ""
 		}
-		if why := w.Add(check.Change{Revision: ch.Revision, Key: ch.Key, Value: string(ch.Value)}); why != "" {
+		c := check.Change{Revision: ch.Revision, Key: ch.Key, Value: string(ch.Value), More: ch.More}
+		if why := w.Add(c); why != "" {
 			return why
 		}
 	}

@@ -78,6 +78,14 @@ func (w *Watcher) LastRevision() uint64 {
 	return w.watch.LastRevision()
 }
 
+// Resume returns the revision after which the watcher continues on a new stream.
+func (w *Watcher) Resume() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watch.Resume()
+	return w.watch.LastRevision()
+}
+
 // Add records one change, and returns what is wrong with it.
 func (w *Watcher) Add(c check.Change) string {
 	w.mu.Lock()
@@ -112,7 +120,7 @@ func (u user) followHTTP(ctx context.Context, w *Watcher) string {
 	node := u.cluster.Nodes()[u.anyNode()]
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
-	url := fmt.Sprintf("http://%s%s?since=%d", node.HTTP, apiv1.PathWatch, w.LastRevision())
+	url := fmt.Sprintf("http://%s%s?since=%d", node.HTTP, apiv1.PathWatch, w.Resume())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err.Error()
@@ -176,8 +184,8 @@ func (w *Watcher) event(node string, e event) string {
 	if err := json.Unmarshal([]byte(e.data), &c); err != nil {
 		return fmt.Sprintf("%s: %s sent %q: %v", w.watch.Name, node, e.data, err)
 	}
-	if e.id != strconv.FormatUint(c.Revision, 10) {
+	if e.id != "" && e.id != strconv.FormatUint(c.Revision, 10) {
 		return fmt.Sprintf("%s: %s sent event %s with revision %d", w.watch.Name, node, e.id, c.Revision)
 	}
-	return w.Add(check.Change{Revision: c.Revision, Key: c.Key, Value: string(c.Value)})
+	return w.Add(check.Change{Revision: c.Revision, Key: c.Key, Value: string(c.Value), More: e.id == ""})
 }

@@ -32,6 +32,7 @@ const (
 type devCommand struct {
 	Nodes    int    `default:"3" help:"Number of nodes, 1 to 9."`
 	DataDir  string `name:"data-dir" placeholder:"DIR" help:"Directory of the data and logs of the nodes. Default: a temporary directory, removed at the end."`
+	Etcd     bool   `help:"Serve the etcd v3 API on each node: node i, from 0, uses the port 2379+i. With --base-port 0: any free ports."`
 	BasePort int    `name:"base-port" default:"7700" help:"Node i, from 0, uses the ports base+2i (peers) and base+2i+1 (HTTP). 0: any free ports."`
 }
 
@@ -44,7 +45,12 @@ func (d *devCommand) Run(p *commandEnv) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
+	etcd, release, err := d.etcdAddresses()
+	if err != nil {
+		return err
+	}
 	members, err := d.members()
+	release()
 	if err != nil {
 		return err
 	}
@@ -58,6 +64,7 @@ func (d *devCommand) Run(p *commandEnv) error {
 		return err
 	}
 	c := newDevCluster(self, dir, members, &printer{w: p.stdout})
+	c.serveEtcd(etcd)
 	if err := c.start(); err != nil {
 		c.kill()
 		c.shutdown(p.immediate)
@@ -94,7 +101,7 @@ func (d *devCommand) members() (node.InitialCluster, error) {
 			if d.BasePort != 0 {
 				port = d.BasePort + 2*i + offset
 			}
-			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+			l, err := reservePort(port)
 			if err != nil {
 				return nil, fmt.Errorf("port %d, for the %s address of %s, cannot be used: choose another --base-port: %w",
 					port, []string{"raft", "HTTP"}[offset], m.ID, err)
@@ -104,6 +111,38 @@ func (d *devCommand) members() (node.InitialCluster, error) {
 		}
 	}
 	return members, nil
+}
+
+func reservePort(port int) (net.Listener, error) {
+	return net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+}
+
+// devEtcdPort is etcd's own port for clients.
+const devEtcdPort = 2379
+
+// etcdAddresses returns the addresses of the etcd API, none without --etcd. They are reserved until release is called.
+func (d *devCommand) etcdAddresses() (addresses []string, release func(), err error) {
+	var reserved []net.Listener
+	release = func() {
+		for _, l := range reserved {
+			_ = l.Close() // nothing was accepted
+		}
+	}
+	for i := 0; d.Etcd && i < d.Nodes; i++ {
+		port := 0
+		if d.BasePort != 0 {
+			port = devEtcdPort + i
+		}
+		l, err := reservePort(port)
+		if err != nil {
+			release()
+			return nil, nil, fmt.Errorf("port %d, for the etcd address of n%d, cannot be used (is an etcd running?): %w",
+				port, i+1, err)
+		}
+		reserved = append(reserved, l)
+		addresses = append(addresses, l.Addr().String())
+	}
+	return addresses, release, nil
 }
 
 // membersFile stores the nodes' addresses in a persistent data directory.
@@ -133,6 +172,7 @@ type devCluster struct {
 	children []*child
 	print    *printer
 	leader   *leaderTracker
+	etcd     []string // addresses of the etcd API; none without it
 }
 
 func newDevCluster(self, dir string, members node.InitialCluster, print *printer) *devCluster {
@@ -152,6 +192,14 @@ func newDevCluster(self, dir string, members node.InitialCluster, print *printer
 		c.children = append(c.children, ch)
 	}
 	return c
+}
+
+// serveEtcd makes the nodes serve the etcd API at these addresses.
+func (c *devCluster) serveEtcd(addresses []string) {
+	c.etcd = addresses
+	for i, address := range addresses {
+		c.children[i].args = append(c.children[i].args, "--etcd-addr", address)
+	}
 }
 
 // start starts every node.
@@ -176,12 +224,16 @@ func (c *devCluster) printMembers(dir string, temporary bool) {
 	for _, ch := range c.children {
 		t.AppendRow(table.Row{ch.ID, ch.pid(), ch.HTTPAddress, ch.RaftAddress})
 	}
+	etcd := ""
+	if len(c.etcd) > 0 {
+		etcd = "etcd API   etcdctl --endpoints " + strings.Join(c.etcd, ",") + " endpoint status\n"
+	}
 	note := ""
 	if temporary {
 		note = " (removed at the end)"
 	}
-	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\ndata, logs %s%s\n",
-		c.children[0].HTTPAddress, dir, note))
+	c.print.text(t.Render() + fmt.Sprintf("\ndashboard  http://%s/\n%sdata, logs %s%s\n",
+		c.children[0].HTTPAddress, etcd, dir, note))
 }
 
 // watch prints events until ctx ends.

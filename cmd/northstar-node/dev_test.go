@@ -55,6 +55,25 @@ func alive(pid int) bool {
 	return len(rest) > 1 && rest[1] != 'Z'
 }
 
+// TestDev_Etcd: with --etcd each node serves etcd clients at the address that is shown.
+func TestDev_Etcd(t *testing.T) {
+	t.Parallel()
+	d, _ := startDev(t, "--etcd")
+	m := regexp.MustCompile(`etcdctl --endpoints (\S+) `).FindStringSubmatch(d.stdout.String())
+	if m == nil {
+		t.Fatal("no address of the etcd API is shown")
+	}
+	addresses := strings.Split(m[1], ",")
+	if len(addresses) != 3 {
+		t.Errorf("addresses: %v", addresses)
+	}
+	for _, address := range addresses {
+		eventually(t, address+" is healthy", func() bool {
+			return get("http://"+address+"/health", nil) == http.StatusOK
+		})
+	}
+}
+
 func TestDev_ElectsRestartsAndCleansUp(t *testing.T) {
 	t.Parallel()
 	d, pids := startDev(t)

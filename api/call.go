@@ -1,0 +1,277 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/openapi"
+	"northstar/api/problem"
+	"northstar/api/token"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// CallSpec is what a call of another protocol needs, and how it counts.
+type CallSpec struct {
+	Name  string // in metrics and the audit log: of a bounded set
+	Role  token.Role
+	Kind  openapi.ResponseKind
+	Write bool // an operator's call is recorded
+}
+
+// certRoleKey is the key of the role of clients whose certificate has none, in the context of a call.
+type certRoleKey struct{}
+
+// Call is one call of another protocol than this package's, with the same identities, limits, audit records and way to
+// the leader. Its methods may be called by any goroutine, but Leave only once.
+type Call struct {
+	c      *request
+	start  time.Time
+	unlist func()
+}
+
+// callWriter takes the place of a call's response: its protocol writes that itself.
+type callWriter struct{ header http.Header }
+
+func (w *callWriter) Header() http.Header         { return w.header }
+func (w *callWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (w *callWriter) WriteHeader(int)             {}
+
+// callConn is what is remembered of a connection with calls of another protocol.
+type callConn struct {
+	conn  *conn // nil: not of LimitConnections
+	trust connTrust
+}
+
+// NewCallConn returns what is remembered of a connection that LimitConnections has accepted.
+func NewCallConn(c net.Conn) any {
+	own, _ := c.(*conn)
+	return &callConn{conn: own}
+}
+
+// Begin authenticates and admits a call. r has the caller's credentials, address, TLS state and context; conn is what
+// NewCallConn has returned for its connection. Leave must be called.
+func (s *Server) Begin(r *http.Request, conn any, spec CallSpec) (*Call, error) {
+	ctx := r.Context()
+	if at, ok := conn.(*callConn); ok {
+		ctx = context.WithValue(ctx, trustKey{}, &at.trust)
+		if at.conn != nil {
+			ctx = context.WithValue(ctx, connKey{}, at.conn)
+		}
+	}
+	if s.deps.CertRole != "" {
+		ctx = context.WithValue(ctx, certRoleKey{}, s.deps.CertRole)
+	}
+	r = r.WithContext(ctx)
+	k := &Call{start: time.Now(), unlist: func() {}}
+	k.c = &request{
+		ResponseWriter: &callWriter{header: http.Header{}}, s: s, r: r, ctx: ctx, status: http.StatusOK,
+		from: r.RemoteAddr, write: spec.Write,
+		route: &route{
+			Method: r.Method, Pattern: spec.Name, Role: spec.Role, Kind: spec.Kind,
+			SkipAudit: spec.Role != token.Operator,
+		},
+	}
+	s.deps.Metrics.HTTPStarted()
+	err := k.c.authorize()
+	if err == nil {
+		err = k.c.admit()
+	}
+	if err == nil && k.c.isLong() {
+		k.unlist = s.auth.follow(k.c)
+	}
+	if err != nil {
+		k.Leave(err)
+		return nil, err
+	}
+	return k, nil
+}
+
+// Context ends with the call, and with its cause when the credentials of a stream are no longer valid.
+func (k *Call) Context() context.Context { return k.c.ctx }
+
+// Leave ends the call with its error, nil if it succeeded.
+func (k *Call) Leave(err error) {
+	k.unlist()
+	k.c.release()
+	status := http.StatusOK
+	if e := (*cluster.Error)(nil); errors.As(err, &e) {
+		k.c.failed, status = e, e.HTTPStatus()
+	} else if err != nil {
+		status = http.StatusBadRequest
+	}
+	if !k.c.audited {
+		k.c.audit(status)
+	}
+	k.c.s.deps.Metrics.HTTPDone(k.c.route.Pattern, k.c.r.Method, status, time.Since(k.start))
+}
+
+// callTimeout limits what a call waits for if its client has set no limit.
+const callTimeout = apiv1.DefaultTimeoutMS * time.Millisecond
+
+// Propose has the leader apply a command, once, also if a leader dies meanwhile. A lease gets the caller as its owner.
+// Only that and operators may use it.
+func (k *Call) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	k.sign(&cmd)
+	if k.c.isAudited(http.StatusOK, 0) {
+		r := k.c.record()
+		cmd.Audit = &r
+	}
+	result, err := k.c.s.calls.Propose(ctx, cmd)
+	if err != nil {
+		return result, err
+	}
+	k.c.audited = k.c.audited || cmd.Audit != nil
+	if result.Err != nil {
+		return result, result.Err
+	}
+	return result, nil
+}
+
+// sign puts the caller into a command that makes or uses leases.
+func (k *Call) sign(cmd *state.Command) {
+	caller := k.c.caller.header()
+	if cmd.LeaseGrant != nil {
+		cmd.LeaseGrant.Owner = caller
+	}
+	if k.c.caller.role == token.Operator {
+		return
+	}
+	if cmd.LeaseRevoke != nil {
+		cmd.LeaseRevoke.Caller = caller
+	}
+	if cmd.Txn != nil {
+		cmd.Txn.Caller = caller
+	}
+}
+
+// ReadIndex returns once this node's view has every write that was acknowledged before the call.
+func (k *Call) ReadIndex(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.c.s.calls.ReadIndex(ctx)
+}
+
+// TakeAnswer takes bytes of the budget of all answers, until give is called, once. CodeBusy: there are not so many
+// left.
+func (k *Call) TakeAnswer(size int) (give func(), err error) {
+	by := k.c.holder()
+	if err := k.c.s.answers.take(by, int64(size)); err != nil {
+		return nil, err
+	}
+	return func() { k.c.s.answers.give(by, int64(size)) }, nil
+}
+
+// RenewLease renews a lease of the caller and reports whether it lives.
+func (k *Call) RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error) {
+	if !k.c.caller.mayUse(lease) {
+		return false, notOwner(lease)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.c.s.calls.RenewSession(ctx, lease.ID)
+}
+
+// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is gone:
+// the lease then ends after grace, unless another connection holds it.
+func (k *Call) HoldLease(ctx context.Context, lease string, grace time.Duration) (detach func(lost bool), err error) {
+	c := cluster.Connection{Attachment: cluster.Attachment{Session: lease, Grace: grace}}
+	if k.c.s.forward.ForwardToken {
+		c.Credential = k.c.r.Header.Get("Authorization")
+	}
+	return k.c.s.attached.Hold(ctx, c)
+}
+
+// Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.
+func (k *Call) Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.c.s.calls.Remaining(ctx, session)
+}
+
+// Native executes a POST of this package's own API for the caller, with in as JSON. Its audit record is made there.
+func (k *Call) Native(ctx context.Context, path string, in any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	r := k.c.r.Clone(ctx)
+	r.Method, r.URL, r.Body = http.MethodPost, &url.URL{Path: path}, io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	r.Header.Set("Content-Type", apiv1.TypeJSON)
+	w := &recorder{callWriter: callWriter{header: http.Header{}}, status: http.StatusOK}
+	k.c.s.ServeHTTP(w, r)
+	if p, ok := problem.Decode(w.status, w.header, w.body); ok {
+		return &cluster.Error{Code: cluster.Code(p.Code), Status: w.status, Detail: p.Detail}
+	}
+	return nil
+}
+
+// recorder keeps a short response.
+type recorder struct {
+	callWriter
+	status int
+	body   []byte
+}
+
+func (w *recorder) WriteHeader(status int) { w.status = status }
+
+func (w *recorder) Write(p []byte) (int, error) {
+	w.body = append(w.body, p...)
+	return len(p), nil
+}
+
+// AuthEnabled reports whether callers need a token or a certificate.
+func (s *Server) AuthEnabled() bool { return s.auth.tokens.Load() != nil && !s.deps.Insecure }
+
+// CheckToken checks a token and its name for a caller at an address. CodeUnauthenticated: they do not fit. CodeBusy:
+// there were too many bad ones from there.
+func (s *Server) CheckToken(name, tok, address string) error {
+	if set := s.auth.tokens.Load(); set != nil {
+		if e, ok := set.Find(tok); ok && e.Name == name {
+			return nil
+		}
+	}
+	s.deps.Metrics.AuthFailure()
+	if ok, _ := s.auth.authFailures.allow(addressGroup(address), time.Now()); !ok {
+		return problem.Busy("too many failed authentication attempts from this address")
+	}
+	return cluster.Errorf(cluster.CodeUnauthenticated, "unknown token, or a token of another name")
+}
+
+// CheckCaughtUp returns an error until this node has applied what was committed when it started.
+func (s *Server) CheckCaughtUp() error { return checkCaughtUp(s.reads.Status()) }
+
+// LimitConnections counts the connections of a listener of another protocol with those of this package, and limits
+// what the kernel holds of their unsent responses. None counts as idle: they carry streams.
+func (s *Server) LimitConnections(l net.Listener) net.Listener { return &limitedListener{l, s.conns} }
+
+type limitedListener struct {
+	net.Listener
+	conns *connTable
+}
+
+// Accept waits for a connection for which there is room.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.conns.accept(l.Listener)
+		if err != nil {
+			return nil, err
+		}
+		if c.begin() {
+			limitUnsent(c.socket)
+			return c, nil
+		}
+		_ = c.Close() // it was closed for another one
+	}
+}

@@ -1,0 +1,185 @@
+// Package leadercall brings commands and questions of this node to the leader, over the connections between peers:
+// proposals, read indexes, renewals of sessions. Without a leader they wait, as requests of the HTTP API do.
+package leadercall
+
+import (
+	"context"
+	"crypto/rand"
+	"sync/atomic"
+	"time"
+
+	"northstar/api/forward"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Consensus is what this package uses of consensus. Its methods may be called by any goroutine; their errors are
+// *cluster.Error unless said otherwise.
+type Consensus interface {
+	// Propose returns once the command is applied here. CodeNoLeader: it is not applied. CodeOutcomeUnknown: it may be.
+	Propose(ctx context.Context, c state.Command) (state.Result, error)
+	// ReadBarrier returns once View holds every write acknowledged before the call. CodeNoLeader: not this node.
+	ReadBarrier(ctx context.Context) error
+	// ReadIndex is ReadBarrier for another node, which is to apply the log up to the index returned.
+	ReadIndex(ctx context.Context, to cluster.NodeID, applied uint64) (uint64, error)
+	// Applied returns the index up to which View reflects the log.
+	Applied() uint64
+	// AwaitApplied returns once View reflects the log up to index, or with the cause of ctx's end.
+	AwaitApplied(ctx context.Context, index uint64) error
+	View() *state.View
+}
+
+// Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.
+type Sessions interface {
+	// Renew renews sessions for their TTL, counted from the call. CodeNoLeader: nothing was renewed.
+	Renew(ctx context.Context, ids []string) (state.Renewed, error)
+	// Remaining returns how long a session has left, as far as this node knows.
+	Remaining(s *state.Session) time.Duration
+}
+
+// Config are the dependencies of Calls. All are required.
+type Config struct {
+	Consensus Consensus
+	Sessions  Sessions
+	Forward   *forward.Forwarder
+	// Call sends a request to another node's Calls.Handle, and returns the response. CodeNoLeader: that node has not
+	// received it. After another error it may have.
+	Call       func(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error)
+	TimeoutMax time.Duration // election.timeout-max
+}
+
+// Calls brings calls of this node to the leader. Its methods may be called by any goroutine.
+type Calls struct {
+	Config
+	reads  *rounds
+	renews *rounds
+
+	failedAt atomic.Pointer[time.Time] // when TryReadIndex has failed last
+}
+
+// New returns Calls that do not run yet.
+func New(c Config) *Calls { return &Calls{Config: c, reads: newRounds(), renews: newRounds()} }
+
+// Version is the least command version of a leader that answers calls.
+const Version = 6
+
+// Propose has the leader apply a command. The command has an idempotency key, its own or one that Propose adds: after
+// an unknown outcome it is proposed again, and applied once. So the death of a leader is a delay for the caller, and
+// the outcome is unknown only if there is no other leader in time.
+//
+// Only commands of Version and later get a key here: earlier builds keep the keys of nodes among those of clients, and
+// their states would differ.
+func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Result, err error) {
+	if err := cmd.Validate(); err != nil {
+		return state.Result{}, err
+	}
+	if cmd.Idempotency == nil {
+		if v := cmd.MinVersion(); v < Version {
+			return state.Result{}, cluster.Errorf(cluster.CodeBadRequest, "a command of version %d needs a key", v)
+		}
+		cmd.Idempotency = &state.Idempotency{
+			Key: state.NodeIdempotencyPrefix + rand.Text(), After: c.Consensus.Applied(),
+		}
+	}
+	err = c.Forward.Serve(ctx, forward.Request{
+		Write: true, Idempotent: true,
+		Local: func(ctx context.Context) (err error) {
+			result, err = c.Consensus.Propose(ctx, cmd)
+			return err
+		},
+		Remote: func(ctx context.Context, leader cluster.NodeID) (err error) {
+			result, err = c.proposeAt(ctx, leader, cmd)
+			return err
+		},
+	})
+	if err != nil {
+		return state.Result{}, err
+	}
+	return result, nil
+}
+
+// ReadIndex returns once this node's view has every write that was acknowledged before the call. Another node than the
+// leader asks it only for the read index; all callers that wait at the same time share one question.
+func (c *Calls) ReadIndex(ctx context.Context) error {
+	return c.Forward.Serve(ctx, forward.Request{
+		Idempotent: true, Local: c.Consensus.ReadBarrier,
+		Remote: func(ctx context.Context, _ cluster.NodeID) error { return c.askReadIndex(ctx) },
+	})
+}
+
+func (c *Calls) askReadIndex(ctx context.Context) error {
+	_, err := c.reads.join(ctx, "")
+	return err
+}
+
+// TryReadIndex is ReadIndex for a caller that can have the leader answer instead. It makes one attempt, and none for a
+// second after one has failed: this node's disk may be slow, and reads at the leader do not need it. An error means
+// that nothing is known.
+func (c *Calls) TryReadIndex(ctx context.Context) error {
+	if last := c.failedAt.Load(); last != nil && time.Since(*last) < tryAgainAfter {
+		return notLeading(c.Forward.Self)
+	}
+	asking, cancel := context.WithTimeout(ctx, c.TimeoutMax/2)
+	defer cancel()
+	err := c.askReadIndex(asking)
+	if err != nil && ctx.Err() == nil {
+		now := time.Now()
+		c.failedAt.Store(&now)
+	}
+	return err
+}
+
+// tryAgainAfter is how long TryReadIndex fails after a failed attempt.
+const tryAgainAfter = time.Second
+
+// RenewSession renews a session and reports whether it lives. All callers that wait at the same time share one message
+// and one proof of leadership, which began after the call: a deposed leader renews nothing.
+func (c *Calls) RenewSession(ctx context.Context, session string) (lives bool, err error) {
+	renew := func(ctx context.Context) (err error) {
+		lives, err = c.renews.join(ctx, session)
+		return err
+	}
+	err = c.Forward.Serve(ctx, forward.Request{
+		Idempotent: true,
+		Local: func(ctx context.Context) error {
+			if c.Forward.Leader.Current().ID != c.Forward.Self {
+				return notLeading(c.Forward.Self)
+			}
+			return renew(ctx)
+		},
+		Remote: func(ctx context.Context, _ cluster.NodeID) error { return renew(ctx) },
+	})
+	return lives, err
+}
+
+// Remaining returns how long a session has left, and false if it has ended. The leader knows.
+func (c *Calls) Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error) {
+	err = c.Forward.Serve(ctx, forward.Request{
+		Idempotent: true,
+		Local: func(ctx context.Context) (err error) {
+			left, lives, err = c.remainingHere(ctx, session)
+			return err
+		},
+		Remote: func(ctx context.Context, leader cluster.NodeID) error {
+			got, err := c.ask(ctx, leader, remaining, message{IDs: []string{session}})
+			left, lives = time.Duration(got.LeftMS)*time.Millisecond, len(got.IDs) > 0
+			return err
+		},
+	})
+	return left, lives, err
+}
+
+func (c *Calls) remainingHere(ctx context.Context, session string) (time.Duration, bool, error) {
+	if err := c.Consensus.ReadBarrier(ctx); err != nil {
+		return 0, false, err
+	}
+	s, ok := c.Consensus.View().Session(session)
+	if !ok {
+		return 0, false, nil
+	}
+	return c.Sessions.Remaining(s), true, nil
+}
+
+func notLeading(id cluster.NodeID) *cluster.Error {
+	return cluster.Errorf(cluster.CodeNoLeader, "node %s does not lead", id)
+}

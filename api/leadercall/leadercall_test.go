@@ -1,0 +1,405 @@
+package leadercall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/api/forward"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// node is a node of a test: the leader has the state, the others apply what the test says.
+type node struct {
+	*Calls
+	id    cluster.NodeID
+	world *world
+
+	propose func(state.Command) (state.Result, error) // instead of applying
+	applied atomic.Uint64
+	renewed atomic.Int64 // calls of Renew
+	asked   atomic.Int64 // calls of ReadIndex
+}
+
+// world is a cluster of nodes that share one state.
+type world struct {
+	mu      sync.Mutex
+	state   *state.State
+	leader  cluster.NodeID
+	changed chan struct{}
+	nodes   map[cluster.NodeID]*node
+	calls   func(ctx context.Context, to cluster.NodeID) error // before each call; nil: nothing
+}
+
+const timeoutMax = 300 * time.Millisecond
+
+// withWorld runs a test in virtual time with nodes n1 and n2, of which n1 leads.
+func withWorld(t *testing.T, test func(w *world, leader, other *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{state: state.New(state.Options{}), changed: make(chan struct{}), nodes: map[cluster.NodeID]*node{}}
+		ctx, cancel := context.WithCancel(context.Background())
+		var running sync.WaitGroup
+		for _, id := range []cluster.NodeID{"n1", "n2"} {
+			w.apply(state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: id, Reads: Version}})
+			n := &node{id: id, world: w}
+			w.nodes[id] = n
+			tracker := forward.NewLeaderTracker(n)
+			n.Calls = New(Config{
+				Consensus: n, Sessions: n, Call: n.call, TimeoutMax: timeoutMax,
+				Forward: forward.New(forward.Config{
+					Self: id, Leader: tracker, TimeoutMax: timeoutMax, MaxQueued: 100,
+					AddressOf:         func(id cluster.NodeID) string { return string(id) + ":1" },
+					LeaderProcessDead: func(cluster.NodeID, uint64) bool { return false },
+					Refusing:          func() string { return "" }, Stopping: context.Background(),
+				}),
+			})
+			running.Go(func() { tracker.Run(ctx) })
+			running.Go(func() { _ = n.Run(ctx) })
+		}
+		w.lead("n1")
+		test(w, w.nodes["n1"], w.nodes["n2"])
+		cancel()
+		running.Wait()
+	})
+}
+
+func (w *world) lead(id cluster.NodeID) {
+	w.mu.Lock()
+	w.leader = id
+	close(w.changed)
+	w.changed = make(chan struct{})
+	w.mu.Unlock()
+	synctest.Wait()
+}
+
+func (w *world) apply(c state.Command) state.Result {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state.Apply(w.state.View().AppliedIndex()+1, 1, []state.Command{c})[0]
+}
+
+func (n *node) Status() cluster.NodeStatus {
+	n.world.mu.Lock()
+	defer n.world.mu.Unlock()
+	st := cluster.NodeStatus{Term: 1, LeaderID: n.world.leader}
+	st.NodeID = n.id
+	return st
+}
+
+func (n *node) LeaderChanged() <-chan struct{} {
+	n.world.mu.Lock()
+	defer n.world.mu.Unlock()
+	return n.world.changed
+}
+
+func (n *node) call(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error) {
+	if hook := n.world.calls; hook != nil {
+		if err := hook(ctx, to); err != nil {
+			return nil, err
+		}
+	}
+	time.Sleep(time.Millisecond)
+	return n.world.nodes[to].Handle(ctx, n.id, request), nil
+}
+
+func (n *node) leads() error {
+	if n.Status().LeaderID != n.id {
+		return notLeading(n.id)
+	}
+	return nil
+}
+
+func (n *node) Propose(_ context.Context, c state.Command) (state.Result, error) {
+	if err := n.leads(); err != nil {
+		return state.Result{}, err
+	}
+	if n.propose != nil {
+		return n.propose(c)
+	}
+	return n.world.apply(c), nil
+}
+
+func (n *node) ReadBarrier(context.Context) error {
+	time.Sleep(time.Millisecond)
+	return n.leads()
+}
+
+func (n *node) ReadIndex(ctx context.Context, _ cluster.NodeID, _ uint64) (uint64, error) {
+	n.asked.Add(1)
+	return n.View().AppliedIndex(), n.ReadBarrier(ctx)
+}
+
+func (n *node) Applied() uint64 { return n.applied.Load() }
+
+func (n *node) AwaitApplied(ctx context.Context, index uint64) error {
+	for n.applied.Load() < index {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (n *node) View() *state.View { return n.world.state.View() }
+
+func (n *node) Renew(ctx context.Context, ids []string) (out state.Renewed, err error) {
+	n.renewed.Add(1)
+	for _, id := range ids {
+		if s, ok := n.View().Session(id); ok {
+			out.Alive = append(out.Alive, s)
+		}
+	}
+	return out, n.ReadBarrier(ctx)
+}
+
+func (n *node) Remaining(*state.Session) time.Duration { return 7 * time.Second }
+
+func putOf(key string) state.Command {
+	return state.Command{Kind: state.KindTxn, Txn: &state.Txn{Success: []state.Op{{Put: &state.TxnPut{Key: key}}}}}
+}
+
+// A command whose outcome is unknown is proposed again under the same key, here or at the next leader, and so applied
+// once.
+func TestPropose_UnknownOutcome(t *testing.T) {
+	for name, lost := range map[string]func(w *world, leader *node){
+		"the leader says so": func(w *world, leader *node) {
+			leader.propose = func(c state.Command) (state.Result, error) {
+				w.apply(c)
+				leader.propose = nil
+				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "lost leadership")
+			}
+		},
+		"no answer": func(w *world, leader *node) {
+			leader.propose = func(c state.Command) (state.Result, error) {
+				w.apply(c)
+				leader.propose = nil
+				w.calls = func(context.Context, cluster.NodeID) error { w.calls = nil; return nil }
+				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "the connection broke")
+			}
+		},
+		"another leader": func(w *world, leader *node) {
+			leader.propose = func(c state.Command) (state.Result, error) {
+				w.apply(c)
+				w.lead("n2")
+				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "lost leadership")
+			}
+		},
+	} {
+		withWorld(t, func(w *world, leader, other *node) {
+			lost(w, leader)
+			r, err := other.Calls.Propose(context.Background(), putOf("a"))
+			item, _ := w.state.View().Get("a")
+			if err != nil || r.Err != nil || r.Txn == nil || item.Version != 1 {
+				t.Errorf("%s: %+v, %v, version %d", name, r, err, item.Version)
+			}
+		})
+	}
+}
+
+// A command that is proposed again after its result has been dropped is not applied again.
+func TestPropose_ForgottenResult(t *testing.T) {
+	withWorld(t, func(w *world, leader, other *node) {
+		w.apply(putOf("first"))
+		other.applied.Store(w.state.View().AppliedIndex())
+		leader.propose = func(c state.Command) (state.Result, error) {
+			w.apply(c)
+			for i := range 100_000 {
+				later := putOf("b")
+				later.Idempotency = &state.Idempotency{Key: state.NodeIdempotencyPrefix + strconv.Itoa(i)}
+				w.apply(later)
+			}
+			leader.propose = nil
+			return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "lost leadership")
+		}
+		r, err := other.Calls.Propose(context.Background(), putOf("a"))
+		item, _ := w.state.View().Get("a")
+		if err != nil || item.Version != 1 || r.Err == nil || r.Err.Code != cluster.CodeOutcomeUnknown {
+			t.Errorf("%+v, %v, version %d", r, err, item.Version)
+		}
+	})
+}
+
+// Without a leader a command waits, and fails as not proposed if none comes. After an unknown outcome it stays unknown.
+func TestPropose_WithoutLeader(t *testing.T) {
+	withWorld(t, func(w *world, leader, other *node) {
+		w.lead("")
+		began := time.Now()
+		_, err := other.Calls.Propose(context.Background(), putOf("a"))
+		if took := time.Since(began); !cluster.IsCode(err, cluster.CodeNoLeader) || took != 2*timeoutMax {
+			t.Errorf("after %v: %v", took, err)
+		}
+		w.lead("n1")
+		leader.propose = func(state.Command) (state.Result, error) {
+			w.lead("")
+			return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "lost leadership")
+		}
+		if _, err := other.Calls.Propose(context.Background(), putOf("a")); !cluster.IsCode(err, cluster.CodeOutcomeUnknown) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// An error that is no refusal of the other node leaves the outcome of a proposal unknown.
+func TestPropose_BrokenCall(t *testing.T) {
+	withWorld(t, func(w *world, _, other *node) {
+		w.calls = func(context.Context, cluster.NodeID) error { return errors.New("the connection broke") }
+		_, err := other.Calls.Propose(context.Background(), putOf("a"))
+		if !cluster.IsCode(err, cluster.CodeOutcomeUnknown) {
+			t.Errorf("got %v", err)
+		}
+		w.calls = func(context.Context, cluster.NodeID) error { return notLeading("n1") }
+		if _, err := other.Calls.Propose(context.Background(), putOf("a")); !cluster.IsCode(err, cluster.CodeNoLeader) {
+			t.Errorf("never sent: %v", err)
+		}
+	})
+}
+
+// All readers that wait share one question, which is asked after they have come, and wait until this node has applied
+// the index.
+func TestReadIndexIsShared(t *testing.T) {
+	withWorld(t, func(w *world, leader, other *node) {
+		for range 3 {
+			w.apply(putOf("a"))
+		}
+		var reading sync.WaitGroup
+		for range 500 {
+			reading.Go(func() {
+				if err := other.Calls.ReadIndex(context.Background()); err != nil || other.Applied() < 5 {
+					t.Errorf("%v at index %d", err, other.Applied())
+				}
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		other.applied.Store(w.state.View().AppliedIndex())
+		reading.Wait()
+		if n := leader.asked.Load(); n > 2 {
+			t.Errorf("the leader was asked %d times", n)
+		}
+		if err := leader.Calls.ReadIndex(context.Background()); err != nil || leader.asked.Load() > 2 {
+			t.Errorf("on the leader: %v", err)
+		}
+	})
+}
+
+// A node that cannot apply in time is not waited for again before a second has passed.
+func TestTryReadIndex(t *testing.T) {
+	withWorld(t, func(w *world, leader, other *node) {
+		w.apply(putOf("a"))
+		began := time.Now()
+		if err := other.TryReadIndex(context.Background()); err == nil || time.Since(began) != timeoutMax/2 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		began = time.Now()
+		if err := other.TryReadIndex(context.Background()); err == nil || time.Since(began) != 0 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		other.applied.Store(w.state.View().AppliedIndex())
+		time.Sleep(tryAgainAfter)
+		if err := other.TryReadIndex(context.Background()); err != nil {
+			t.Error(err)
+		}
+		gone, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = other.TryReadIndex(gone) // a client that is gone says nothing about this node
+		if err := other.TryReadIndex(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// All renewals that wait share one message, on the leader, too.
+func TestRenewalsAreShared(t *testing.T) {
+	withWorld(t, func(w *world, leader, other *node) {
+		var ids []string
+		for i := range 50 {
+			grant := &state.LeaseGrant{ID: int64(i + 1), TTL: 10}
+			r := w.apply(state.Command{Kind: state.KindLeaseGrant, LeaseGrant: grant})
+			ids = append(ids, r.Session.ID)
+		}
+		for _, n := range []*node{leader, other} {
+			before := leader.renewed.Load()
+			var renewing sync.WaitGroup
+			for i := range 200 {
+				renewing.Go(func() {
+					id, want := ids[i%50], true
+					if i%10 == 9 {
+						id, want = fmt.Sprint("gone", i), false
+					}
+					if lives, err := n.RenewSession(context.Background(), id); err != nil || lives != want {
+						t.Errorf("%s at %s: %v, %v", id, n.id, lives, err)
+					}
+				})
+			}
+			renewing.Wait()
+			if calls := leader.renewed.Load() - before; calls > 2 {
+				t.Errorf("%s: %d renewals", n.id, calls)
+			}
+		}
+		left, lives, err := other.Calls.Remaining(context.Background(), ids[0])
+		if err != nil || !lives || left != 7*time.Second {
+			t.Errorf("%v left, %v, %v", left, lives, err)
+		}
+		if _, lives, err := other.Calls.Remaining(context.Background(), "gone"); err != nil || lives {
+			t.Errorf("%v, %v", lives, err)
+		}
+	})
+}
+
+// Nothing is asked of a leader of an older build, which would not understand.
+func TestOldLeaderIsNotAsked(t *testing.T) {
+	withWorld(t, func(w *world, _, other *node) {
+		w.apply(state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1", Reads: Version - 1}})
+		w.calls = func(context.Context, cluster.NodeID) error {
+			t.Error("it was called")
+			return nil
+		}
+		if err := other.Calls.ReadIndex(context.Background()); !cluster.IsCode(err, cluster.CodeNoLeader) {
+			t.Error(err)
+		}
+	})
+}
+
+// What is no call is refused, and so is a command that no client of the etcd API may give.
+func TestHandleRefuses(t *testing.T) {
+	withWorld(t, func(w *world, leader, _ *node) {
+		member, err := state.EncodeBatch([]state.Command{{
+			Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: "n2"},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, request := range map[string][]byte{
+			"nothing": nil, "short": {1}, "no limit": {1, 0x80}, "no command": {1, 0}, "no message": {2, 0},
+			"no kind": append([]byte{9, 0}, "{}"...), "no session": append([]byte{4, 0}, "{}"...),
+			"another command": append([]byte{1, 0}, member...),
+		} {
+			got := leader.Handle(context.Background(), "n2", request)
+			if len(got) < 1 || got[0] != failed {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+		if m, _ := w.state.View().Member("n2"); m.Removed {
+			t.Error("a member was removed")
+		}
+	})
+}
+
+// TestPropose_OldCommand: members of earlier builds would keep a node's idempotency key among those of clients, and
+// their states would differ.
+func TestPropose_OldCommand(t *testing.T) {
+	t.Parallel()
+	old := state.Command{Kind: state.KindPut, Put: &state.Put{Key: "a", Value: []byte("v")}}
+	if _, err := New(Config{}).Propose(t.Context(), old); !cluster.IsCode(err, cluster.CodeBadRequest) {
+		t.Errorf("a command of version %d without a key: %v", old.MinVersion(), err)
+	}
+}

@@ -1,0 +1,140 @@
+package leadercall
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+)
+
+// rounds collects callers. All callers that wait when a round begins share its question to the leader.
+type rounds struct {
+	wake chan struct{} // capacity 1
+
+	mu   sync.Mutex
+	next *round // nil when no caller waits
+}
+
+type round struct {
+	ids  []string      // may hold one twice
+	done chan struct{} // closed when the fields below are set
+	live map[string]bool
+	err  error
+}
+
+func newRounds() *rounds { return &rounds{wake: make(chan struct{}, 1)} }
+
+// maxRound bounds the IDs of one round.
+const maxRound = 10_000
+
+// join adds an ID to the next round and returns whether it lives.
+func (r *rounds) join(ctx context.Context, id string) (lives bool, err error) {
+	r.mu.Lock()
+	if r.next == nil {
+		r.next = &round{done: make(chan struct{})}
+	}
+	next := r.next
+	if len(next.ids) >= maxRound {
+		r.mu.Unlock()
+		return false, cluster.Errorf(cluster.CodeBusy, "%d calls wait for the leader already", maxRound)
+	}
+	if id != "" {
+		next.ids = append(next.ids, id)
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+	select {
+	case <-next.done:
+		return next.live[id], next.err
+	case <-ctx.Done():
+		return false, cluster.Errorf(cluster.CodeNoLeader, "the leader has not answered in time: %w",
+			context.Cause(ctx))
+	}
+}
+
+func (r *rounds) begin() *round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := r.next
+	r.next = nil
+	return next
+}
+
+// run asks one question after another until ctx ends. An answer is waited for until the leader changes, and at most for
+// twice timeout-max: a leader without a majority has stepped down by then.
+func (r *rounds) run(ctx context.Context, leader func() context.Context, limit time.Duration,
+	ask func(ctx context.Context, ids []string) (live []string, err error),
+) {
+	for {
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			if q := r.begin(); q != nil {
+				q.finish(nil, cluster.Errorf(cluster.CodeNoLeader, "this node is stopping"))
+			}
+			return
+		}
+		if q := r.begin(); q != nil {
+			asking, cancel := context.WithTimeout(ctx, limit)
+			stop := context.AfterFunc(leader(), cancel)
+			q.finish(ask(asking, q.ids))
+			stop()
+			cancel()
+		}
+	}
+}
+
+func (q *round) finish(live []string, err error) {
+	q.live, q.err = make(map[string]bool, len(live)), err
+	for _, id := range live {
+		q.live[id] = true
+	}
+	close(q.done)
+}
+
+// Run asks the leader for those who wait, until ctx ends.
+func (c *Calls) Run(ctx context.Context) error {
+	leader := func() context.Context { return c.Forward.Leader.Current().Changed }
+	var loops sync.WaitGroup
+	loops.Go(func() { c.reads.run(ctx, leader, 2*c.TimeoutMax, c.readIndexRound) })
+	loops.Go(func() { c.renews.run(ctx, leader, 2*c.TimeoutMax, c.renewRound) })
+	loops.Wait()
+	return nil
+}
+
+// readIndexRound asks for the read index and waits until this node has applied it.
+func (c *Calls) readIndexRound(ctx context.Context, _ []string) ([]string, error) {
+	got, err := c.ask(ctx, c.Forward.Leader.Current().ID, readIndex, message{Index: c.Consensus.Applied()})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Consensus.AwaitApplied(ctx, got.Index); err != nil {
+		return nil, cluster.Errorf(cluster.CodeNoLeader, "this node has not applied index %d in time: %w", got.Index, err)
+	}
+	return nil, nil
+}
+
+// renewRound renews sessions, here or at the leader, and returns those that live.
+func (c *Calls) renewRound(ctx context.Context, ids []string) ([]string, error) {
+	leader := c.Forward.Leader.Current().ID
+	if leader == c.Forward.Self {
+		return c.renewHere(ctx, ids)
+	}
+	got, err := c.ask(ctx, leader, renew, message{IDs: ids})
+	return got.IDs, err
+}
+
+func (c *Calls) renewHere(ctx context.Context, ids []string) (live []string, err error) {
+	renewed, err := c.Sessions.Renew(ctx, ids)
+	for _, s := range renewed.Alive {
+		live = append(live, s.ID)
+	}
+	for _, r := range renewed.Revoked { // it lives, and is not renewed before it acknowledges
+		live = append(live, r.Session)
+	}
+	return live, err
+}

@@ -1,0 +1,188 @@
+package leadercall
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// A request is its kind (1 byte), the rest of the caller's time in milliseconds (uvarint, 0: no limit) and a content:
+// a batch of one command, or a message. A response is 0 and the content, or 1 and a state.Result with an error.
+
+// kind is the kind of a call. The numbers are on the wire.
+type kind byte
+
+const (
+	propose   kind = 1 // content of the response: a state.Result
+	readIndex kind = 2
+	renew     kind = 3
+	remaining kind = 4
+)
+
+// message is the content of a request or a response, other than commands and their results.
+type message struct {
+	Index  uint64   `json:"index,omitempty"` // applied by the node that asks; the read index
+	IDs    []string `json:"ids,omitempty"`   // sessions that are asked for; those that live
+	LeftMS int64    `json:"left_ms,omitempty"`
+}
+
+// The first byte of a response.
+const (
+	answered byte = 0
+	failed   byte = 1
+)
+
+// call sends a request and returns the content of the response. *cluster.Error: the node refuses the call, or has not
+// received it. Another error says nothing.
+func (c *Calls) call(ctx context.Context, to cluster.NodeID, k kind, content []byte) ([]byte, error) {
+	if m, _ := c.Consensus.View().Member(to); m.Reads < Version {
+		return nil, cluster.Errorf(cluster.CodeNoLeader, "node %q does not read command version %d", to, Version)
+	}
+	limit := uint64(0)
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = uint64(max(1, time.Until(deadline).Milliseconds()))
+	}
+	request := binary.AppendUvarint([]byte{byte(k)}, limit)
+	got, err := c.Call(ctx, to, append(request, content...))
+	switch {
+	case cluster.IsCode(err, cluster.CodeNoLeader):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("node %s has not answered: %v", to, err)
+	case len(got) == 0:
+		return nil, fmt.Errorf("node %s has sent an empty answer", to)
+	case got[0] == answered:
+		return got[1:], nil
+	}
+	if r, err := state.DecodeResult(got[1:]); err == nil && r.Err != nil {
+		return nil, r.Err
+	}
+	return nil, fmt.Errorf("node %s has sent an answer that cannot be read", to)
+}
+
+func (c *Calls) proposeAt(ctx context.Context, to cluster.NodeID, cmd state.Command) (state.Result, error) {
+	batch, err := state.EncodeBatch([]state.Command{cmd})
+	if err != nil {
+		return state.Result{}, err
+	}
+	got, err := c.call(ctx, to, propose, batch)
+	if err == nil {
+		var result state.Result
+		if result, err = state.DecodeResult(got); err == nil {
+			return result, nil
+		}
+	}
+	if refused := (*cluster.Error)(nil); errors.As(err, &refused) {
+		return state.Result{}, refused
+	}
+	return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s: %w", to, err)
+}
+
+// ask sends a message and returns the one that comes back. It may be repeated after every error.
+func (c *Calls) ask(ctx context.Context, to cluster.NodeID, k kind, m message) (out message, err error) {
+	content, err := json.Marshal(m)
+	if err != nil {
+		return out, err
+	}
+	got, err := c.call(ctx, to, k, content)
+	if err == nil {
+		if err = json.Unmarshal(got, &out); err == nil {
+			return out, nil
+		}
+	}
+	if refused := (*cluster.Error)(nil); errors.As(err, &refused) {
+		return message{}, refused
+	}
+	return message{}, cluster.Errorf(cluster.CodeNoLeader, "leader %s: %w", to, err)
+}
+
+// Handle serves a request of another node, and returns the response.
+func (c *Calls) Handle(ctx context.Context, from cluster.NodeID, request []byte) []byte {
+	content, err := c.handle(ctx, from, request)
+	if err == nil {
+		return append([]byte{answered}, content...)
+	}
+	var e *cluster.Error
+	if !errors.As(err, &e) {
+		e = cluster.Errorf(cluster.CodeBadRequest, "node %s sent a call that cannot be read: %w", from, err)
+	}
+	return append([]byte{failed}, state.EncodeResult(&state.Result{Err: e})...)
+}
+
+var errCall = errors.New("not a call")
+
+func (c *Calls) handle(ctx context.Context, from cluster.NodeID, request []byte) ([]byte, error) {
+	if len(request) < 2 {
+		return nil, errCall
+	}
+	limit, n := binary.Uvarint(request[1:])
+	if n <= 0 {
+		return nil, errCall
+	}
+	content := request[1+n:]
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(min(limit, maxLimitMS))*time.Millisecond)
+		defer cancel()
+	}
+	if err := c.Forward.MayServe(kind(request[0]) == propose); err != nil {
+		return nil, err
+	}
+	if kind(request[0]) == propose {
+		return c.proposeFor(ctx, content)
+	}
+	var in, out message
+	if err := json.Unmarshal(content, &in); err != nil {
+		return nil, err
+	}
+	var err error
+	switch kind(request[0]) {
+	case readIndex:
+		out.Index, err = c.Consensus.ReadIndex(ctx, from, in.Index)
+	case renew:
+		out.IDs, err = c.renewHere(ctx, in.IDs)
+	case remaining:
+		out, err = c.remainingFor(ctx, in.IDs)
+	default:
+		err = errCall
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(out)
+}
+
+// maxLimitMS bounds the time of a call: a day, above all that a client may ask for.
+const maxLimitMS = 24 * 60 * 60 * 1000
+
+func (c *Calls) proposeFor(ctx context.Context, batch []byte) ([]byte, error) {
+	cmds, err := state.DecodeBatch(batch)
+	if err != nil {
+		return nil, err
+	}
+	if len(cmds) != 1 || !cmds[0].Kind.WritesKeys() {
+		return nil, errCall
+	}
+	result, err := c.Consensus.Propose(ctx, cmds[0])
+	if err != nil {
+		return nil, err
+	}
+	return state.EncodeResult(&result), nil
+}
+
+func (c *Calls) remainingFor(ctx context.Context, ids []string) (message, error) {
+	if len(ids) != 1 {
+		return message{}, errCall
+	}
+	left, lives, err := c.remainingHere(ctx, ids[0])
+	if err != nil || !lives {
+		return message{}, err
+	}
+	return message{IDs: ids, LeftMS: left.Milliseconds()}, nil
+}

@@ -1,0 +1,68 @@
+package consensus_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"northstar/cluster"
+)
+
+// A follower that has applied the read index has every write that was acknowledged before, and it gets there without
+// waiting for the next write or for the leader's periodic commit index.
+func TestReadIndex(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	c.write("counter", "-1")
+	const rounds = 40
+	waited := time.Duration(0)
+	for i := range rounds {
+		for _, n := range c.others(leader) {
+			value := fmt.Sprint(i)
+			c.write("counter", value)
+			start := time.Now()
+			ctx := within(t, testTimeout)
+			index, err := leader.ReadIndex(ctx, n.id, n.Applied())
+			if err == nil {
+				err = n.AwaitApplied(ctx, index)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			waited += time.Since(start)
+			if !n.has("counter", value) {
+				t.Fatalf("%s has not applied what was acknowledged before", n.id)
+			}
+		}
+	}
+	// Without the commit index a follower waits for 50 to 100 ms, or for the next write.
+	if average := waited / (2 * rounds); average > 25*time.Millisecond {
+		t.Errorf("a read index took %v on average", average)
+	}
+	for _, n := range c.others(leader) {
+		_, err := n.ReadIndex(within(t, testTimeout), leader.id, leader.Applied())
+		wantCode(t, err, cluster.CodeNoLeader)
+	}
+}
+
+// A leader that is cut off gives no read index.
+func TestReadIndex_DeposedLeader(t *testing.T) {
+	t.Parallel()
+	c, old := startCluster(t, 3)
+	c.write("a", "1")
+	other := c.others(old)[0]
+	old.cut.Store(true)
+	_, err := old.ReadIndex(within(t, testTimeout), other.id, 0)
+	wantCode(t, err, cluster.CodeNoLeader)
+	old.cut.Store(false)
+}
+
+// A node that has applied more than is committed, as after an abandoned restore, gets no read index.
+func TestReadIndex_AppliedAboveCommit(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	c.write("a", "1")
+	other := c.others(leader)[0]
+	_, err := leader.ReadIndex(within(t, testTimeout), other.id, leader.Applied()+1000)
+	wantCode(t, err, cluster.CodeNoLeader)
+}

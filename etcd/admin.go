@@ -1,0 +1,188 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"northstar/cluster"
+)
+
+// clusterService implements the part of etcd's Cluster service that reads.
+type clusterService struct {
+	pb.UnimplementedClusterServer
+	s *Server
+}
+
+// MemberList returns the members with the URLs of their etcd ports.
+func (c *clusterService) MemberList(ctx context.Context, r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+	v, err := c.s.readView(ctx, !r.Linearizable)
+	if err != nil {
+		return nil, err
+	}
+	out := &pb.MemberListResponse{Header: c.s.memberHeader()}
+	for _, server := range c.s.deps.Node.Status().Servers {
+		m := &pb.Member{
+			ID: memberID(v.ClusterID(), server.ID), Name: string(server.ID),
+			PeerURLs:  []string{peerURL(server.Address)},
+			IsLearner: server.Suffrage != cluster.Voter, ClientURLs: []string{},
+		}
+		if u := c.s.deps.ClientURL(server.ID); u != "" {
+			m.ClientURLs = append(m.ClientURLs, u)
+		}
+		out.Members = append(out.Members, m)
+	}
+	return out, nil
+}
+
+// peerURL returns a Raft address in the form of etcd's peer URLs: no etcd client connects to it.
+func peerURL(address string) string { return "http://" + address }
+
+// maintenanceService implements the part of etcd's Maintenance service that monitoring and operators use.
+type maintenanceService struct {
+	pb.UnimplementedMaintenanceServer
+	s *Server
+}
+
+// Status returns the status of this node.
+func (m *maintenanceService) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	st, v := m.s.deps.Node.Status(), m.s.deps.Node.View()
+	out := &pb.StatusResponse{
+		Header: m.s.header(v), Version: serverVersion, DbSize: v.StateBytes(), DbSizeInUse: v.StateBytes(),
+		RaftTerm: st.Term, RaftIndex: st.CommitIndex, RaftAppliedIndex: st.AppliedIndex, StorageVersion: clusterVersion,
+	}
+	if st.LeaderID != "" {
+		out.Leader = memberID(v.ClusterID(), st.LeaderID)
+	} else {
+		out.Errors = append(out.Errors, rpctypes.ErrorDesc(rpctypes.ErrGRPCNoLeader))
+	}
+	if self, ok := cluster.FindServer(st.Servers, st.NodeID); ok {
+		out.IsLearner = self.Suffrage != cluster.Voter
+	}
+	if m.s.deps.Node.ReadOnly() {
+		out.Errors = append(out.Errors, "NOSPACE")
+	}
+	return out, nil
+}
+
+// Alarm returns the alarms of this node. NorthStar raises and clears them itself.
+func (m *maintenanceService) Alarm(_ context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+	if r.Action != pb.AlarmRequest_GET {
+		return nil, unsupported("Alarm " + strings.ToLower(r.Action.String()) + ": NorthStar raises and clears alarms itself")
+	}
+	out := &pb.AlarmResponse{Header: m.s.header(m.s.deps.Node.View())}
+	if m.s.deps.Node.ReadOnly() && r.Alarm != pb.AlarmType_CORRUPT {
+		out.Alarms = append(out.Alarms, &pb.AlarmMember{MemberID: out.Header.MemberId, Alarm: pb.AlarmType_NOSPACE})
+	}
+	return out, nil
+}
+
+// Defragment has nothing to do: the state is in memory.
+func (m *maintenanceService) Defragment(context.Context, *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
+	return &pb.DefragmentResponse{Header: m.s.header(m.s.deps.Node.View())}, nil
+}
+
+// MoveLeader moves leadership to a member. etcd serves it on the leader only; here every node does.
+func (m *maintenanceService) MoveLeader(
+	ctx context.Context, r *pb.MoveLeaderRequest,
+) (*pb.MoveLeaderResponse, error) {
+	clusterID := m.s.deps.Node.View().ClusterID()
+	for _, server := range m.s.deps.Node.Status().Servers {
+		if memberID(clusterID, server.ID) != r.TargetID {
+			continue
+		}
+		if err := callOf(ctx).MoveLeader(ctx, server.ID); err != nil {
+			return nil, err
+		}
+		return &pb.MoveLeaderResponse{Header: m.s.header(m.s.deps.Node.View())}, nil
+	}
+	return nil, rpctypes.ErrGRPCBadLeaderTransferee
+}
+
+// authService implements what clients need of etcd's Auth service. Users are the tokens of NorthStar.
+type authService struct {
+	pb.UnimplementedAuthServer
+	s *Server
+}
+
+// AuthStatus reports whether callers need a token.
+func (a *authService) AuthStatus(context.Context, *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
+	return &pb.AuthStatusResponse{
+		Header: a.s.header(a.s.deps.Node.View()), Enabled: a.s.deps.AuthEnabled(), AuthRevision: 1,
+	}, nil
+}
+
+// Authenticate checks a name and a token, which is the password, and returns the token: every node accepts it.
+func (a *authService) Authenticate(
+	ctx context.Context, r *pb.AuthenticateRequest,
+) (*pb.AuthenticateResponse, error) {
+	if !a.s.deps.AuthEnabled() {
+		return nil, rpctypes.ErrGRPCAuthNotEnabled
+	}
+	request, _ := incoming(ctx, pb.Auth_Authenticate_FullMethodName)
+	if err := a.s.deps.CheckToken(r.Name, r.Password, request.RemoteAddr); err != nil {
+		if cluster.IsCode(err, cluster.CodeUnauthenticated) {
+			return nil, rpctypes.ErrGRPCAuthFailed
+		}
+		return nil, err
+	}
+	return &pb.AuthenticateResponse{Header: a.s.memberHeader(), Token: r.Password}, nil
+}
+
+// serveVersion answers GET /version.
+func (s *Server) serveVersion(w http.ResponseWriter, r *http.Request) {
+	if onlyGet(w, r) {
+		writePlain(w, http.StatusOK, struct {
+			Server  string `json:"etcdserver"`
+			Cluster string `json:"etcdcluster"`
+		}{serverVersion, clusterVersion})
+	}
+}
+
+// serveHealth answers GET /health: a node that knows a leader and whose disk takes writes is healthy.
+func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) {
+	if !onlyGet(w, r) {
+		return
+	}
+	answer := struct {
+		Health string `json:"health"`
+		Reason string `json:"reason"`
+	}{Health: "false"}
+	switch {
+	case s.stopping.Err() != nil:
+		answer.Reason = "the node is stopping"
+	case s.deps.Node.Status().LeaderID == "":
+		answer.Reason = "RAFT NO LEADER"
+	case s.deps.Node.ReadOnly():
+		answer.Reason = "ALARM NOSPACE"
+	default:
+		answer.Health = "true"
+		writePlain(w, http.StatusOK, answer)
+		return
+	}
+	writePlain(w, http.StatusServiceUnavailable, answer)
+}
+
+func onlyGet(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return true
+	}
+	w.Header().Set("Allow", http.MethodGet)
+	http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
+	return false
+}
+
+func writePlain(w http.ResponseWriter, code int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(body) // a client that is gone needs no answer
+}

@@ -1,0 +1,195 @@
+package etcd
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"northstar/state"
+)
+
+// Large answers are counted against the budget of the native API until their client has taken them: gRPC keeps them in
+// memory after the handler's return, as long as the client's flow control wants.
+const (
+	smallAnswer    = 64 << 10 // up to this size an answer is not counted
+	maxAnswer      = 64 << 20 // of one answer, and of one message of a watch
+	itemOverhead   = 128      // of a key or an event in an answer, besides key and value
+	answerRetry    = 20 * time.Millisecond
+	answerPatience = 10 * time.Second // of a watch, and of the answer to a write, for the budget
+)
+
+var (
+	errAnswerTooLarge = status.Error(codes.ResourceExhausted,
+		"etcdserver: the answer is over 64 MiB: use a limit, or a watch with fragments")
+	errAnswerRefused = status.Error(codes.Unknown,
+		"etcdserver: the request was executed, but the node has no memory for its answer")
+)
+
+// counted is a message that holds a part of the budget until it is sent. Codec and gateway know it.
+type counted struct {
+	message proto.Message
+	give    func() // may be called more than once
+}
+
+// newCounted returns a message that calls give once: when it is sent, or at the latest when it is garbage. gRPC does
+// not say so when a connection ends before.
+func newCounted(m proto.Message, give func()) *counted {
+	c := &counted{message: m, give: sync.OnceFunc(give)}
+	runtime.AddCleanup(c, func(give func()) { give() }, c.give)
+	return c
+}
+
+// Get implements mem.BufferPool.
+func (c *counted) Get(n int) *[]byte { b := make([]byte, n); return &b }
+
+// Put implements mem.BufferPool: the encoded message was sent.
+func (c *counted) Put(*[]byte) { c.give() }
+
+// codec is gRPC's codec for protobuf, and encodes counted messages.
+type codec struct{ encoding.CodecV2 }
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(*counted)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	body, err := proto.Marshal(m.message)
+	if err != nil {
+		m.give()
+		return nil, err
+	}
+	if mem.IsBelowBufferPoolingThreshold(cap(body)) {
+		m.give() // nothing reports the sending of so small a message
+	}
+	m.message = nil // it refers to values that the state may have replaced
+	return mem.BufferSlice{mem.NewBuffer(&body, m)}, nil
+}
+
+// uncounted returns the message of an answer, and what to call when it was sent.
+func uncounted(m any) (message any, sent func()) {
+	if c, ok := m.(*counted); ok {
+		return c.message, c.give
+	}
+	return m, func() {}
+}
+
+// answerKey is the key of what the answer to a call with one answer holds, in the context of the call.
+type answerKey struct{}
+
+type heldAnswer struct{ give func() }
+
+// takeAnswer counts the answer to a call, before it is made.
+func takeAnswer(ctx context.Context, size int) error {
+	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
+	if held == nil || size <= smallAnswer {
+		return nil
+	}
+	give, err := takeBytes(ctx, size)
+	held.give = give
+	return err
+}
+
+// takeBytes takes bytes of the budget. JSON needs more: base64, and a copy without spaces.
+func takeBytes(ctx context.Context, size int) (give func(), err error) {
+	if size > maxAnswer {
+		return nil, errAnswerTooLarge
+	}
+	if ctx.Value(httpRequestKey{}) != nil {
+		size *= 2
+	}
+	return callOf(ctx).TakeAnswer(size)
+}
+
+// awaitBytes is takeBytes for what waits before it fails.
+func awaitBytes(ctx context.Context, size int) (give func(), err error) {
+	until := time.Now().Add(answerPatience)
+	for {
+		give, err = takeBytes(ctx, size)
+		if err == nil || size > maxAnswer || !time.Now().Before(until) {
+			return give, err
+		}
+		timer := time.NewTimer(answerRetry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// awaitAnswer is takeAnswer for a request that was executed: its client must not take an error for a refusal.
+func awaitAnswer(ctx context.Context, size int) error {
+	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
+	if held == nil || size <= smallAnswer {
+		return nil
+	}
+	give, err := awaitBytes(ctx, size)
+	if err != nil {
+		return errAnswerRefused
+	}
+	held.give = give
+	return nil
+}
+
+func sizeOfItem(it *state.Item) int {
+	if it == nil {
+		return 0
+	}
+	return len(it.Key) + len(it.Value) + itemOverhead
+}
+
+func sizeOfItems(items []*state.Item) (size int) {
+	for _, it := range items {
+		size += sizeOfItem(it)
+	}
+	return size
+}
+
+func sizeOfTxn(r *state.TxnResult) (size int) {
+	for i := range r.Responses {
+		switch one := &r.Responses[i]; {
+		case one.Range != nil:
+			size += sizeOfItems(one.Range.Items)
+		case one.Put != nil:
+			size += sizeOfItem(one.Put.Prev)
+		case one.Delete != nil:
+			size += sizeOfItems(one.Delete.Prev)
+		case one.Txn != nil:
+			size += sizeOfTxn(one.Txn)
+		}
+	}
+	return size
+}
+
+// sizeOfChanges returns the size of the events of changes.
+func sizeOfChanges(changes []state.Change, prevKV bool) (size int) {
+	for i := range changes {
+		size += len(changes[i].Key) + len(changes[i].Value) + itemOverhead
+		if prevKV {
+			size += sizeOfItem(changes[i].Prev)
+		}
+	}
+	return size
+}
+
+// sendCounted sends a message with events whose size is known.
+func (ws *watchStream) sendCounted(r *pb.WatchResponse, size int) error {
+	if size <= smallAnswer {
+		return ws.stream.Send(r)
+	}
+	give, err := awaitBytes(ws.ctx, size)
+	if err != nil {
+		return err
+	}
+	return ws.stream.SendMsg(newCounted(r, give))
+}

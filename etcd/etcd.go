@@ -1,0 +1,302 @@
+// Package etcd serves the etcd v3 API over NorthStar's state: gRPC, and the JSON gateway on the same port. Keys,
+// revisions and sessions are those of the native API; a lease is a session with a number. Every node serves. A write
+// goes through the leader; a linearizable read asks the leader for the read index alone; watches and serializable reads
+// are local.
+//
+// Answers, codes and texts are those of etcd, since clients compare them. DESIGN.md has what differs, and why.
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers its codec
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"northstar/api/openapi"
+	"northstar/api/token"
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Versions that the API reports. Clients decide by them what they may use: 3.7 would promise RangeStream.
+const (
+	serverVersion  = "3.5.21"
+	clusterVersion = "3.5.0"
+)
+
+// Limits of requests and streams.
+const (
+	maxRequestBytes   = 3 << 19 // of one write, as in etcd
+	maxReceivedBytes  = 2 << 20 // of one gRPC message
+	maxStreamsPerConn = 4096    // RPCs in progress on one connection
+	minPingInterval   = 5 * time.Second
+	headerTimeout     = 10 * time.Second
+	maxConnectionIdle = 15 * time.Minute // of a gRPC connection without an RPC in progress; its client connects again
+)
+
+// Node is this node of the cluster. Its methods are called by any goroutine; their errors are *cluster.Error.
+type Node interface {
+	View() *state.View
+	Feed() *state.Feed
+	// Status is cheap.
+	Status() cluster.NodeStatus
+	// LeaderChanged returns a channel that is closed at the next change of the leader or the term.
+	LeaderChanged() <-chan struct{}
+	// CheckCaughtUp returns an error until this node's state has all that was committed when it started.
+	CheckCaughtUp() error
+	// ReadOnly reports whether the disk of this node is full.
+	ReadOnly() bool
+}
+
+// Call is one call that was authenticated and admitted. Its caller is the client. Methods may be called by any
+// goroutine; their errors are *cluster.Error.
+type Call interface {
+	// Context ends with the call, and with its cause when the caller's credentials of a stream are no longer valid.
+	Context() context.Context
+	// Propose has the leader propose a command. It holds the command while there is no leader.
+	Propose(ctx context.Context, cmd state.Command) (state.Result, error)
+	// ReadIndex returns once this node's view has every write that was acknowledged before the call.
+	ReadIndex(ctx context.Context) error
+	LeaseCall
+	// TakeAnswer takes bytes of the budget of all answers of the node, until give is called, once. CodeBusy: there are
+	// not so many left.
+	TakeAnswer(size int) (give func(), err error)
+	// MoveLeader moves leadership.
+	MoveLeader(ctx context.Context, target cluster.NodeID) error
+	// Leave ends the call with its error, nil if it succeeded.
+	Leave(err error)
+}
+
+// LeaseCall is what a call does with leases.
+type LeaseCall interface {
+	// RenewLease renews a lease for its TTL and reports whether it lives. Without an error a quorum has confirmed after
+	// the call that the leader which renewed it leads. Renewals of one node share their messages.
+	RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error)
+	// Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.
+	Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error)
+	// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is
+	// gone: the lease then ends after grace, unless another connection holds it.
+	HoldLease(ctx context.Context, lease string, grace time.Duration) (detach func(lost bool), err error)
+}
+
+// CallKind is what a call needs and how it counts.
+type CallKind struct {
+	Name  string // in the audit log
+	Role  token.Role
+	Kind  openapi.ResponseKind
+	Write bool
+}
+
+// Deps are the dependencies of a Server. All are required unless they say otherwise.
+type Deps struct {
+	Node Node
+	// Begin authenticates and admits a call. r has the caller's credentials and address, and conn what NewConn returned
+	// for the connection.
+	Begin func(r *http.Request, conn any, kind CallKind) (Call, error)
+	// NewConn returns what is remembered of a connection, as the listener has accepted it.
+	NewConn func(net.Conn) any
+	// AuthEnabled reports whether callers need a token or a certificate.
+	AuthEnabled func() bool
+	// CheckToken checks a token and its name, for the caller at an address. CodeUnauthenticated, CodeBusy.
+	CheckToken func(name, tok, address string) error
+	// ClientURL returns the URL of a member's etcd port, "" if unknown.
+	ClientURL func(cluster.NodeID) string
+
+	TimeoutMax       time.Duration // election.timeout-max
+	LeaseConnection  bool          // a lease ends with the connection of its keep-alives
+	ProgressInterval time.Duration // between two progress notifications of an idle watch
+	Entropy          io.Reader     // the source of lease numbers
+	Logger           hclog.Logger
+}
+
+// Server answers the calls of etcd clients.
+type Server struct {
+	deps    Deps
+	logger  hclog.Logger
+	methods map[string]*method // by name
+	paths   map[string]*method // of the gateway
+	grpc    *grpc.Server
+	http    *http.Server
+	health  *health.Server
+	hub     *hub
+	self    ids
+	entropy sync.Mutex // guards Deps.Entropy
+
+	stopping context.Context // ended by Drain
+	stop     context.CancelFunc
+}
+
+// New returns a Server that does not run yet.
+func New(d Deps) *Server {
+	s := &Server{
+		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
+		health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
+	}
+	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.grpc = grpc.NewServer(
+		grpc.Creds(finishedTLS{newConn: d.NewConn}), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
+		grpc.MaxRecvMsgSize(maxReceivedBytes), grpc.MaxConcurrentStreams(maxStreamsPerConn),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime: minPingInterval, PermitWithoutStream: true,
+		}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxConnectionIdle}),
+		grpc.ConnectionTimeout(headerTimeout), grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream),
+	)
+	s.register()
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	s.http = &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, newConn(liveConnOf(c), d.NewConn))
+		},
+		ErrorLog: s.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+	return s
+}
+
+// register registers the services, and makes the tables of methods.
+func (s *Server) register() {
+	type service struct {
+		desc *grpc.ServiceDesc
+		impl any
+	}
+	services := []service{
+		{&pb.KV_ServiceDesc, &kvService{s: s}},
+		{&pb.Watch_ServiceDesc, &watchService{s: s}},
+		{&pb.Lease_ServiceDesc, &leaseService{s: s}},
+		{&pb.Cluster_ServiceDesc, &clusterService{s: s}},
+		{&pb.Maintenance_ServiceDesc, &maintenanceService{s: s}},
+		{&pb.Auth_ServiceDesc, &authService{s: s}},
+	}
+	rows := methods()
+	for _, sv := range services {
+		s.grpc.RegisterService(sv.desc, sv.impl)
+		for i := range rows {
+			m := &rows[i]
+			if unary, streaming := describe(sv.desc, m.name); unary == nil && streaming == nil {
+				continue
+			}
+			m.desc, m.service = sv.desc, sv.impl
+			s.methods[m.name] = m
+			for _, path := range m.paths {
+				s.paths[path] = m
+			}
+		}
+	}
+}
+
+// Serve answers the clients of a listener until ctx ends. secure is nil without TLS.
+func (s *Server) Serve(ctx context.Context, l net.Listener, secure *tls.Config) error {
+	split := newSplitter(l, secure)
+	var servers sync.WaitGroup
+	servers.Go(func() { s.hub.run(ctx) })
+	errs := make(chan error, 2)
+	servers.Go(func() { errs <- s.grpc.Serve(split.grpc) })
+	servers.Go(func() { errs <- s.http.Serve(split.http) })
+	undo := context.AfterFunc(ctx, func() {
+		_ = l.Close()
+		s.stop()
+		_ = s.http.Close()
+		s.grpc.Stop()
+	})
+	defer undo()
+	err := split.run()
+	servers.Wait()
+	return errors.Join(err, unlessClosed(<-errs), unlessClosed(<-errs))
+}
+
+// unlessClosed returns an error, nil if it only says that the server was stopped.
+func unlessClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return err
+}
+
+// Watchers returns the number of open watches, and by how many revisions the slowest stream of them is behind.
+func (s *Server) Watchers() (open int, lag uint64) { return s.hub.watching(), s.hub.lag() }
+
+// Drain sends clients elsewhere: gRPC clients get GOAWAY, and streams end. It returns when the calls in progress
+// have ended, or ctx has.
+func (s *Server) Drain(ctx context.Context) {
+	s.stop()
+	s.health.Shutdown()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.http.Shutdown(ctx)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		_ = s.http.Close()
+		s.grpc.Stop()
+		<-done
+	}
+}
+
+// ids are the numbers by which etcd knows a cluster and its members.
+type ids struct {
+	once    sync.Once
+	cluster uint64
+	member  uint64
+}
+
+// number returns the number of a name: never 0, and at most 63 bits, since some clients read it as a signed number.
+func number(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return max(1, binary.BigEndian.Uint64(sum[:])>>1)
+}
+
+// memberID returns the number of a node.
+func memberID(clusterID string, id cluster.NodeID) uint64 {
+	return number(clusterID + "/" + string(id))
+}
+
+// header returns the header of an answer that shows a view.
+func (s *Server) header(v *state.View) *pb.ResponseHeader {
+	h := s.memberHeader()
+	h.Revision = int64(v.Revision())
+	return h
+}
+
+// headerAt returns the header of an answer to a write.
+func (s *Server) headerAt(revision uint64) *pb.ResponseHeader {
+	h := s.memberHeader()
+	h.Revision = int64(revision)
+	return h
+}
+
+// memberHeader returns a header without a revision.
+func (s *Server) memberHeader() *pb.ResponseHeader {
+	st := s.deps.Node.Status()
+	clusterID := s.deps.Node.View().ClusterID()
+	if clusterID == "" {
+		return &pb.ResponseHeader{MemberId: memberID("", st.NodeID), RaftTerm: st.Term}
+	}
+	s.self.once.Do(func() { // the ID of a cluster does not change while a node runs
+		s.self.cluster, s.self.member = number(clusterID), memberID(clusterID, st.NodeID)
+	})
+	return &pb.ResponseHeader{ClusterId: s.self.cluster, MemberId: s.self.member, RaftTerm: st.Term}
+}

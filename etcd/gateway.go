@@ -1,0 +1,270 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// The JSON gateway maps each HTTP request to one call of the gRPC services, in this process. Paths, field names and
+// forms are those of etcd's own gateway, which is grpc-gateway with the same options of protojson.
+
+const (
+	maxJSONBody = 4 << 20          // a request of maxRequestBytes in base64, and its field names
+	bodyTimeout = 10 * time.Second // to send the body of a call that is no stream
+	lifetime    = 90 * time.Second // of a call that is no stream, with the sending of its answer
+)
+
+var (
+	encoder = protojson.MarshalOptions{UseProtoNames: true}
+	decoder = protojson.UnmarshalOptions{DiscardUnknown: true}
+)
+
+type httpRequestKey struct{}
+
+// ServeHTTP answers the requests of the JSON gateway, /version and /health.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lifetime)) // a stream has none
+	path := r.URL.Path
+	if rest, ok := strings.CutPrefix(path, "/v3beta/"); ok {
+		path = "/v3/" + rest
+	}
+	switch path {
+	case "/version":
+		s.serveVersion(w, r)
+		return
+	case "/health":
+		s.serveHealth(w, r)
+		return
+	}
+	m := s.paths[path]
+	switch {
+	case m == nil:
+		writeStatus(w, status.New(codes.NotFound, http.StatusText(http.StatusNotFound)))
+		return
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		writeStatus(w, status.New(codes.Unimplemented, http.StatusText(http.StatusMethodNotAllowed)))
+		return
+	}
+	ctx := context.WithValue(r.Context(), httpRequestKey{}, r)
+	unary, streaming := describe(m.desc, m.name)
+	if unary != nil {
+		s.serveUnary(ctx, w, r, m, unary.Handler)
+		return
+	}
+	s.serveStream(ctx, w, r, m, streaming)
+}
+
+// serveUnary answers a call with one message.
+func (s *Server) serveUnary(
+	ctx context.Context, w http.ResponseWriter, r *http.Request, m *method, handle grpc.MethodHandler,
+) {
+	control := http.NewResponseController(w)
+	read := func(message any) error {
+		_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBody))
+		_ = control.SetReadDeadline(time.Time{})
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			return status.Error(codes.InvalidArgument, "etcdserver: request is too large")
+		} else if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		return decodeJSON(body, message)
+	}
+	out, err := handle(m.service, ctx, read, s.interceptUnary)
+	if err != nil {
+		writeStatus(w, status.Convert(statusOf(err)))
+		return
+	}
+	out, sent := uncounted(out)
+	defer sent()
+	body, err := encodeJSON(out)
+	if err != nil {
+		writeStatus(w, status.New(codes.Internal, err.Error()))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // a client that is gone needs no answer
+}
+
+// serveStream answers a call with a stream in each direction. The body may end before the answers.
+func (s *Server) serveStream(
+	ctx context.Context, w http.ResponseWriter, r *http.Request, m *method, desc *grpc.StreamDesc,
+) {
+	control := http.NewResponseController(w)
+	_ = control.EnableFullDuplex() // HTTP/1.1 supports it
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{})
+	stream := &httpStream{ctx: ctx, w: w, control: control, in: json.NewDecoder(r.Body)}
+	info := &grpc.StreamServerInfo{FullMethod: m.name, IsClientStream: true, IsServerStream: true}
+	stream.end(s.interceptStream(m.service, stream, info, desc.Handler))
+}
+
+// httpStream is a stream of a gRPC service over one HTTP/1.1 request. One goroutine may receive. It sends nothing after
+// its end: the connection may then carry the answer to another request.
+type httpStream struct {
+	ctx     context.Context
+	w       http.ResponseWriter
+	control *http.ResponseController
+	in      *json.Decoder
+
+	mu      sync.Mutex // guards w, control and what follows
+	started bool
+	ended   bool
+}
+
+var errStreamEnded = status.Error(codes.Canceled, "the stream has ended")
+
+// Context implements grpc.ServerStream.
+func (h *httpStream) Context() context.Context { return h.ctx }
+
+// RecvMsg reads the next object of the body. It returns io.EOF when the body has ended.
+func (h *httpStream) RecvMsg(m any) error {
+	var object json.RawMessage
+	if err := h.in.Decode(&object); err != nil {
+		if errors.Is(err, io.EOF) {
+			return io.EOF
+		}
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return decodeJSON(object, m)
+}
+
+// SendMsg sends one object as one chunk: clients exist that take a chunk for a document.
+func (h *httpStream) SendMsg(m any) error {
+	m, sent := uncounted(m)
+	defer sent()
+	body, err := encodeJSON(m)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return errStreamEnded
+	}
+	h.start(http.StatusOK)
+	return h.chunk(`{"result":`, body, "}\n")
+}
+
+func (h *httpStream) start(code int) {
+	if h.started {
+		return
+	}
+	h.started = true
+	h.w.Header().Set("Content-Type", "application/json")
+	h.w.WriteHeader(code)
+}
+
+func (h *httpStream) chunk(head string, body []byte, tail string) error {
+	chunk := make([]byte, 0, len(head)+len(body)+len(tail))
+	chunk = append(append(append(chunk, head...), body...), tail...)
+	if _, err := h.w.Write(chunk); err != nil {
+		return err
+	}
+	return h.control.Flush()
+}
+
+// end ends the stream with the error of its handler, nil if it succeeded. It waits for a message that is being sent.
+func (h *httpStream) end(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	if err == nil {
+		return
+	}
+	st := status.Convert(statusOf(err))
+	code := httpStatus(st.Code())
+	h.start(code)
+	body, err := json.Marshal(streamError{
+		Code: st.Code(), GRPCCode: st.Code(), HTTPCode: code, HTTPStatus: http.StatusText(code), Message: st.Message(),
+	})
+	if err == nil {
+		_ = h.chunk(`{"error":`, body, "}\n") // the client may be gone
+	}
+}
+
+// SetHeader, SendHeader and SetTrailer implement grpc.ServerStream: the services set none.
+func (h *httpStream) SetHeader(metadata.MD) error  { return nil }
+func (h *httpStream) SendHeader(metadata.MD) error { return nil }
+func (h *httpStream) SetTrailer(metadata.MD)       {}
+
+// plainError is the answer to a failed call: the form of etcd 3.5, which has every field of later versions.
+type plainError struct {
+	Error   string     `json:"error"`
+	Code    codes.Code `json:"code"`
+	Message string     `json:"message"`
+}
+
+// streamError has the fields of all versions of etcd.
+type streamError struct {
+	Code       codes.Code `json:"code"`
+	GRPCCode   codes.Code `json:"grpc_code"`
+	HTTPCode   int        `json:"http_code"`
+	HTTPStatus string     `json:"http_status"`
+	Message    string     `json:"message"`
+}
+
+// writeStatus answers with an error.
+func writeStatus(w http.ResponseWriter, st *status.Status) {
+	w.Header().Set("Content-Type", "application/json")
+	if st.Code() == codes.Unauthenticated {
+		w.Header().Set("WWW-Authenticate", st.Message())
+	}
+	w.WriteHeader(httpStatus(st.Code()))
+	body, err := json.Marshal(plainError{Error: st.Message(), Code: st.Code(), Message: st.Message()})
+	if err == nil {
+		_, _ = w.Write(body) // a client that is gone needs no answer
+	}
+}
+
+// decodeJSON reads a message. An empty body is an empty message.
+func decodeJSON(body []byte, message any) error {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return status.Errorf(codes.Internal, "no message: %T", message)
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil
+	}
+	var object json.RawMessage // etcd's gateway reads one document, and ignores what follows
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&object); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := decoder.Unmarshal(object, m); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return nil
+}
+
+// encodeJSON returns a message without the random spaces of protojson: its form is the same in every build.
+func encodeJSON(message any) ([]byte, error) {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return nil, status.Errorf(codes.Internal, "no message: %T", message)
+	}
+	body, err := encoder.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	out.Grow(len(body))
+	if err := json.Compact(&out, body); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,166 @@
+package etcd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"northstar/cluster"
+)
+
+// TestGatewayAnswersAsEtcd compares the JSON gateway with recorded answers of etcd, byte by byte.
+func TestGatewayAnswersAsEtcd(t *testing.T) {
+	t.Parallel()
+	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	text, err := os.ReadFile("testdata/gateway.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	requests := 0
+	for i := 0; i < len(lines); i++ {
+		request, ok := strings.CutPrefix(lines[i], "> ")
+		if !ok {
+			continue
+		}
+		requests++
+		var want []string
+		for ; i+1 < len(lines) && strings.HasPrefix(lines[i+1], "< "); i++ {
+			want = append(want, strings.TrimPrefix(lines[i+1], "< "))
+		}
+		got := answers(t, addr, request)
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("%s\ngot  %s\nwant %s", request, strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+		}
+	}
+	if requests < 50 {
+		t.Errorf("only %d requests are recorded", requests)
+	}
+}
+
+var changing = regexp.MustCompile(`"(cluster_id|member_id|raft_term|memberID)":"[0-9]+"`)
+
+// answers makes a request and returns what the file would have: status and document.
+func answers(t *testing.T, addr, request string) (out []string) {
+	t.Helper()
+	take := 0
+	if _, err := fmt.Sscanf(request, "take %d", &take); err == nil {
+		request = strings.SplitN(request, " ", 3)[2]
+	}
+	path, body, _ := strings.Cut(request, " ")
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Post("http://"+addr+path, "", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	documents := json.NewDecoder(resp.Body)
+	for take == 0 || len(out) < take {
+		var one json.RawMessage
+		if err := documents.Decode(&one); errors.Is(err, io.EOF) {
+			return out
+		} else if err != nil {
+			t.Fatalf("%s: %v", request, err)
+		}
+		one = bytes.ReplaceAll(one, []byte("\u00a0"), []byte(" ")) // in protobuf's errors it depends on the build
+		text := changing.ReplaceAllString(string(one), `"$1":"N"`)
+		if resp.StatusCode != http.StatusOK {
+			text = withoutOldFields(t, one)
+		}
+		if strings.Contains(text, "compact_revision") { // etcd's header has no revision there
+			text = regexp.MustCompile(`"revision":"\d+",`).ReplaceAllString(text, "")
+		}
+		out = append(out, fmt.Sprintf("%d %s", resp.StatusCode, text))
+	}
+	return out
+}
+
+// withoutOldFields returns an error's body without what only etcd 3.5 has.
+func withoutOldFields(t *testing.T, body []byte) string {
+	t.Helper()
+	var all map[string]any
+	if err := json.Unmarshal(body, &all); err != nil {
+		t.Fatal(err)
+	}
+	if all["error"] != all["message"] {
+		t.Errorf("error is not the message: %s", body)
+	}
+	delete(all, "error")
+	out, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// TestStreamError: the error of a stream has the fields of all versions of etcd, in one line.
+func TestStreamError(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	n.behind = cluster.Errorf(cluster.CodeNoLeader, "not caught up")
+	n.setLeader("")
+	_, addr := serve(t, testDeps(n), nil)
+	resp, err := http.Post("http://"+addr+"/v3/watch", "", strings.NewReader(`{"create_request":{"key":"YQ=="}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	want := `{"error":{"code":14,"grpc_code":14,"http_code":503,"http_status":"Service Unavailable",` +
+		`"message":"etcdserver: no leader"}}` + "\n"
+	if err != nil || string(body) != want || resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%d %s, %v", resp.StatusCode, body, err)
+	}
+}
+
+// TestOneDocumentAChunk: some clients take each chunk of a stream for one document.
+func TestOneDocumentAChunk(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	_, addr := serve(t, testDeps(n), nil)
+	body, send := io.Pipe()
+	defer send.Close()
+	r, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+addr+"/v3/watch", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go fmt.Fprint(send, `{"create_request":{"key":"YQ=="}}`)
+	resp, err := http.DefaultTransport.(*http.Transport).Clone().RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	buf := make([]byte, 4096)
+	for i := range 3 {
+		k, err := resp.Body.Read(buf)
+		if err != nil || !json.Valid(buf[:k]) || bytes.Count(buf[:k], []byte("\n")) != 1 {
+			t.Fatalf("chunk %d: %q, %v", i, buf[:k], err)
+		}
+		n.apply(t, put("a", fmt.Sprint(i)))
+	}
+}
+
+// TestHealthOverHTTP: a node without a leader, or with a full disk, is not healthy.
+func TestHealthOverHTTP(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	_, addr := serve(t, testDeps(n), nil)
+	n.setLeader("")
+	if got := get(t, &http.Transport{}, "http://"+addr+"/health"); got != `{"health":"false","reason":"RAFT NO LEADER"}` {
+		t.Errorf("without a leader: %s", got)
+	}
+	n.setLeader("n1")
+	n.mu.Lock()
+	n.readOnly = true
+	n.mu.Unlock()
+	if got := get(t, &http.Transport{}, "http://"+addr+"/health"); got != `{"health":"false","reason":"ALARM NOSPACE"}` {
+		t.Errorf("with a full disk: %s", got)
+	}
+}

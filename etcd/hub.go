@@ -1,0 +1,254 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"northstar/state"
+)
+
+// hub marks the watches whose keys have changed. It reads each change of the history once, for all watches of the node,
+// and follows the state only while there are watches.
+//
+// Each watch is in one of two conditions. A clean watch has nothing to send up to the hub's position. A marked watch is
+// in the list of its stream, which reads its changes from the history as fast as the client takes them. So a slow
+// client costs one number for each of its watches, and delays no other.
+type hub struct {
+	view func() *state.View
+	feed func() *state.Feed
+
+	mu       sync.Mutex
+	position uint64                // changes up to this revision are marked
+	watches  *iradix.Tree[*places] // by the common prefix of their keys
+	count    int
+	streams  map[*watchStream]struct{}
+	wake     chan struct{} // capacity 1: there is a first watch
+}
+
+// places are the watches whose keys have one common prefix.
+type places struct{ all map[*watch]struct{} }
+
+// watch is one watch of a stream.
+type watch struct {
+	id       int64
+	key, end string // as in state.RangeQuery
+	prefix   string // common to all keys of the range
+	start    int64  // revision that the client asked for, 0: from now on
+	stream   *watchStream
+	options  watchOptions
+
+	// Guarded by the hub's lock while the watch is clean; otherwise only the stream uses them.
+	next uint64 // revision of the first change that was not sent
+
+	marked bool // guarded by the hub's lock
+	gone   bool // canceled; only the stream uses it
+	notify bool // a progress notification is due at the next tick; only the stream uses it
+}
+
+func newHub(view func() *state.View, feed func() *state.Feed) *hub {
+	return &hub{
+		view: view, feed: feed, watches: iradix.New[*places](), streams: map[*watchStream]struct{}{},
+		wake: make(chan struct{}, 1),
+	}
+}
+
+// commonPrefix returns the longest text with which all keys of a range begin.
+func commonPrefix(key, end string) string {
+	switch end {
+	case "":
+		return key
+	case "\x00":
+		return ""
+	}
+	n := 0
+	for n < len(key) && n < len(end) && key[n] == end[n] {
+		n++
+	}
+	// [ab, ac) has the prefix ab: the keys continue with one byte, and the end is the next of it
+	if n < len(key) && n+1 == len(end) && key[n]+1 == end[n] {
+		n++
+	}
+	return key[:n]
+}
+
+// add adds a watch and marks it if it may have something to send.
+func (h *hub) add(w *watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.count == 0 {
+		h.position = h.view().Revision()
+		notify(h.wake)
+	}
+	h.count++
+	at, ok := h.watches.Get([]byte(w.prefix))
+	if !ok {
+		at = &places{all: map[*watch]struct{}{}}
+		h.watches, _, _ = h.watches.Insert([]byte(w.prefix), at)
+	}
+	at.all[w] = struct{}{}
+	if w.next <= h.position {
+		h.mark(w)
+	}
+}
+
+// remove removes a watch.
+func (h *hub) remove(w *watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, ok := h.watches.Get([]byte(w.prefix))
+	if !ok {
+		return
+	}
+	if _, ok := at.all[w]; !ok {
+		return
+	}
+	delete(at.all, w)
+	h.count--
+	if len(at.all) == 0 {
+		h.watches, _, _ = h.watches.Delete([]byte(w.prefix))
+	}
+}
+
+// mark puts a watch into the list of its stream. The hub's lock must be held.
+func (h *hub) mark(w *watch) {
+	if w.marked {
+		return
+	}
+	w.marked = true
+	w.stream.marked = append(w.stream.marked, w)
+	notify(w.stream.wake)
+}
+
+// settle makes a marked watch clean whose changes up to the revision of a view were sent. It is marked again if the
+// hub is further on, since changes of a marked watch are not looked for.
+func (h *hub) settle(w *watch, sent uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.marked = false
+	if sent < h.position {
+		h.mark(w)
+	}
+}
+
+// remark marks a watch again that has more to send.
+func (h *hub) remark(w *watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.marked = false
+	h.mark(w)
+}
+
+// take removes and returns the marked watches of a stream. Without one, it returns the revision up to which every
+// watch of the stream has sent all.
+func (h *hub) take(s *watchStream) (marked []*watch, position uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	marked, s.marked = s.marked, nil
+	return marked, h.position
+}
+
+// advance marks the watches with changes up to a view.
+func (h *hub) advance(v *state.View) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.count > 0 && h.position < v.Revision() {
+		changes, next, err := v.Changes("\x00", "\x00", h.position+1, hubBatch)
+		if err != nil { // changes were compacted before they were read, or the state was replaced
+			h.markAll()
+			h.position = v.Revision()
+			return
+		}
+		for i := range changes {
+			h.match(&changes[i])
+		}
+		h.position = next - 1
+	}
+}
+
+// hubBatch is the number of changes that are read together.
+const hubBatch = 256
+
+// match marks the watches of one change.
+func (h *hub) match(c *state.Change) {
+	h.watches.Root().WalkPath([]byte(c.Key), func(_ []byte, at *places) bool {
+		for w := range at.all {
+			if !w.marked && w.next <= c.Revision && c.In(w.key, w.end) {
+				w.next = c.Revision
+				h.mark(w)
+			}
+		}
+		return false
+	})
+}
+
+// open adds a stream, until close.
+func (h *hub) open(s *watchStream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.streams[s] = struct{}{}
+}
+
+func (h *hub) close(s *watchStream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.streams, s)
+}
+
+// lag returns by how many revisions the slowest stream is behind.
+func (h *hub) lag() (lag uint64) {
+	newest := h.view().Revision()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.streams {
+		if before := s.before.Load(); before > 0 && before < newest {
+			lag = max(lag, newest-before)
+		}
+	}
+	return lag
+}
+
+func (h *hub) markAll() {
+	h.watches.Root().Walk(func(_ []byte, at *places) bool {
+		for w := range at.all {
+			h.mark(w)
+		}
+		return false
+	})
+}
+
+// watching returns the number of watches.
+func (h *hub) watching() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
+// run marks watches as the state changes, until ctx ends.
+func (h *hub) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if h.watching() == 0 {
+			select {
+			case <-h.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		v := h.view()
+		h.advance(v)
+		// the cursor only tells that there is a change: also one that was made before it
+		cursor, err := h.feed().Cursor("", v.Revision())
+		if err != nil {
+			continue // the history has moved on: the next view is newer
+		}
+		_, _ = cursor.Next(ctx, 1) // an error is a change as well: the next view is newer
+	}
+}
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,100 @@
+package etcd
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// testHub returns a hub that the test advances, and its only stream.
+func testHub(t *testing.T) (*fakeNode, *hub, *watchStream) {
+	t.Helper()
+	n := newFakeNode(t)
+	s := New(testDeps(n))
+	t.Cleanup(s.grpc.Stop)
+	return n, s.hub, newWatchStream(t.Context(), s, nil)
+}
+
+func (ws *watchStream) watchKey(n *fakeNode, key string) *watch {
+	w := &watch{key: key, prefix: key, stream: ws, next: n.View().Revision() + 1}
+	ws.hub.add(w)
+	return w
+}
+
+// TestHub_MarksEachChange: no change is passed over, also where one batch of the history ends.
+func TestHub_MarksEachChange(t *testing.T) {
+	t.Parallel()
+	n, h, ws := testHub(t)
+	watches := make([]*watch, 2*hubBatch+3)
+	for i := range watches {
+		watches[i] = ws.watchKey(n, fmt.Sprintf("k%04d", i))
+	}
+	first := n.View().Revision() + 1
+	for i := range watches {
+		n.apply(t, put(fmt.Sprintf("k%04d", i), "v"))
+	}
+	h.advance(n.View())
+	for i, w := range watches {
+		if !w.marked || w.next != first+uint64(i) {
+			t.Errorf("watch %d: marked %v, next revision %d instead of %d", i, w.marked, w.next, first+uint64(i))
+		}
+	}
+	if marked, position := h.take(ws); len(marked) != len(watches) || position != n.View().Revision() {
+		t.Errorf("%d watches up to revision %d", len(marked), position)
+	}
+}
+
+// TestHub_SettleMarksAgain: a change that comes while a watch is marked is not looked for. The watch is marked again
+// when it has sent what was there before.
+func TestHub_SettleMarksAgain(t *testing.T) {
+	t.Parallel()
+	n, h, ws := testHub(t)
+	w := ws.watchKey(n, "a")
+	n.apply(t, put("a", "1"))
+	h.advance(n.View())
+	h.take(ws)
+	sent := n.View().Revision()
+	n.apply(t, put("a", "2"))
+	h.advance(n.View())
+	if marked, _ := h.take(ws); len(marked) != 0 {
+		t.Error("a marked watch is marked twice")
+	}
+	w.next = sent + 1
+	h.settle(w, sent)
+	if marked, _ := h.take(ws); len(marked) != 1 {
+		t.Error("the change during the sending is lost")
+	}
+	w.next = n.View().Revision() + 1
+	h.settle(w, n.View().Revision())
+	if marked, _ := h.take(ws); len(marked) != 0 || w.marked {
+		t.Error("a watch with nothing to send is marked")
+	}
+}
+
+// TestWatchers: watches of the etcd API count, and their lag until the client has taken what they send.
+func TestWatchers(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		want := func(wantOpen int, wantLag uint64) {
+			t.Helper()
+			synctest.Wait()
+			if open, lag := p.server.Watchers(); open != wantOpen || lag != wantLag {
+				t.Errorf("%d watches, %d behind; want %d, %d", open, lag, wantOpen, wantLag)
+			}
+		}
+		want(0, 0)
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a")})
+		<-p.out
+		want(1, 0)
+		n.apply(t, put("a", "1"), put("a", "2"), put("a", "3"))
+		want(1, 3)
+		for events := 0; events < 3; {
+			events += len((<-p.out).Events)
+		}
+		want(1, 0)
+		p.in <- cancelWatch(0)
+		<-p.out
+		want(0, 0)
+	})
+}

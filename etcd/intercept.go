@@ -1,0 +1,242 @@
+package etcd
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"northstar/api/openapi"
+	"northstar/api/token"
+	"northstar/state"
+)
+
+type (
+	connKey struct{} // of what NewConn returned for the connection of an HTTP request
+	callKey struct{} // of the Call
+)
+
+// callOf returns the call that ctx belongs to, nil for a method without authentication.
+func callOf(ctx context.Context) Call {
+	c, _ := ctx.Value(callKey{}).(Call)
+	return c
+}
+
+// interceptUnary authenticates and admits a call with one answer.
+func (s *Server) interceptUnary(
+	ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (out any, err error) {
+	ctx, leave, err := s.begin(ctx, info.FullMethod)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
+	held := &heldAnswer{}
+	defer func() {
+		if held.give != nil && (out == nil || err != nil) {
+			held.give()
+		}
+	}()
+	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
+	if m, ok := out.(proto.Message); ok && err == nil && held.give != nil {
+		out = newCounted(m, held.give)
+	}
+	return out, err
+}
+
+// interceptStream authenticates and admits a stream.
+func (s *Server) interceptStream(
+	service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
+) (err error) {
+	ctx, leave, err := s.begin(stream.Context(), info.FullMethod)
+	if err != nil {
+		return statusOf(err)
+	}
+	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
+	if requiresLeader(ctx) {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+		stop := s.endWithoutLeader(ctx, cancel)
+		defer stop()
+	}
+	err = handle(service, &callStream{stream, ctx})
+	if cause := context.Cause(ctx); err != nil && cause != nil && stream.Context().Err() == nil {
+		err = cause // the call was ended here, not by the client
+	}
+	return err
+}
+
+// recovered returns the error of a call that panicked: one call must not end the node.
+func (s *Server) recovered(p any, method string, err error) error {
+	if p == nil {
+		return err
+	}
+	s.logger.Error("panic while serving a call", "method", method, "panic", p, "stack", string(debug.Stack()))
+	return status.Error(codes.Internal, "etcdserver: internal error; see the node's log for the stack trace")
+}
+
+// receive receives the messages of a stream, for a handler that has other things to wait for as well. The error that
+// ends them comes after the last one. It starts a goroutine that may outlive the handler, and then only receives.
+func receive[T any](ctx context.Context, s *Server, method string, next func() (T, error)) (<-chan T, <-chan error) {
+	messages, failed := make(chan T), make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { // the interceptors recover only in their own goroutine
+			failed <- s.recovered(recover(), method, err)
+		}()
+		for {
+			var m T
+			if m, err = next(); err != nil {
+				return
+			}
+			select {
+			case messages <- m:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+				return
+			}
+		}
+	}()
+	return messages, failed
+}
+
+// callStream is a stream with the context of its call.
+type callStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (c *callStream) Context() context.Context { return c.ctx }
+
+// begin authenticates and admits a call. leave must be called with the call's error.
+func (s *Server) begin(ctx context.Context, name string) (_ context.Context, leave func(error), err error) {
+	kind := CallKind{Name: name}
+	switch m := s.methods[name]; {
+	case m != nil:
+		kind.Role, kind.Kind, kind.Write = m.role, m.kind, m.write
+	case strings.HasPrefix(name, "/grpc.health.v1."):
+		kind.Role = token.None
+	case strings.HasPrefix(name, "/grpc.reflection."):
+		kind.Role, kind.Kind = token.Observer, openapi.Stream
+	default:
+		return nil, nil, unsupported(unsupportedReason(name))
+	}
+	if kind.Role == token.None {
+		return ctx, func(error) {}, nil
+	}
+	if requiresLeader(ctx) && s.deps.Node.Status().LeaderID == "" && kind.Kind != openapi.Unary {
+		return nil, nil, rpctypes.ErrGRPCNoLeader
+	}
+	r, conn := incoming(ctx, name)
+	call, err := s.deps.Begin(r, conn, kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.takeFirstRevision(call, name); err != nil {
+		call.Leave(err)
+		return nil, nil, err
+	}
+	return context.WithValue(call.Context(), callKey{}, call), call.Leave, nil
+}
+
+// takeFirstRevision proposes the first revision in an empty state: etcd's clients take revision 0 for no answer.
+func (s *Server) takeFirstRevision(call Call, name string) error {
+	m := s.methods[name]
+	if s.deps.Node.View().Revision() > 0 || m == nil || m.desc == &pb.Cluster_ServiceDesc ||
+		m.desc == &pb.Maintenance_ServiceDesc || m.desc == &pb.Auth_ServiceDesc {
+		return nil
+	}
+	_, err := call.Propose(call.Context(), state.Command{
+		Kind: state.KindFirstRevision, FirstRevision: &state.FirstRevision{},
+	})
+	return err
+}
+
+// requiresLeader reports whether the client wants its stream to end when this node knows no leader.
+func requiresLeader(ctx context.Context) bool {
+	md, _ := metadata.FromIncomingContext(ctx)
+	values := md.Get(rpctypes.MetadataRequireLeaderKey)
+	return len(values) > 0 && values[0] == rpctypes.MetadataHasLeader
+}
+
+// noLeaderTimeouts is the number of election timeouts without a leader after which a stream that requires one ends.
+const noLeaderTimeouts = 3
+
+// endWithoutLeader ends a stream's context when this node has known no leader for noLeaderTimeouts × timeout-max. stop
+// must be called, and waits for the goroutine.
+func (s *Server) endWithoutLeader(ctx context.Context, end context.CancelCauseFunc) (stop func()) {
+	stopped, done := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for stopped.Err() == nil {
+			changed := s.deps.Node.LeaderChanged() // before Status, so that no change is missed
+			var expired <-chan time.Time
+			timer := time.NewTimer(noLeaderTimeouts * s.deps.TimeoutMax)
+			if s.deps.Node.Status().LeaderID == "" {
+				expired = timer.C
+			}
+			select {
+			case <-changed:
+			case <-expired:
+				end(rpctypes.ErrGRPCNoLeader)
+				done()
+			case <-stopped.Done():
+			}
+			timer.Stop()
+		}
+	}()
+	return func() { done(); <-ended }
+}
+
+// incoming returns a call as an HTTP request, with what is remembered of its connection. The gateway has one; for
+// gRPC it has what identifies a caller: token, TLS state, address and authority.
+func incoming(ctx context.Context, name string) (*http.Request, any) {
+	if r, ok := ctx.Value(httpRequestKey{}).(*http.Request); ok {
+		r = r.WithContext(ctx)
+		if sent := r.Header.Get("Authorization"); sent != "" && !strings.Contains(sent, " ") {
+			r.Header = r.Header.Clone()
+			r.Header.Set("Authorization", "Bearer "+sent) // etcd's clients send the bare token
+		}
+		return r, ctx.Value(connKey{})
+	}
+	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: name}, Header: http.Header{}}).WithContext(ctx)
+	md, _ := metadata.FromIncomingContext(ctx)
+	for _, key := range []string{"token", "authorization"} {
+		if sent := md.Get(key); len(sent) > 0 {
+			r.Header["Authorization"] = []string{"Bearer " + strings.TrimPrefix(sent[0], "Bearer ")}
+			break
+		}
+	}
+	for _, key := range []string{"forwarded", "x-forwarded-for"} { // a proxy on this machine is no local caller
+		if sent := md.Get(key); len(sent) > 0 {
+			r.Header[http.CanonicalHeaderKey(key)] = sent
+		}
+	}
+	if sent := md.Get(":authority"); len(sent) > 0 {
+		r.Host = sent[0]
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return r, nil
+	}
+	r.RemoteAddr = p.Addr.String()
+	info, _ := p.AuthInfo.(connInfo)
+	if info.secure {
+		r.TLS = &info.State
+	}
+	return r, info.conn
+}

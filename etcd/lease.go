@@ -1,0 +1,225 @@
+package etcd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"northstar/state"
+)
+
+// leaseService implements etcd's Lease service. A lease is a session with a number.
+type leaseService struct {
+	pb.UnimplementedLeaseServer
+	s *Server
+}
+
+// LeaseGrant makes a lease.
+func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+	for {
+		id := r.ID
+		if id == 0 {
+			var err error
+			if id, err = l.s.newLeaseID(); err != nil {
+				return nil, err
+			}
+		}
+		result, err := callOf(ctx).Propose(ctx, state.Command{
+			Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id, TTL: r.TTL},
+		})
+		if r.ID == 0 && errors.Is(err, state.LeaseExists) {
+			continue // another lease has the number that was drawn
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &pb.LeaseGrantResponse{
+			Header: l.s.headerAt(result.Revision), ID: id, TTL: seconds(result.Session.TTL),
+		}, nil
+	}
+}
+
+// newLeaseID draws a positive number.
+func (s *Server) newLeaseID() (int64, error) {
+	var b [8]byte
+	s.entropy.Lock()
+	defer s.entropy.Unlock()
+	if _, err := io.ReadFull(s.deps.Entropy, b[:]); err != nil {
+		return 0, err
+	}
+	return int64(max(1, binary.BigEndian.Uint64(b[:])>>1)), nil
+}
+
+// LeaseRevoke ends a lease and deletes its keys.
+func (l *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	result, err := callOf(ctx).Propose(ctx, state.Command{
+		Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: r.ID},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.LeaseRevokeResponse{Header: l.s.headerAt(result.Revision)}, nil
+}
+
+// metadataAttach is the key of the metadata with which a stream of keep-alives asks that its leases end with it.
+const metadataAttach = "northstar-attach"
+
+// connectionGrace is how long a lease outlives its connection if the node's configuration ties them: clientv3 connects
+// again before that. A client that asks for it itself has no grace.
+const connectionGrace = time.Second
+
+// heldLeases are the leases of a stream of keep-alives that end with its connection. One goroutine uses them.
+type heldLeases struct {
+	conn   *liveConn // nil: none ends with it
+	grace  time.Duration
+	detach map[int64]func(lost bool)
+}
+
+func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
+	h := &heldLeases{grace: connectionGrace, detach: map[int64]func(bool){}}
+	md, _ := metadata.FromIncomingContext(ctx)
+	asked := len(md.Get(metadataAttach)) > 0 && md.Get(metadataAttach)[0] == "1"
+	if asked {
+		h.grace = 0
+	}
+	if p, ok := peer.FromContext(ctx); ok && (asked || l.s.deps.LeaseConnection) {
+		info, _ := p.AuthInfo.(connInfo)
+		h.conn = info.live
+	}
+	return h
+}
+
+// hold makes the end of the connection that of a lease.
+func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) error {
+	if h.conn == nil || h.detach[lease.Lease] != nil {
+		return nil
+	}
+	detach, err := call.HoldLease(ctx, lease.ID, h.grace)
+	if err != nil {
+		return err
+	}
+	h.detach[lease.Lease] = detach
+	return nil
+}
+
+// release ends the hold when the stream has ended.
+func (h *heldLeases) release() {
+	for _, detach := range h.detach {
+		detach(h.conn.gone.Load())
+	}
+}
+
+// LeaseKeepAlive answers each renewal in order. A lease that does not live has TTL 0: that is no error.
+//
+// Only this goroutine sends: after its return the stream belongs to the server again.
+func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
+	ctx, end := context.WithCancelCause(stream.Context())
+	defer end(nil)
+	undo := context.AfterFunc(l.s.stopping, func() { end(rpctypes.ErrGRPCStopped) })
+	defer undo()
+	held := l.newHeldLeases(ctx)
+	defer held.release()
+	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, stream.Recv)
+	for {
+		select {
+		case r := <-requests:
+			out, err := l.renew(ctx, r.ID, held)
+			if err == nil {
+				err = stream.Send(out)
+			}
+			if err != nil && ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		case err := <-failed:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// renew renews one lease. Its header is taken before: with a later one a client could see its lease renewed at a
+// revision after that of its end.
+func (l *leaseService) renew(
+	ctx context.Context, id int64, held *heldLeases,
+) (*pb.LeaseKeepAliveResponse, error) {
+	v := l.s.deps.Node.View()
+	out := &pb.LeaseKeepAliveResponse{Header: l.s.header(v), ID: id}
+	lease, err := l.find(ctx, v, id)
+	if err != nil || lease == nil {
+		return out, err
+	}
+	lives, err := callOf(ctx).RenewLease(ctx, lease)
+	if err != nil || !lives {
+		return out, err
+	}
+	out.TTL = seconds(lease.TTL)
+	return out, held.hold(ctx, callOf(ctx), lease)
+}
+
+// find returns a lease, nil if it does not exist. This node may not have applied yet what made it.
+func (l *leaseService) find(ctx context.Context, v *state.View, id int64) (*state.Session, error) {
+	if lease, ok := v.Lease(id); ok {
+		return lease, nil
+	}
+	if err := callOf(ctx).ReadIndex(ctx); err != nil {
+		return nil, err
+	}
+	lease, _ := l.s.deps.Node.View().Lease(id)
+	return lease, nil
+}
+
+// LeaseTimeToLive returns what a lease has left. One that does not live has TTL -1.
+func (l *leaseService) LeaseTimeToLive(
+	ctx context.Context, r *pb.LeaseTimeToLiveRequest,
+) (*pb.LeaseTimeToLiveResponse, error) {
+	if err := callOf(ctx).ReadIndex(ctx); err != nil {
+		return nil, err
+	}
+	v := l.s.deps.Node.View()
+	out := &pb.LeaseTimeToLiveResponse{Header: l.s.header(v), ID: r.ID, TTL: -1}
+	lease, ok := v.Lease(r.ID)
+	if !ok {
+		return out, nil
+	}
+	left, lives, err := callOf(ctx).Remaining(ctx, lease.ID)
+	if err != nil || !lives {
+		return out, err
+	}
+	out.TTL, out.GrantedTTL = int64(left/time.Second), seconds(lease.TTL)
+	if r.Keys {
+		for _, key := range v.LeaseKeys(r.ID) {
+			out.Keys = append(out.Keys, []byte(key))
+		}
+	}
+	return out, nil
+}
+
+// LeaseLeases returns all leases.
+func (l *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+	if err := callOf(ctx).ReadIndex(ctx); err != nil {
+		return nil, err
+	}
+	v := l.s.deps.Node.View()
+	out := &pb.LeaseLeasesResponse{Header: l.s.header(v)}
+	for lease := range v.Leases() {
+		out.Leases = append(out.Leases, &pb.LeaseStatus{ID: lease.Lease})
+	}
+	return out, nil
+}
+
+// seconds returns a TTL as clients count it.
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }

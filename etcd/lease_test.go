@@ -1,0 +1,151 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"northstar/state"
+)
+
+// lateCall is a call whose renewals are answered only when the test says so.
+type lateCall struct {
+	fakeCall
+	release <-chan struct{}
+}
+
+func (c lateCall) RenewLease(context.Context, *state.Session) (bool, error) {
+	<-c.release
+	return true, nil
+}
+
+// renewals is a stream of keep-alives in memory.
+type renewals struct {
+	grpc.ServerStream
+	ctx  context.Context
+	recv func() (*pb.LeaseKeepAliveRequest, error)
+	sent func()
+}
+
+func (r *renewals) Context() context.Context                  { return r.ctx }
+func (r *renewals) Recv() (*pb.LeaseKeepAliveRequest, error)  { return r.recv() }
+func (r *renewals) Send(out *pb.LeaseKeepAliveResponse) error { r.sent(); return r.ctx.Err() }
+
+// TestKeepAlive_NothingIsSentAfterItsEnd: the leader's answer to a renewal may come when the client is gone or the
+// server stops. After the handler's return the response belongs to net/http, and a message there ends the process.
+func TestKeepAlive_NothingIsSentAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newFakeNode(t)
+			n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 7, TTL: 10}})
+			s := New(testDeps(n))
+			defer s.grpc.Stop()
+			ctx, gone := context.WithCancel(t.Context())
+			defer gone()
+			release, returned, asked := make(chan struct{}), atomic.Bool{}, false
+			stream := &renewals{
+				ctx: context.WithValue(ctx, callKey{}, Call(lateCall{fakeCall{ctx, n}, release})),
+				recv: func() (*pb.LeaseKeepAliveRequest, error) {
+					if asked {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					asked = true
+					return &pb.LeaseKeepAliveRequest{ID: 7}, nil
+				},
+				sent: func() {
+					if returned.Load() {
+						t.Error("a message after the handler's return")
+					}
+				},
+			}
+			done := make(chan error, 1)
+			go func() {
+				err := (&leaseService{s: s}).LeaseKeepAlive(stream)
+				returned.Store(true)
+				done <- err
+			}()
+			synctest.Wait()
+			want := context.Canceled
+			if stops {
+				s.stop()
+				want = rpctypes.ErrGRPCStopped
+			} else {
+				gone()
+			}
+			synctest.Wait() // the answer is not there yet
+			close(release)
+			synctest.Wait()
+			if err := <-done; !errors.Is(err, want) {
+				t.Errorf("the stream ends with %v", err)
+			}
+		})
+	}
+}
+
+// TestHTTPStream_End: a stream over HTTP sends nothing after its end.
+func TestHTTPStream_End(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []error{nil, rpctypes.ErrGRPCStopped} {
+		w := httptest.NewRecorder()
+		h := &httpStream{
+			ctx: t.Context(), w: w, control: http.NewResponseController(w), in: json.NewDecoder(strings.NewReader("")),
+		}
+		if err := h.SendMsg(&pb.LeaseKeepAliveResponse{ID: 1}); err != nil {
+			t.Fatal(err)
+		}
+		h.end(failure)
+		before := w.Body.String()
+		if strings.Contains(before, `"error"`) != (failure != nil) {
+			t.Errorf("%v: %s", failure, before)
+		}
+		if err := h.SendMsg(&pb.LeaseKeepAliveResponse{ID: 2}); status.Code(err) != codes.Canceled {
+			t.Errorf("sent after the end: %v", err)
+		}
+		if after := w.Body.String(); after != before {
+			t.Errorf("written after the end: %s", after)
+		}
+	}
+}
+
+// TestReceive: a panic while a message is decoded ends the stream, and not the process. The error comes after the
+// messages.
+func TestReceive(t *testing.T) {
+	t.Parallel()
+	s := New(testDeps(newFakeNode(t)))
+	defer s.grpc.Stop()
+	for _, last := range []func() error{
+		func() error { return io.EOF },
+		func() error { panic("broken") },
+	} {
+		count := 0
+		messages, failed := receive(t.Context(), s, "method", func() (int, error) {
+			if count++; count > 3 {
+				return 0, last()
+			}
+			return count, nil
+		})
+		for want := range 3 {
+			if got := <-messages; got != want+1 {
+				t.Errorf("message %d instead of %d", got, want+1)
+			}
+		}
+		if err := <-failed; !errors.Is(err, io.EOF) && status.Code(err) != codes.Internal {
+			t.Errorf("ended with %v", err)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"time"
+
+	"northstar/api"
+	"northstar/api/apiv1"
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/etcd"
+)
+
+// etcdDeps connects the etcd API with the identities, limits and proposals of the native one.
+func (n *Node) etcdDeps() etcd.Deps {
+	return etcd.Deps{
+		Node: etcdNode{n.consensus, n},
+		Begin: func(r *http.Request, conn any, kind etcd.CallKind) (etcd.Call, error) {
+			call, err := n.api.Begin(r, conn, api.CallSpec(kind))
+			if err != nil {
+				return nil, err
+			}
+			return etcdCall{call}, nil
+		},
+		NewConn: api.NewCallConn, AuthEnabled: n.api.AuthEnabled, CheckToken: n.api.CheckToken,
+		ClientURL: n.etcdURL, TimeoutMax: n.cfg.Election.TimeoutMax, ProgressInterval: n.cfg.Etcd.ProgressInterval,
+		LeaseConnection: n.cfg.Etcd.LeaseConnection,
+		Entropy:         n.env.Entropy, Logger: n.log,
+	}
+}
+
+// etcdCall is a call of the native API that can move leadership.
+type etcdCall struct{ *api.Call }
+
+// MoveLeader moves leadership as POST /admin/transfer does.
+func (c etcdCall) MoveLeader(ctx context.Context, target cluster.NodeID) error {
+	order := apiv1.Transfer{TargetLeaderID: string(target), Reason: "etcd MoveLeader"}
+	return c.Native(ctx, apiv1.PathTransfer, order)
+}
+
+// etcdNode is this node as the etcd API sees it.
+type etcdNode struct {
+	*consensus.Node
+	of *Node
+}
+
+// CheckCaughtUp returns an error until this node has applied what was committed when it started.
+func (e etcdNode) CheckCaughtUp() error { return e.of.api.CheckCaughtUp() }
+
+// etcdURL returns the URL of a node's etcd port, "" if this node has not met that node or it has none.
+func (n *Node) etcdURL(id cluster.NodeID) string {
+	if id == n.cfg.ID {
+		return n.ownEtcdURL()
+	}
+	hello, _ := n.consensus.Hello(id)
+	return hello.EtcdURL
+}
+
+// ownEtcdURL returns "" without etcd-addr.
+func (n *Node) ownEtcdURL() string {
+	switch {
+	case n.etcdListener == nil:
+		return ""
+	case n.tls != nil:
+		return "https://" + n.etcdAddr
+	}
+	return "http://" + n.etcdAddr
+}
+
+// serveEtcd serves the etcd API until ctx ends.
+func (n *Node) serveEtcd(ctx context.Context) error {
+	if n.etcd == nil {
+		return nil
+	}
+	var secure *tls.Config
+	if n.tls != nil {
+		secure = n.tls.ServerConfig(false)
+	}
+	return n.etcd.Serve(ctx, n.api.LimitConnections(n.etcdListener), secure)
+}
+
+// watchers returns the number of open watches of both APIs, and by how many revisions the slowest is behind.
+func (n *Node) watchers() (open int, lag uint64) {
+	open, lag = n.api.Watchers()
+	if n.etcd == nil {
+		return open, lag
+	}
+	more, behind := n.etcd.Watchers()
+	return open + more, max(lag, behind)
+}
+
+// etcdDrainTimeout limits the calls in progress when etcd's clients are told to go elsewhere.
+const etcdDrainTimeout = 2 * time.Second
+
+func (n *Node) drainEtcd(ctx context.Context) {
+	if n.etcd == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdDrainTimeout)
+	defer cancel()
+	n.etcd.Drain(ctx)
+}

@@ -1,0 +1,216 @@
+package state
+
+import (
+	"bytes"
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+)
+
+// RangeQuery is a read of the keys from Key to End.
+type RangeQuery struct {
+	// Key alone is read if End is "". Otherwise the range is [Key, End), and with End "\x00" all keys from Key on.
+	Key, End string
+	Revision int64 // of the state that is read; ≤ 0: the present one
+	Limit    int64 // of items; ≤ 0: none
+	Target   SortTarget
+	Order    SortOrder
+	// Filters: 0 is none. They do not change RangeResult.Count.
+	MinRevision, MaxRevision             int64
+	MinCreateRevision, MaxCreateRevision int64
+	KeysOnly                             bool // items have no values
+	CountOnly                            bool // no items
+}
+
+// SortTarget is what the items of a range are sorted by. The numbers are those of etcd.
+type SortTarget int
+
+// The sort targets.
+const (
+	SortByKey            SortTarget = 0
+	SortByVersion        SortTarget = 1
+	SortByCreateRevision SortTarget = 2
+	SortByRevision       SortTarget = 3
+	SortByValue          SortTarget = 4
+)
+
+// SortOrder is the order of the items of a range. The numbers are those of etcd.
+type SortOrder int
+
+// The sort orders. SortNone is the order of keys, and ascending for every other target.
+const (
+	SortNone    SortOrder = 0
+	SortAscend  SortOrder = 1
+	SortDescend SortOrder = 2
+)
+
+// RangeResult is the result of a RangeQuery. Items are shared with the state, and must not be changed.
+type RangeResult struct {
+	Revision uint64 // of the state at the moment of the read, also if an older one is read
+	Items    []*Item
+	Count    int64 // keys in the range, with those that limit and filters leave out
+	More     bool  // Limit left out items
+}
+
+// Range reads a range. Errors wrap a Refusal: Compacted, FutureRevision, EmptyKey or InvalidSortOption.
+func (v *View) Range(q *RangeQuery) (RangeResult, error) {
+	if err := q.check(); err != nil {
+		return RangeResult{}, err
+	}
+	root := v.keys.Root()
+	switch {
+	case q.Revision > int64(v.revision):
+		return RangeResult{}, refused(FutureRevision)
+	case q.Revision > 0 && q.Revision < v.CompactRevision():
+		return RangeResult{}, refused(Compacted)
+	case q.Revision > 0 && q.Revision < int64(v.revision):
+		keys := v.keys.Txn()
+		v.rewind(keys, uint64(q.Revision), q.Key, q.End)
+		root = keys.Root()
+	}
+	return q.read(itemsIn(root, q.Key, q.End), v.revision), nil
+}
+
+// undoCost is what undoing a change costs, in examined keys.
+const undoCost = 16
+
+// rewind makes the keys of a view those of an older revision, as far as a range is concerned. It returns what that
+// costs, in examined keys.
+func (v *View) rewind(keys *iradix.Txn[*Item], revision uint64, from, end string) (cost int) {
+	changes := &v.history.changes
+	after := func(revision uint64) uint64 {
+		return changes.search(func(c change) bool { return c.item.Revision > revision })
+	}
+	first := after(revision)
+	for pos := after(v.revision); pos > first; pos-- {
+		cost++
+		if c := changes.at(pos - 1); inRange(c.item.Key, from, end) {
+			c.undo(keys)
+			cost += undoCost
+		}
+	}
+	return cost
+}
+
+// undo makes the key of a change what it was before.
+func (c *change) undo(keys *iradix.Txn[*Item]) {
+	if c.prev == nil {
+		keys.Delete([]byte(c.item.Key))
+	} else {
+		keys.Insert([]byte(c.item.Key), c.prev)
+	}
+}
+
+// inRange reports whether a key is in the range from key to end of a RangeQuery.
+func inRange(k, key, end string) bool {
+	switch end {
+	case "":
+		return k == key
+	case "\x00":
+		return k >= key
+	}
+	return k >= key && k < end
+}
+
+// itemsIn yields the items of a range in order of keys.
+func itemsIn(root *iradix.Node[*Item], key, end string) iter.Seq[*Item] {
+	return func(yield func(*Item) bool) {
+		if end == "" {
+			if it, ok := root.Get([]byte(key)); ok {
+				yield(it)
+			}
+			return
+		}
+		all := root.Iterator()
+		all.SeekLowerBound([]byte(key))
+		for _, it, ok := all.Next(); ok && inRange(it.Key, key, end); _, it, ok = all.Next() {
+			if !yield(it) {
+				return
+			}
+		}
+	}
+}
+
+// read executes the query on the items of its range. revision is that of the state.
+func (q *RangeQuery) read(items iter.Seq[*Item], revision uint64) RangeResult {
+	out := RangeResult{Revision: revision}
+	early := q.limitsEarly()
+	for it := range items {
+		out.Count++
+		if !q.CountOnly && (!early || int64(len(out.Items)) <= q.Limit) && q.passes(it) {
+			out.Items = append(out.Items, it)
+		}
+	}
+	q.sort(out.Items)
+	if q.Limit > 0 && int64(len(out.Items)) > q.Limit {
+		out.Items, out.More = out.Items[:q.Limit:q.Limit], true
+	}
+	if q.KeysOnly {
+		for i, it := range out.Items {
+			bare := *it
+			bare.Value = nil
+			out.Items[i] = &bare
+		}
+	}
+	return out
+}
+
+// limitsEarly reports whether the limit selects among the first items by key, before they are sorted. As in etcd, that
+// is so for every target while no order is given, and one more item than the limit is sorted.
+func (q *RangeQuery) limitsEarly() bool {
+	filtered := q.MinRevision != 0 || q.MaxRevision != 0 || q.MinCreateRevision != 0 || q.MaxCreateRevision != 0
+	return q.Limit > 0 && !filtered && (q.Order == SortNone || q.Order == SortAscend && q.Target == SortByKey)
+}
+
+func (q *RangeQuery) passes(it *Item) bool {
+	within := func(n uint64, least, most int64) bool {
+		return (least == 0 || int64(n) >= least) && (most == 0 || int64(n) <= most)
+	}
+	return within(it.Revision, q.MinRevision, q.MaxRevision) &&
+		within(it.CreateRevision, q.MinCreateRevision, q.MaxCreateRevision)
+}
+
+// sorts reports whether the items must be sorted.
+func (q *RangeQuery) sorts() bool { return q.Target != SortByKey || q.Order == SortDescend }
+
+// sort sorts items, which are in order of keys. Equal ones stay in that order.
+func (q *RangeQuery) sort(items []*Item) {
+	if !q.sorts() {
+		return
+	}
+	slices.SortStableFunc(items, func(a, b *Item) int {
+		if q.Order == SortDescend {
+			a, b = b, a
+		}
+		switch q.Target {
+		case SortByVersion:
+			return cmp.Compare(a.Version, b.Version)
+		case SortByCreateRevision:
+			return cmp.Compare(a.CreateRevision, b.CreateRevision)
+		case SortByRevision:
+			return cmp.Compare(a.Revision, b.Revision)
+		case SortByValue:
+			return bytes.Compare(a.Value, b.Value)
+		}
+		return strings.Compare(a.Key, b.Key)
+	})
+}
+
+// CompactRevision returns the least revision that reads and watches may name, -1 if every one has been kept. It is the
+// same on every node: Apply decides by it.
+func (v *View) CompactRevision() int64 {
+	if v.version < txnVersion {
+		return int64(v.revision) // previous values are not kept
+	}
+	least := max(v.compacted, v.valuesSince)
+	if floor := v.history.readable.floor; floor > v.valuesSince {
+		least = max(least, floor+1)
+	}
+	if least == 0 {
+		return -1
+	}
+	return int64(least)
+}

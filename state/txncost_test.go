@@ -1,0 +1,118 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"northstar/cluster"
+)
+
+// manyKeys returns a state with n keys k0000000, k0000001, …
+func manyKeys(t *testing.T, n int) *State {
+	t.Helper()
+	s := New(Options{})
+	var cmds []Command
+	for i := range n {
+		cmds = append(cmds, put(fmt.Sprintf("k%07d", i), "v"))
+	}
+	mustApply(t, s, cmds...)
+	return s
+}
+
+// costOf executes a transaction as Apply does and returns what it has cost.
+func costOf(s *State, most int, p *Txn) (cost int, err *cluster.Error) {
+	v := s.View()
+	keys := v.keys
+	run := txnRun{view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, most: most}
+	_, err = run.checkAndRun(p)
+	return run.examined, err
+}
+
+// A transaction is refused as soon as its comparisons have looked at too many keys.
+func TestTxnCostOfComparisons(t *testing.T) {
+	t.Parallel()
+	s := manyKeys(t, 1000)
+	p := Txn{Success: []Op{putOp("x", "1")}}
+	for range MaxTxnOps {
+		p.Compare = append(p.Compare, Compare{Key: "\x00", End: "\x00", Result: CompareGreater})
+	}
+	if cost, err := costOf(s, 128_000, &p); err != nil || cost != 128_000 {
+		t.Errorf("cost %d, %v", cost, err)
+	}
+	cost, err := costOf(s, 1500, &p)
+	if refusalOf(err) != TooManyOps || cost > 1500+MaxTxnOps {
+		t.Errorf("cost %d, %v", cost, err)
+	}
+}
+
+// Ranges at one revision undo the later changes once, and those at many revisions are refused.
+func TestTxnCostOfOldRevisions(t *testing.T) {
+	t.Parallel()
+	s := manyKeys(t, 1000)
+	mustTxn(t, s, Txn{Success: []Op{putOp("z", "1")}})
+	revision := int64(s.View().Revision())
+	for i := range 1000 {
+		mustApply(t, s, put(fmt.Sprintf("k%07d", i), "w"))
+	}
+	at := func(ops int, step int64) *Txn {
+		p := &Txn{}
+		for i := range ops {
+			p.Success = append(p.Success, Op{Range: &RangeQuery{
+				Key: "k0000010", End: "k0000020", Revision: revision + step*int64(i),
+			}})
+		}
+		p.Success = append(p.Success, putOp("x", "1"))
+		return p
+	}
+	once := 1000*(1+undoCost) + 100*10
+	if cost, err := costOf(s, MaxTxnExamined, at(100, 0)); err != nil || cost != once {
+		t.Errorf("cost %d, want %d, %v", cost, once, err)
+	}
+	cost, err := costOf(s, 2*once, at(100, 1))
+	if refusalOf(err) != TooManyOps || cost > 3*once {
+		t.Errorf("cost %d, %v", cost, err)
+	}
+	single := &Txn{Success: []Op{{Range: &RangeQuery{Key: "k0000010", Revision: revision}}}}
+	if cost, err := costOf(s, MaxTxnExamined, single); err != nil || cost != 1000+undoCost+1 {
+		t.Errorf("one key: cost %d, %v", cost, err)
+	}
+}
+
+// A transaction that only reads ends with the context of its caller, and when it has cost too much.
+func TestReadTxnEnds(t *testing.T) {
+	t.Parallel()
+	s := manyKeys(t, 3000)
+	p := Txn{Success: []Op{rangeOp("k", "l")}}
+	ctx, cancel := context.WithCancel(t.Context())
+	if r, err := s.View().ReadTxn(ctx, &p); err != nil || r.Responses[0].Range.Count != 3000 {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := s.View().ReadTxn(ctx, &p); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
+	}
+	looked := 0
+	run := txnRun{most: maxReadExamined, ended: func() bool { return true }}
+	for range run.items(s.View().keys.Root(), "k", "l", 1) {
+		looked++
+	}
+	if looked > 1024 || refusalOf(run.checkLimits()) != TooManyOps {
+		t.Errorf("it has looked at %d keys", looked)
+	}
+}
+
+// The result of a repeated transaction is not known when a revision that it has read was compacted meanwhile.
+func TestReplayOfCompactedRead(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustTxn(t, s, Txn{Success: []Op{putOp("a", "1")}})
+	for i := range 5 {
+		mustApply(t, s, put("a", fmt.Sprint(i)))
+	}
+	c := txnCommand(Txn{Success: []Op{{Range: &RangeQuery{Key: "a", Revision: 2}}, putOp("b", "1")}})
+	c.Idempotency = &Idempotency{Key: "k"}
+	mustApply(t, s, c, c, Command{Kind: KindCompact, Compact: &Compact{Revision: 3}})
+	wantCode(t, apply(s, c)[0].Err, cluster.CodeOutcomeUnknown)
+}

@@ -1,0 +1,372 @@
+package state
+
+import (
+	"context"
+	"iter"
+	"slices"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"northstar/cluster"
+)
+
+// txnRun executes one transaction.
+type txnRun struct {
+	view     *View              // revision and history before the transaction
+	keys     *treeWriter[*Item] // read and written
+	lease    func(id int64) (lease, bool)
+	caller   string
+	outcomes []bool // of the comparisons of the transaction, then of the nested ones that are executed, in their order
+	next     int    // position in outcomes
+	changes  []change
+	examined int         // cost so far, in keys that comparisons and ranges have looked at
+	most     int         // of examined
+	ended    func() bool // the caller of a transaction that is readOnly has gone; nil: not asked
+	returned int         // bytes of items in the responses
+	readOnly bool
+
+	rewound   *iradix.Node[*Item] // the keys at revision rewoundTo; nil: none
+	rewoundTo uint64
+}
+
+// ReadTxn executes a transaction that is ReadOnly. Errors wrap a Refusal, or are the cause of ctx's end.
+func (v *View) ReadTxn(ctx context.Context, p *Txn) (TxnResult, error) {
+	if err := p.Check(); err != nil {
+		return TxnResult{}, err
+	}
+	keys := v.keys
+	run := txnRun{
+		view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, readOnly: true, most: maxReadExamined,
+		ended: func() bool { return ctx.Err() != nil },
+	}
+	out, err := run.checkAndRun(p)
+	if ctx.Err() != nil {
+		return TxnResult{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return TxnResult{}, err
+	}
+	return *out, nil
+}
+
+func (p *Txn) apply(w *txn) Result {
+	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller, most: MaxTxnExamined}
+	out, err := run.checkAndRun(p)
+	if err == nil {
+		err = w.roomForKeys(run.growth())
+	}
+	if err != nil {
+		run.rollBack()
+		return Result{Err: err}
+	}
+	w.commitChanges(run.changes)
+	return Result{Revision: w.revision, Created: len(run.changes) > 0, Txn: out}
+}
+
+// replay returns the result of a transaction that was applied before with the recorded result. It executes the
+// transaction again on the keys of that moment, and drops what it writes.
+func (p *Txn) replay(w *txn, recorded Result) Result {
+	before := recorded.Revision
+	if recorded.Created {
+		before--
+	}
+	forgotten := failed(cluster.CodeOutcomeUnknown,
+		"the transaction was executed at revision %d, and its result is no longer kept", recorded.Revision)
+	if int64(before) < w.CompactRevision() {
+		return forgotten
+	}
+	then := w.View
+	then.revision = before
+	keys := &treeWriter[*Item]{tree: &w.keys, txn: w.write.keys.open().Clone()}
+	w.rewind(keys.txn, before, "", "\x00")
+	run := txnRun{view: &then, keys: keys, most: MaxTxnExamined, lease: func(id int64) (lease, bool) {
+		return lease{session: leaseSession(0, 0, id)}, true // it was live then
+	}}
+	out, err := run.checkAndRun(p)
+	if err != nil { // a revision that it reads has been compacted since
+		return forgotten
+	}
+	recorded.Txn = out
+	return recorded
+}
+
+// commitChanges adds the changes of a transaction, which share a revision, to all that follows from keys.
+func (w *txn) commitChanges(changes []change) {
+	if len(changes) == 0 {
+		return
+	}
+	w.revision++
+	for _, c := range changes {
+		now := c.item
+		if c.deleted {
+			now = nil
+		}
+		w.linkKey(c.prev, now)
+		w.bytes += now.size() - c.prev.size()
+		w.stateBytes += now.footprint() - c.prev.footprint()
+		w.pushChange(c)
+	}
+}
+
+// growth returns by how much the changes enlarge the state.
+func (r *txnRun) growth() (n int64) {
+	for _, c := range r.changes {
+		if n -= c.prev.footprint(); !c.deleted {
+			n += c.item.footprint()
+		}
+	}
+	return n
+}
+
+// rollBack undoes the changes of keys.
+func (r *txnRun) rollBack() {
+	for _, c := range slices.Backward(r.changes) {
+		if c.prev == nil {
+			r.keys.remove(c.item.Key)
+		} else {
+			r.keys.put(c.item.Key, c.prev)
+		}
+	}
+}
+
+func (r *txnRun) checkAndRun(p *Txn) (*TxnResult, *cluster.Error) {
+	r.decide(p)
+	if err := firstError(r.checkLimits(), r.check(p)); err != nil {
+		return nil, err
+	}
+	r.next = 0
+	return r.execute(p)
+}
+
+// decide compares. Nested transactions compare with the keys before the whole transaction, too.
+func (r *txnRun) decide(p *Txn) {
+	succeeded := true
+	for i := range p.Compare {
+		c := &p.Compare[i]
+		if succeeded = c.holds(r.items(r.keys.open().Root(), c.Key, c.End, 1)); !succeeded {
+			break
+		}
+	}
+	r.outcomes = append(r.outcomes, succeeded)
+	for _, op := range p.branch(succeeded) {
+		if op.Txn != nil {
+			r.decide(op.Txn)
+		}
+	}
+}
+
+func (p *Txn) branch(succeeded bool) []Op {
+	if succeeded {
+		return p.Success
+	}
+	return p.Failure
+}
+
+// outcome returns the next outcome. check and execute ask in the order in which decide has found them.
+func (r *txnRun) outcome() bool {
+	r.next++
+	return r.outcomes[r.next-1]
+}
+
+// check rejects what the state before the transaction does not allow.
+func (r *txnRun) check(p *Txn) *cluster.Error {
+	for _, op := range p.branch(r.outcome()) {
+		var err *cluster.Error
+		switch {
+		case op.Range != nil:
+			err = r.checkRange(op.Range)
+		case op.Put != nil:
+			err = r.checkPut(op.Put)
+		case op.Txn != nil:
+			err = r.check(op.Txn)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *txnRun) checkRange(q *RangeQuery) *cluster.Error {
+	switch {
+	case q.Revision > int64(r.view.revision):
+		return refused(FutureRevision)
+	case q.Revision != 0 && q.Revision < r.view.CompactRevision():
+		return refused(Compacted)
+	}
+	return nil
+}
+
+func (r *txnRun) checkPut(p *TxnPut) *cluster.Error {
+	old, exists := r.keys.get(p.Key)
+	if p.Lease != 0 {
+		l, ok := r.lease(p.Lease)
+		switch {
+		case !ok:
+			return refused(LeaseNotFound)
+		case !l.mayUse(r.caller):
+			return refused(LeaseNotOwned)
+		case l.keys >= MaxLeaseKeys && (!exists || old.Session != l.session):
+			return refused(TooManyOps)
+		}
+	}
+	if (p.IgnoreValue || p.IgnoreLease) && !exists {
+		return refused(KeyNotFound)
+	}
+	return nil
+}
+
+// revision returns the revision of the keys with the changes so far.
+func (r *txnRun) revision() uint64 {
+	if len(r.changes) > 0 {
+		return r.view.revision + 1
+	}
+	return r.view.revision
+}
+
+func (r *txnRun) execute(p *Txn) (*TxnResult, *cluster.Error) {
+	out := &TxnResult{Succeeded: r.outcome()}
+	ops := p.branch(out.Succeeded)
+	out.Responses = make([]OpResult, len(ops))
+	for i, op := range ops {
+		to := &out.Responses[i]
+		var err *cluster.Error
+		switch {
+		case op.Range != nil:
+			to.Range = r.read(op.Range)
+		case op.Put != nil:
+			to.Put = r.put(op.Put)
+		case op.Delete != nil:
+			to.Delete = r.delete(op.Delete)
+		case op.Txn != nil:
+			to.Txn, err = r.execute(op.Txn)
+		}
+		if err == nil {
+			err = r.checkLimits()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// checkLimits rejects a transaction that would occupy every node for too long. Only the node that executes a
+// transaction without writes has its load, and bounds what it returns.
+func (r *txnRun) checkLimits() *cluster.Error {
+	switch {
+	case len(r.changes) > MaxTxnChanges || r.examined > r.most:
+		return refused(TooManyOps)
+	case r.returned > MaxTxnReadBytes && !r.readOnly:
+		return refused(RequestTooLarge)
+	}
+	return nil
+}
+
+// sortCost is what a key costs in a range that is sorted.
+const sortCost = 4
+
+// items yields the items of a range until the transaction has examined too much. checkLimits rejects it then.
+func (r *txnRun) items(root *iradix.Node[*Item], key, end string, cost int) iter.Seq[*Item] {
+	return func(yield func(*Item) bool) {
+		for it := range itemsIn(root, key, end) {
+			before := r.examined
+			r.examined += cost
+			if r.ended != nil && before/1024 != r.examined/1024 && r.ended() {
+				r.most = 0
+			}
+			if r.examined > r.most || !yield(it) {
+				return
+			}
+		}
+	}
+}
+
+func (r *txnRun) read(q *RangeQuery) *RangeResult {
+	root := r.keys.open().Root()
+	if q.Revision > 0 {
+		root = r.rootAt(uint64(q.Revision), q)
+	}
+	cost := 1
+	if q.sorts() {
+		cost = sortCost
+	}
+	out := q.read(r.items(root, q.Key, q.End, cost), r.revision())
+	r.returned += sizeOf(out.Items)
+	return &out
+}
+
+// rootAt returns the keys of a range at a revision before the transaction. It keeps those of all ranges but a single
+// key for the next range at that revision.
+func (r *txnRun) rootAt(revision uint64, q *RangeQuery) *iradix.Node[*Item] {
+	if r.rewound != nil && r.rewoundTo == revision {
+		return r.rewound
+	}
+	keys := r.keys.open().Clone()
+	for _, c := range slices.Backward(r.changes) {
+		c.undo(keys)
+	}
+	r.examined += undoCost * len(r.changes)
+	if q.End == "" {
+		r.examined += r.view.rewind(keys, revision, q.Key, "")
+		return keys.Root()
+	}
+	r.examined += r.view.rewind(keys, revision, "", "\x00")
+	r.rewound, r.rewoundTo = keys.Root(), revision
+	return r.rewound
+}
+
+func sizeOf(items []*Item) (n int) {
+	for _, it := range items {
+		n += int(it.size())
+	}
+	return n
+}
+
+func (r *txnRun) put(p *TxnPut) *PutResult {
+	revision := r.view.revision + 1
+	item := &Item{Key: p.Key, Value: p.Value, Revision: revision, CreateRevision: revision, Version: 1}
+	old, _ := r.keys.get(p.Key)
+	if old != nil {
+		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
+	}
+	if p.IgnoreValue && old != nil {
+		item.Value = old.Value
+	}
+	switch {
+	case p.IgnoreLease && old != nil:
+		item.Session = old.Session
+	case p.Lease != 0:
+		l, _ := r.lease(p.Lease)
+		item.Session = l.session
+	}
+	r.keys.put(p.Key, item)
+	r.changes = append(r.changes, change{item: item, prev: old})
+	out := &PutResult{Revision: revision}
+	if p.PrevKV && old != nil {
+		out.Prev = old
+		r.returned += int(old.size())
+	}
+	return out
+}
+
+func (r *txnRun) delete(p *TxnDelete) *DeleteResult {
+	var doomed []*Item
+	for it := range itemsIn(r.keys.open().Root(), p.Key, p.End) {
+		if doomed = append(doomed, it); len(doomed) > MaxTxnChanges {
+			break // checkLimits rejects it
+		}
+	}
+	for _, it := range doomed {
+		r.keys.remove(it.Key)
+		r.changes = append(r.changes, change{
+			item: &Item{Key: it.Key, Revision: r.view.revision + 1}, prev: it, deleted: true,
+		})
+	}
+	out := &DeleteResult{Revision: r.revision(), Deleted: int64(len(doomed))}
+	if p.PrevKV {
+		out.Prev = doomed
+		r.returned += sizeOf(doomed)
+	}
+	return out
+}

@@ -1,0 +1,299 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"northstar/cluster"
+)
+
+// A connection for calls carries many requests of the dialling side at a time, and their responses in any order:
+//
+//	request and response: length [4] · number of the request [8] · bytes
+//
+// The number counts for the length. A node of an older build refuses such a connection.
+
+const (
+	maxCall         = 4 << 20  // bytes of a request
+	maxCallResponse = 64 << 20 // bytes of a response
+	maxCalls        = 1024     // requests of one connection in progress; then it is not read
+	maxCallsBytes   = 16 << 20 // of the requests of one connection in progress; the same
+)
+
+// NotSentError means that the other node has not received a call.
+type NotSentError struct{ Err error }
+
+func (e *NotSentError) Error() string { return e.Err.Error() }
+
+func (e *NotSentError) Unwrap() error { return e.Err }
+
+// calls are this node's connections for calls, by peer.
+type calls struct {
+	opening singleflight.Group // by peer: callers that wait for a connection share it
+
+	mu    sync.Mutex
+	conns map[cluster.NodeID]*callConn
+}
+
+// callConn is one connection for calls. Its reader goroutine ends with the connection.
+type callConn struct {
+	conn    net.Conn
+	hello   completedHello
+	writing chan struct{} // capacity 1: held while a request is written
+
+	mu       sync.Mutex
+	next     uint64
+	waiting  map[uint64]chan []byte // capacity 1
+	expected int                    // responses, also those to callers that no longer wait
+	gone     chan struct{}          // closed when the connection has ended
+	err      error                  // set before gone is closed
+}
+
+// Call sends a request to another node's Config.Called, and returns the response. *NotSentError: the other node has
+// not received the request. After another error it may have.
+func (t *Transport) Call(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error) {
+	if len(request) > maxCall {
+		return nil, &NotSentError{fmt.Errorf("a call of %d bytes is over %d", len(request), maxCall)}
+	}
+	c, err := t.callConn(ctx, to)
+	if err != nil {
+		return nil, &NotSentError{err}
+	}
+	select {
+	case c.writing <- struct{}{}:
+	case <-c.gone:
+		return nil, &NotSentError{c.err}
+	case <-ctx.Done():
+		return nil, &NotSentError{context.Cause(ctx)}
+	}
+	number, answer, first := c.register()
+	defer c.forget(number)
+	_ = c.conn.SetWriteDeadline(time.Now().Add(t.params.stall)) // an error shows at the write
+	_, err = c.conn.Write(callFrame(number, request))
+	if first {
+		c.expect(0, t.params.stall) // from now on: the writing of a large request takes time
+	}
+	<-c.writing
+	if err != nil {
+		_ = closeNow(c.conn)
+		return nil, fmt.Errorf("call to node %s: %w", to, err)
+	}
+	select {
+	case response := <-answer:
+		return response, nil
+	case <-c.gone:
+		return nil, fmt.Errorf("call to node %s: %w", to, c.err)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func callFrame(number uint64, body []byte) []byte {
+	b := make([]byte, 0, 12+len(body))
+	b = binary.BigEndian.AppendUint32(b, uint32(8+len(body)))
+	b = binary.BigEndian.AppendUint64(b, number)
+	return append(b, body...)
+}
+
+// register registers a request, and reports whether no other one is unanswered.
+func (c *callConn) register() (number uint64, response <-chan []byte, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expected++
+	c.next++
+	answer := make(chan []byte, 1)
+	c.waiting[c.next] = answer
+	return c.next, answer, c.expected == 1
+}
+
+// expect limits how long the connection may be silent while responses are expected, after answered of them have come.
+// A broken network shows only so: TCP waits longer and longer before it tries again, also when the network works
+// again. That the callers have given up changes nothing.
+func (c *callConn) expect(answered int, stall time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expected = max(0, c.expected-answered)
+	var until time.Time
+	if c.expected > 0 {
+		until = time.Now().Add(stall)
+	}
+	_ = c.conn.SetReadDeadline(until) // an error shows at the read
+}
+
+// callReader reads the responses of a connection. Each byte is a sign of life.
+type callReader struct {
+	*callConn
+	stall time.Duration
+}
+
+func (r callReader) Read(p []byte) (int, error) {
+	n, err := r.conn.Read(p)
+	if n > 0 {
+		r.expect(0, r.stall)
+	}
+	return n, err
+}
+
+func (c *callConn) forget(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, number)
+}
+
+// callConn returns the connection to a node, or opens one.
+func (t *Transport) callConn(ctx context.Context, to cluster.NodeID) (*callConn, error) {
+	if c := t.calls.get(to); c != nil && !t.identityChanged(c.hello) {
+		return c, nil
+	}
+	opened := t.calls.opening.DoChan(string(to), func() (any, error) { return t.openCalls(to) })
+	select {
+	case r := <-opened:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(*callConn), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (t *Transport) openCalls(to cluster.NodeID) (*callConn, error) {
+	server, ok := cluster.FindServer(t.cfg.Membership.Servers(), to)
+	if !ok {
+		return nil, fmt.Errorf("node %s is not a member", to)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), t.params.rpc)
+	defer cancel()
+	conn, x, err := t.open(ctx, server.Address, purposeCalls, to)
+	if err == nil {
+		err = x.refused()
+	}
+	if err != nil {
+		if conn != nil {
+			_ = closeNow(conn)
+		}
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Time{}) // that of the hello
+	c := &callConn{
+		conn: conn, hello: x, writing: make(chan struct{}, 1), waiting: map[uint64]chan []byte{},
+		gone: make(chan struct{}),
+	}
+	before := t.calls.set(to, c)
+	if before != nil {
+		_ = closeNow(before.conn)
+	}
+	if !t.spawn(func(ctx context.Context) { t.readResponses(ctx, to, c) }) {
+		t.calls.drop(to, c)
+		_ = closeNow(conn)
+		return nil, errClosed
+	}
+	return c, nil
+}
+
+func (k *calls) get(id cluster.NodeID) *callConn {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.conns[id]
+}
+
+// set makes c the connection to a node and returns its predecessor, nil if there was none.
+func (k *calls) set(id cluster.NodeID, c *callConn) *callConn {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conns == nil {
+		k.conns = map[cluster.NodeID]*callConn{}
+	}
+	before := k.conns[id]
+	k.conns[id] = c
+	return before
+}
+
+func (k *calls) drop(id cluster.NodeID, c *callConn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conns[id] == c {
+		delete(k.conns, id)
+	}
+}
+
+// readResponses passes on responses until the connection ends.
+func (t *Transport) readResponses(ctx context.Context, to cluster.NodeID, c *callConn) {
+	stop := context.AfterFunc(ctx, func() { _ = closeNow(c.conn) })
+	defer stop()
+	var err error
+	for err == nil {
+		var number uint64
+		var body []byte
+		if number, body, err = readCall(callReader{c, t.params.stall}, maxCallResponse); err == nil {
+			c.expect(1, t.params.stall)
+			c.mu.Lock()
+			if answer := c.waiting[number]; answer != nil {
+				answer <- body
+				delete(c.waiting, number)
+			}
+			c.mu.Unlock()
+		}
+	}
+	t.calls.drop(to, c)
+	_ = closeNow(c.conn)
+	c.err = err
+	close(c.gone)
+}
+
+func readCall(conn io.Reader, limit uint32) (number uint64, body []byte, err error) {
+	frame, err := readSized(conn, limit+8, errMalformed)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(frame) < 8 {
+		return 0, nil, errMalformed
+	}
+	return binary.BigEndian.Uint64(frame), frame[8:], nil
+}
+
+// called serves an accepted connection for calls until it ends.
+func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
+	leave()
+	_ = conn.SetDeadline(time.Time{}) // that of the hello
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
+	var handling sync.WaitGroup
+	room, writing := semaphore.NewWeighted(maxCallsBytes), make(chan struct{}, 1)
+	for {
+		number, request, err := readCall(conn, maxCall)
+		if errors.Is(err, errMalformed) {
+			t.rejectConn(conn, helloReason(err), err)
+		}
+		if err != nil || t.cfg.Called == nil || t.identityChanged(x) || !t.admit(x.peer).OK() {
+			break
+		}
+		size := int64(max(len(request), maxCallsBytes/maxCalls))
+		if room.Acquire(ctx, size) != nil {
+			break
+		}
+		handling.Go(func() {
+			defer room.Release(size)
+			response := t.cfg.Called(ctx, x.peer.NodeID, request)
+			writing <- struct{}{}
+			defer func() { <-writing }()
+			_ = conn.SetWriteDeadline(time.Now().Add(t.params.stall)) // an error shows at the write
+			if _, err := conn.Write(callFrame(number, response)); err != nil {
+				cancel()
+			}
+		})
+	}
+	cancel()
+	handling.Wait()
+	stop()
+	_ = closeNow(conn)
+}
