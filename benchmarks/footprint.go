@@ -41,7 +41,11 @@ func (b *bench) idle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("  %-10s %5.1f %% of one core in all, RSS of the nodes %.0f MB\n", c.Kind,
+		name := c.Kind
+		if i > 0 {
+			name = b.other()
+		}
+		fmt.Printf("  %-11s %5.1f %% of one core in all, RSS of the nodes %.0f MB\n", name,
 			100*float64(cpu-before[i])/float64(window), rss)
 	}
 	return nil

@@ -66,7 +66,7 @@ func run(args []string) error {
 	fs.StringVar(&b.logs, "logs", "",
 		"a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
 	fs.StringVar(&b.comparePath, "compare", "",
-		"another build of northstar-node; failovers are measured with it in turns, and with nothing else")
+		"another build of northstar-node, for failovers, throughput and idle cost; nothing else is compared then")
 	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test")
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {
@@ -170,14 +170,26 @@ func (s *scope) start(c *proc.Cluster, err error) (*proc.Cluster, error) {
 	return c, err
 }
 
-// both starts one cluster of each kind.
+// both starts one cluster of this build and one of what it is compared with.
 func (b *bench) both() ([]*proc.Cluster, error) {
 	ns, err := b.start(proc.NorthStar(b.northstar, 3))
 	if err != nil {
 		return nil, err
 	}
+	if b.comparePath != "" {
+		other, err := b.start(proc.NorthStar(b.comparePath, 3))
+		return []*proc.Cluster{ns, other}, err
+	}
 	bare, err := b.start(proc.Bare(b.baseline, 3))
 	return []*proc.Cluster{ns, bare}, err
+}
+
+// other names what this build is compared with.
+func (b *bench) other() string {
+	if b.comparePath != "" {
+		return "other build"
+	}
+	return "bare"
 }
 
 // sizes are those of the clusters that lose their leader.

@@ -24,7 +24,7 @@ func (b *bench) throughput(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("\nthroughput: 3 nodes as processes, %d B values, HTTP on loopback, load sent to the leader, %s a run, median of %d\n", valueSize, b.duration, b.rounds)
-	printRow("", "northstar/s", "p50 ms", "p99 ms", "bare/s", "p50 ms", "p99 ms", "ratio")
+	printRow("", "northstar/s", "p50 ms", "p99 ms", b.other()+"/s", "p50 ms", "p99 ms", "ratio")
 	ops := []struct {
 		name string
 		op   load.Op
