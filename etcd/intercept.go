@@ -182,6 +182,11 @@ func (s *Server) endWithoutLeader(ctx context.Context, end context.CancelCauseFu
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer func() { // the interceptors recover only in their own goroutine
+			if err := s.recovered(recover(), "the wait for a leader", nil); err != nil {
+				end(err)
+			}
+		}()
 		for stopped.Err() == nil {
 			changed := s.deps.Node.LeaderChanged() // before Status, so that no change is missed
 			var expired <-chan time.Time
