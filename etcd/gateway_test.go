@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -52,12 +53,26 @@ var changing = regexp.MustCompile(`"(cluster_id|member_id|raft_term|memberID)":"
 func answers(t *testing.T, addr, request string) (out []string) {
 	t.Helper()
 	take := 0
-	if _, err := fmt.Sscanf(request, "take %d", &take); err == nil {
-		request = strings.SplitN(request, " ", 3)[2]
+	words := strings.SplitN(request, " ", 3)
+	method := http.MethodPost
+	switch words[0] {
+	case "get":
+		method, request = http.MethodGet, words[1]
+	case "take", "any":
+		if _, err := fmt.Sscan(words[1], &take); err != nil {
+			t.Fatal(err)
+		}
+		request = words[2]
+	}
+	if words[0] == "any" {
+		defer func() { slices.Sort(out) }()
 	}
 	path, body, _ := strings.Cut(request, " ")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Post("http://"+addr+path, "", strings.NewReader(body))
+	r, err := http.NewRequestWithContext(within(t), method, "http://"+addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
 	}
