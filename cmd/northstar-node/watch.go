@@ -52,7 +52,8 @@ type leaderTracker struct {
 	id             string  // "" if there is none
 	term           uint64  // of the latest leader
 	deadLeaderTerm uint64  // term of the leader whose process has exited: reports of that term are stale
-	failovers      []int64 // milliseconds without a leader, of each
+	crashed        bool    // the process of the last leader has exited, and none was elected since
+	failovers      []int64 // milliseconds without a leader after each crash of a leader
 }
 
 func newLeaderTracker(members node.InitialCluster, print *printer) *leaderTracker {
@@ -72,7 +73,7 @@ func (t *leaderTracker) current() string {
 func (t *leaderTracker) exited(id string) {
 	t.mu.Lock()
 	if t.id == id {
-		t.id, t.deadLeaderTerm = "", t.term
+		t.id, t.deadLeaderTerm, t.crashed = "", t.term, true
 	}
 	t.mu.Unlock()
 	select {
@@ -137,14 +138,14 @@ func (t *leaderTracker) report(from string, l apiv1.Leader, el *apiv1.Election) 
 		return
 	}
 	t.print.line("%s after %d ms without a leader (term %d, %s)", what, el.LeaderlessMS, l.Term, el.Trigger)
-	if el.Trigger == "connection_lost" || el.Trigger == "timeout" {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.failovers = append(t.failovers, el.LeaderlessMS)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.crashed {
+		t.failovers, t.crashed = append(t.failovers, el.LeaderlessMS), false
 	}
 }
 
-// summary describes the failovers so far; "" without any.
+// summary describes the failovers after crashes; "" without any.
 func (t *leaderTracker) summary() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,7 +153,7 @@ func (t *leaderTracker) summary() string {
 		return ""
 	}
 	all := slices.Sorted(slices.Values(t.failovers))
-	return fmt.Sprintf("%d failovers: %d ms without a leader in the median, %d ms at most", len(all), (all[(len(all)-1)/2]+all[len(all)/2])/2,
+	return fmt.Sprintf("%d failovers after crashes: %d ms without a leader in the median, %d ms at most", len(all), (all[(len(all)-1)/2]+all[len(all)/2])/2,
 		all[len(all)-1])
 }
 

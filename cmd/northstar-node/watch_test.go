@@ -40,6 +40,8 @@ func TestLeaderTracker(t *testing.T) {
 	observe(leads("n1", 6), 960, nil)                    // its record is not known
 	observe(apiv1.Leader{}, 1000, nil)
 	observe(leads("n1", 6), 1100, nil) // it was only partitioned
+	tr.exited("n1")
+	observe(leads("n2", 7), 1200, record("connection_lost", 21))
 	tr.print.line("%s", tr.summary())
 	want := []string{
 		"leader elected: n2 in 312 ms (term 2)",
@@ -49,7 +51,8 @@ func TestLeaderTracker(t *testing.T) {
 		"leader changed: n3 to n1 (term 6)",
 		"leader lost: was n1, no node reports a leader",
 		"leader found again: n1 (term 6)",
-		"2 failovers: 148 ms without a leader in the median, 280 ms at most",
+		"leader elected: n2 after 21 ms without a leader (term 7, connection_lost)",
+		"2 failovers after crashes: 19 ms without a leader in the median, 21 ms at most",
 	}
 	var got []string
 	for line := range strings.Lines(out.String()) {

@@ -7,7 +7,7 @@ import (
 	"northstar/cluster"
 )
 
-// codeHelp says of each error what it means and what to do.
+// codeHelp is, for each error, what it means and what to do.
 var codeHelp = map[cluster.Code]string{
 	cluster.CodeElectionFailed: "No candidate got the votes of a majority in time. Look at northstarctl why and elections show.",
 	cluster.CodeNoLeader: "The cluster had no leader that could serve the call, and the call had no effect. " +
@@ -42,7 +42,7 @@ var codeHelp = map[cluster.Code]string{
 	cluster.CodeInternal: "A defect of NorthStar. The log of the node that answered has the details; please report it.",
 }
 
-// explainCode says what an error means.
+// explainCode returns what an error means, one paragraph a line.
 func explainCode(code cluster.Code) []string {
 	again := "The same call should not simply be repeated."
 	if code.Retryable() {

@@ -52,8 +52,7 @@ func cause(el apiv1.Election, before string) string {
 	case "startup":
 		return fmt.Sprintf("node %s had just started and knew no leader.", el.CandidateID)
 	case "timeout":
-		return fmt.Sprintf("Raft's election timer fired on node %s: it had not heard from %s in time.", el.CandidateID,
-			previous)
+		return fmt.Sprintf("node %s had not heard from %s in time.", el.CandidateID, previous)
 	case "connection_lost":
 		return fmt.Sprintf("%s failed, and the survivors agreed on it without waiting for Raft's timer.", previous)
 	case "transfer":
@@ -78,21 +77,30 @@ func votes(el apiv1.Election) string {
 	granted := 0
 	var each []string
 	for _, v := range el.Votes {
-		answer := "refused"
 		if v.Granted {
 			granted++
-			answer = "granted"
 		}
-		if v.Reason != "" {
-			answer += " (" + v.Reason + ")"
-		}
-		if v.Reason == cluster.VotePending {
-			answer = "had not answered"
-		}
-		each = append(each, v.VoterID+" "+answer)
+		each = append(each, v.VoterID+" "+vote(v))
 	}
 	return fmt.Sprintf("Votes: %d of %d voters granted theirs, %d were needed: %s.", granted, len(el.Votes),
 		len(el.Votes)/2+1, strings.Join(each, "; "))
+}
+
+// vote returns what one voter answered.
+func vote(v apiv1.Vote) string {
+	answer := "refused"
+	switch {
+	case v.Granted:
+		answer = "granted"
+	case v.Reason == cluster.VotePending:
+		return "had not answered"
+	case v.Reason == "not reached", strings.HasPrefix(v.Reason, "no answer"):
+		answer = "did not answer"
+	}
+	if v.Reason != "" {
+		answer += " (" + v.Reason + ")"
+	}
+	return answer
 }
 
 // duration returns how long the election and the time without a leader took.

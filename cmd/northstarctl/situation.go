@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
 	"northstar/api/apiv1"
 )
 
-// explainLeader says why the leader leads, or why there is none. One paragraph a line.
+// explainLeader returns why the leader leads, or why there is none, one paragraph a line.
 func (s situation) explainLeader() []string {
 	if s.cluster.LeaderID == "" {
 		return s.explainNoLeader()
@@ -24,7 +27,8 @@ func (s situation) explainTerm(term uint64) (lines []string) {
 		lines = append(lines, el.Explanation...)
 	}
 	if len(lines) == 0 {
-		lines = append(lines, fmt.Sprintf("No election of term %d is recorded.", term))
+		lines = append(lines, fmt.Sprintf("The node that answered has no record of the election of term %d "+
+			"yet.", term))
 	}
 	return lines
 }
@@ -50,7 +54,7 @@ func (s situation) explainRank() string {
 		leader.Priority)
 }
 
-// explainQuorum says how many voters are healthy.
+// explainQuorum returns how many voters are healthy, as a sentence.
 func (s situation) explainQuorum() []string {
 	return []string{"Quorum: " + quorumText(s.cluster.Quorum) + "."}
 }
@@ -73,7 +77,7 @@ func (s situation) obstacle(m apiv1.Member) string {
 	r, asked := s.nodes[m.ID]
 	switch {
 	case asked && r.err != nil:
-		why = append(why, fmt.Sprintf("it does not answer (%v)", r.err))
+		why = append(why, "it does not answer ("+silence(r.err)+")")
 	case asked:
 		for _, w := range r.status.Warnings {
 			why = append(why, "it reports: "+w)
@@ -90,6 +94,17 @@ func (s situation) obstacle(m apiv1.Member) string {
 	return strings.Join(why, ", ")
 }
 
+// silence returns why a node gave no view of itself.
+func silence(err error) string {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused: its process does not run"
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("nothing heard for %v: it hangs, or cannot be reached", statusTimeout)
+	}
+	return err.Error()
+}
+
 func (s situation) member(id string) (apiv1.Member, bool) {
 	i := slices.IndexFunc(s.cluster.Members, func(m apiv1.Member) bool { return m.ID == id })
 	if i < 0 {
@@ -98,7 +113,7 @@ func (s situation) member(id string) (apiv1.Member, bool) {
 	return s.cluster.Members[i], true
 }
 
-// explainNode says why a node leads or does not. known is false if it is not a member.
+// explainNode returns why a node leads or does not. known is false if it is not a member.
 func (s situation) explainNode(id string) (lines []string, known bool) {
 	m, known := s.member(id)
 	switch {
@@ -126,7 +141,7 @@ func (s situation) explainNode(id string) (lines []string, known bool) {
 	return append(lines, s.explainTerm(s.cluster.Term)...), true
 }
 
-// explainNoLeader says why there is no leader, and what to do.
+// explainNoLeader returns why there is no leader, and what to do.
 func (s situation) explainNoLeader() []string {
 	lines := []string{fmt.Sprintf("There is no leader, as node %s sees it.", orDash(s.cluster.ObservedBy))}
 	var answering, silent, able, unable []string
@@ -135,7 +150,7 @@ func (s situation) explainNoLeader() []string {
 			continue
 		}
 		if r := s.nodes[m.ID]; r.err != nil {
-			silent = append(silent, fmt.Sprintf("%s (%v)", m.ID, r.err))
+			silent = append(silent, fmt.Sprintf("%s (%s)", m.ID, silence(r.err)))
 			continue
 		}
 		answering = append(answering, m.ID)
@@ -166,13 +181,13 @@ func (s situation) explainLostQuorum(answering, silent []string) []string {
 		fmt.Sprintf("The quorum is LOST: %d of %d voters answer (%s), and %d are needed to elect a leader or to write.",
 			len(answering), s.cluster.Quorum.Voters, orDash(strings.Join(answering, ", ")), s.cluster.Quorum.Needed),
 		fmt.Sprintf("These do not answer: %s.", strings.Join(silent, "; ")),
-		"Start them again: nothing is lost then. Only if their data is lost for good: northstarctl recover --survivors " +
+		"Start them again: nothing is lost then. Only if their data is lost permanently: northstarctl recover --survivors " +
 			strings.Join(answering, ",") + " --confirm " + orDash(s.cluster.ClusterID) +
 			" --dry-run. What the survivors never received is lost by that.",
 	}
 }
 
-// explainPause says who paused automatic failover, as far as that is known.
+// explainPause returns who paused automatic failover, as far as that is known.
 func (s situation) explainPause() string {
 	line := "Automatic failover is paused"
 	if s.pause.Operator != "" {
@@ -203,7 +218,7 @@ func (s situation) explainLastElections() []string {
 	return []string{"No election is recorded."}
 }
 
-// quorumText says in words how many voters are healthy, and how many more may fail.
+// quorumText returns in words how many voters are healthy, and how many more may fail.
 func quorumText(q apiv1.Quorum) string {
 	text := fmt.Sprintf("%d of %d voters healthy", q.Healthy, q.Voters)
 	switch {
