@@ -51,6 +51,15 @@ func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	}
 }
 
+// votes returns what this node knows now of the votes of an election that it was in; nil if it was not, or forgot it.
+func (n *Node) votes(term uint64) []cluster.Vote {
+	f := n.failover.Facts(term)
+	if f.Term != term {
+		return nil
+	}
+	return f.Votes
+}
+
 // election counts and records an election in which this node was a candidate.
 func (n *Node) election(e consensus.Election) {
 	result := telemetry.ResultLost
