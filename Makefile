@@ -9,7 +9,7 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -84,6 +84,14 @@ nightly: ## what CI leaves out, for some hours: all planted bugs, many states of
 	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+AXE := axe-core@4.10.3
+
+axe: ## the accessibility checker that the test of the dashboard uses, from the npm registry
+	mkdir -p out/axe && cd out/axe && npm pack --silent $(AXE) && tar -xzf axe-core-*.tgz package/axe.min.js
+
+screenshots: ## the pictures of the dashboard in docs, from a cluster that fails on purpose; needs Chromium
+	NORTHSTAR_SCREENSHOTS=$(CURDIR)/docs $(GO) test ./api/dashboard -run '^TestScreenshots$$' -count=1 -v
 
 verify: lint test race ## what a release must pass
 
