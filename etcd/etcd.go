@@ -76,7 +76,8 @@ type Call interface {
 	ReadIndex(ctx context.Context) error
 	LeaseCall
 	// TakeAnswer takes bytes of the budget of all answers of the node, until give is called, once. CodeBusy: there are
-	// not so many left.
+	// not so many left. give must not refer to the call or its context: they refer to the answer, whose garbage
+	// collection may have to call give.
 	TakeAnswer(size int) (give func(), err error)
 	// MoveLeader moves leadership.
 	MoveLeader(ctx context.Context, target cluster.NodeID) error
@@ -137,6 +138,9 @@ type Server struct {
 	health  *health.Server
 	hub     *hub
 	self    ids
+	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call that
+	// is no stream.
+	lifetime time.Duration
 	entropy sync.Mutex // guards Deps.Entropy
 
 	stopping context.Context // ended by Drain
@@ -147,7 +151,7 @@ type Server struct {
 func New(d Deps) *Server {
 	s := &Server{
 		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
-		health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
+		health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed), lifetime: 90 * time.Second,
 	}
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
 	s.stopping, s.stop = context.WithCancel(context.Background())

@@ -57,7 +57,7 @@ func (s *Server) answer(
 	}()
 	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
 	if m, ok := out.(proto.Message); ok && err == nil && held.taken > 0 {
-		out = newCounted(m, held.give)
+		out = newCounted(m, held.give, s.lifetime, closeConn(ctx))
 	}
 	return out, err
 }

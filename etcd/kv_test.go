@@ -138,7 +138,7 @@ func TestWriteAnswers(t *testing.T) {
 func TestCountedIsGivenBack(t *testing.T) {
 	t.Parallel()
 	given := make(chan struct{})
-	newCounted(&pb.RangeResponse{}, func() { close(given) })
+	newCounted(&pb.RangeResponse{}, func() { close(given) }, time.Hour, func() {})
 	for {
 		runtime.GC()
 		select {
