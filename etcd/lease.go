@@ -31,6 +31,7 @@ func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 				return nil, err
 			}
 		}
+		asked := time.Now()
 		result, err := callOf(ctx).Propose(ctx, state.Command{
 			Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id, TTL: r.TTL},
 		})
@@ -39,6 +40,12 @@ func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 		}
 		if err != nil {
 			return nil, err
+		}
+		if time.Since(asked) > graceOf(result.Session) {
+			// After an error the lease may end too early. The client learns that from its first keep-alive.
+			if lives, err := renewInTime(ctx, result.Session); err == nil && !lives && r.ID == 0 {
+				continue // it has ended meanwhile
+			}
 		}
 		return &pb.LeaseGrantResponse{
 			Header: l.s.headerAt(result.Revision), ID: id, TTL: seconds(result.Session.TTL),
@@ -162,12 +169,27 @@ func (l *leaseService) renew(
 	if err != nil || lease == nil {
 		return out, err
 	}
-	lives, err := callOf(ctx).RenewLease(ctx, lease)
+	lives, err := renewInTime(ctx, lease)
 	if err != nil || !lives {
 		return out, err
 	}
 	out.TTL = seconds(lease.TTL)
 	return out, held.hold(ctx, callOf(ctx), lease)
+}
+
+// graceOf returns how much longer than its TTL a lease lives, unless etcd.lease-grace is below its default.
+func graceOf(lease *state.Session) time.Duration { return max(500*time.Millisecond, lease.TTL/10) }
+
+// renewInTime renews a lease, again if the answer took longer than its grace: the leader counts the TTL from the
+// question, and the client from the answer.
+func renewInTime(ctx context.Context, lease *state.Session) (lives bool, err error) {
+	for {
+		asked := time.Now()
+		lives, err = callOf(ctx).RenewLease(ctx, lease)
+		if err != nil || !lives || time.Since(asked) <= graceOf(lease) {
+			return lives, err
+		}
+	}
 }
 
 // find returns a lease, nil if it does not exist. This node may not have applied yet what made it.
