@@ -21,6 +21,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers its codec
@@ -138,10 +139,12 @@ type Server struct {
 	health  *health.Server
 	hub     *hub
 	self    ids
+
+	returning *semaphore.Weighted // writes in progress that return items
 	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call that
 	// is no stream.
 	lifetime time.Duration
-	entropy sync.Mutex // guards Deps.Entropy
+	entropy  sync.Mutex // guards Deps.Entropy
 
 	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
@@ -151,7 +154,8 @@ type Server struct {
 func New(d Deps) *Server {
 	s := &Server{
 		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
-		health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed), lifetime: 90 * time.Second,
+		health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
+		lifetime: 90 * time.Second, returning: semaphore.NewWeighted(maxReturning),
 	}
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
 	s.stopping, s.stop = context.WithCancel(context.Background())
