@@ -141,8 +141,8 @@ type Server struct {
 	self    ids
 
 	returning *semaphore.Weighted // writes in progress that return items
-	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call that
-	// is no stream.
+	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call
+	// that is no stream.
 	lifetime time.Duration
 	entropy  sync.Mutex // guards Deps.Entropy
 

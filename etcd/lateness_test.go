@@ -66,3 +66,45 @@ func TestLateRenewal(t *testing.T) {
 		}
 	})
 }
+
+// laggingCall is a call at a node that applies what the cluster has acknowledged only when it asks for the read index.
+type laggingCall struct {
+	fakeCall
+	behind func() // applies it
+}
+
+func (c *laggingCall) ReadIndex(context.Context) error {
+	c.behind()
+	return nil
+}
+
+func (c *laggingCall) RenewLease(_ context.Context, lease *state.Session) (bool, error) {
+	return lease.Owner == "new", nil // the leader knows
+}
+
+// TestRenewalOfReusedNumber: a node that still has the lease which had the number before renews the one that has it now.
+func TestRenewalOfReusedNumber(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := New(testDeps(n))
+	defer s.grpc.Stop()
+	grant := func(owner string) state.Command {
+		return state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 5, TTL: 10, Owner: owner}}
+	}
+	n.apply(t, grant("old"))
+	call := &laggingCall{fakeCall: fakeCall{t.Context(), n}, behind: func() {
+		n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}}, grant("new"))
+	}}
+	ctx := context.WithValue(t.Context(), callKey{}, Call(call))
+	out, err := (&leaseService{s: s}).renew(ctx, 5, &heldLeases{})
+	if err != nil || out.TTL != 10 {
+		t.Errorf("TTL %d, %v", out.TTL, err)
+	}
+	call.behind = func() {
+		n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}}, grant("gone"))
+	}
+	n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}}, grant("old"))
+	if out, err := (&leaseService{s: s}).renew(ctx, 5, &heldLeases{}); err != nil || out.TTL != 0 {
+		t.Errorf("of a lease that has ended: TTL %d, %v", out.TTL, err)
+	}
+}

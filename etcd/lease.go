@@ -170,6 +170,12 @@ func (l *leaseService) renew(
 		return out, err
 	}
 	lives, err := renewInTime(ctx, lease)
+	if err == nil && !lives { // this node may not have applied yet that another lease has the number
+		ended := lease.ID
+		if lease, err = l.findNow(ctx, id); err == nil && lease != nil && lease.ID != ended {
+			lives, err = renewInTime(ctx, lease)
+		}
+	}
 	if err != nil || !lives {
 		return out, err
 	}
@@ -197,6 +203,11 @@ func (l *leaseService) find(ctx context.Context, v *state.View, id int64) (*stat
 	if lease, ok := v.Lease(id); ok {
 		return lease, nil
 	}
+	return l.findNow(ctx, id)
+}
+
+// findNow is find after this node has applied all that was acknowledged.
+func (l *leaseService) findNow(ctx context.Context, id int64) (*state.Session, error) {
 	if err := callOf(ctx).ReadIndex(ctx); err != nil {
 		return nil, err
 	}
