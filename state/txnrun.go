@@ -50,6 +50,16 @@ func (v *View) ReadTxn(ctx context.Context, p *Txn) (TxnResult, error) {
 }
 
 func (p *Txn) apply(w *txn) Result {
+	changes, out, err := p.decide(w)
+	if err != nil {
+		return Result{Err: err}
+	}
+	w.commitChanges(changes)
+	return Result{Revision: w.revision, Created: len(changes) > 0, Txn: out}
+}
+
+// decide executes a transaction on the keys, and returns its changes, or why it is refused. It changes nothing else.
+func (p *Txn) decide(w *txn) ([]change, *TxnResult, *cluster.Error) {
 	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller, most: MaxTxnExamined}
 	out, err := run.checkAndRun(p)
 	if err == nil {
@@ -57,10 +67,9 @@ func (p *Txn) apply(w *txn) Result {
 	}
 	if err != nil {
 		run.rollBack()
-		return Result{Err: err}
+		return nil, nil, err
 	}
-	w.commitChanges(run.changes)
-	return Result{Revision: w.revision, Created: len(run.changes) > 0, Txn: out}
+	return run.changes, out, nil
 }
 
 // replay returns the result of a transaction that was applied before with the recorded result. It executes the
