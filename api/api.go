@@ -169,6 +169,7 @@ type Server struct {
 	budgets
 	conns    *connTable
 	watchers watchers
+	history  history
 }
 
 // New returns a Server that does not run yet. It fails if the token file is invalid.
@@ -213,12 +214,14 @@ func New(d Deps) (*Server, error) {
 // Calls returns the calls between this node and the leader.
 func (s *Server) Calls() *leadercall.Calls { return s.calls }
 
-// Run follows the leader and the token file, and renews attached sessions. Without it, requests find no leader.
+// Run follows the leader and the token file, renews attached sessions, and samples the dashboard's graphs. Without it,
+// requests find no leader.
 func (s *Server) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.auth.run(ctx) })
 	loops.Go(func() { _ = s.attached.Run(ctx) }) // returns when ctx ends
 	loops.Go(func() { _ = s.calls.Run(ctx) })
+	loops.Go(func() { s.history.run(ctx, s.reads) })
 	s.leader.Run(ctx)
 	loops.Wait()
 	s.forward.Close()

@@ -70,7 +70,7 @@ func TestAPIPageHasEveryCall(t *testing.T) {
 
 // withoutExample are calls of browsers, of other nodes, and variants of a GET.
 var withoutExample = []string{
-	"GET /", "GET /dashboard/{file}", "POST /v1/sessions/attached", "OPTIONS /health/leader",
+	"GET /", "GET /dashboard/{file}", "GET /dashboard/feed", "POST /v1/sessions/attached", "OPTIONS /health/leader",
 	"OPTIONS /health/follower",
 }
 

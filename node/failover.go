@@ -78,7 +78,7 @@ func (n *Node) election(e consensus.Election) {
 	}
 	n.metrics.Election(e.Trigger, result, e.Duration, e.Leaderless)
 	if e.Won && e.Trigger != "startup" && e.Trigger != "transfer" {
-		n.metrics.Failover(e.Trigger)
+		n.metrics.Failover(e.Trigger, e.Leaderless+max(0, time.Since(e.LedAt)))
 	}
 	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
 }
