@@ -256,9 +256,29 @@ func (n *Node) Stalled() bool { return n.store.Stalled() }
 // known, with a stalled or full disk, while peers only refuse it, before it has probed them, or before its log reaches
 // its own admission entry.
 func (n *Node) MayStartElection() bool {
+	return n.inst.Load() != nil && n.ElectionObstacle() == ""
+}
+
+// ElectionObstacle returns why this node may not start an election, for people; "" if it may, or before Raft runs.
+func (n *Node) ElectionObstacle() string {
 	inst := n.inst.Load()
-	return inst != nil && !inst.ElectionBlocked() && !n.store.Stalled() && !n.store.ReadOnly() &&
-		!n.peers.onlyRefused() && n.mayTakePartInElections()
+	switch {
+	case inst == nil:
+		return ""
+	case inst.ElectionBlocked():
+		return "its log has not reached the entry by which it was admitted"
+	case n.store.Stalled():
+		return "its disk is stalled"
+	case n.store.ReadOnly():
+		return "its disk is full"
+	case n.peers.generationSuperseded(time.Now()):
+		return "a peer has a newer generation of the cluster"
+	case n.peers.onlyRefused():
+		return "every peer that has answered refuses it"
+	case !n.peersProbed.Load():
+		return "it has not reached enough peers since it started"
+	}
+	return ""
 }
 
 // mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.
