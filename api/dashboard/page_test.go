@@ -126,13 +126,15 @@ func (s *site) call(n *proc.Node, method, path string, in, out any) {
 }
 
 // fillIn makes sessions, roles with a candidate in the queue, keys and application nodes.
-func (s *site) fillIn() {
+func (s *site) fillIn() (sessions map[string]string) {
 	s.t.Helper()
+	sessions = map[string]string{}
 	n := s.leader()
 	ttl := int64(600_000)
 	for name, role := range map[string]string{"crane-a": "crane", "pilot-a": "pilot"} {
 		var made apiv1.SessionCreated
 		s.call(n, "POST", apiv1.PathSessions, apiv1.SessionCreate{Name: name, TTLMS: &ttl}, &made)
+		sessions[name] = made.SessionID
 		s.call(n, "POST", "/v1/roles/"+role+"/campaign",
 			apiv1.Campaign{SessionID: made.SessionID, Value: name + ".example:9000"}, nil)
 		s.call(n, "PUT", "/v1/nodes/"+name, apiv1.NodePut{
@@ -144,6 +146,7 @@ func (s *site) fillIn() {
 	s.call(n, "PUT", "/v1/kv/config/berths", `{"berths":[1,2,3],"tide":"high"}`, nil)
 	s.call(n, "PUT", "/v1/kv/config/lamps", "green", nil)
 	s.call(n, "PUT", "/v1/kv/motto", "<b>fair winds</b>", nil)
+	return sessions
 }
 
 // queue has another session wait for a role until the test ends.
@@ -205,7 +208,7 @@ func TestDashboard_InChromium(t *testing.T) {
 	t.Parallel()
 	b := startChromium(t)
 	s := startSite(t)
-	s.fillIn()
+	sessions := s.fillIn()
 	// The page is loaded from a follower, which the test kills later.
 	leader := s.leader()
 	own := s.Nodes[0]
@@ -233,7 +236,7 @@ func TestDashboard_InChromium(t *testing.T) {
 	step("overview", func(t *testing.T) { showsOverview(t, p, own) })
 	step("transfer", func(*testing.T) { transfers(p) })
 	step("elections", func(*testing.T) { explainsElections(p) })
-	step("roles", func(*testing.T) { evicts(p) })
+	step("roles", func(*testing.T) { evicts(p, s, sessions["crane-a"]) })
 	step("sessions", func(*testing.T) { endsSession(p) })
 	step("keys", func(t *testing.T) { editsKeys(t, p, s) })
 	step("pages", func(*testing.T) { showsOtherPages(p) })
@@ -308,7 +311,8 @@ func explainsElections(p *page) {
 	p.waitText("The operator ann asked for it: trying the dashboard")
 }
 
-func evicts(p *page) {
+// evicts takes a role from a holder, which lets go of it when it hears of that.
+func evicts(p *page, s *site, holder string) {
 	p.visit("#/roles")
 	p.click("main a", "crane")
 	p.waitText("holds it with token")
@@ -317,9 +321,19 @@ func evicts(p *page) {
 	p.click("button", "Show the plan")
 	p.waitText("This would happen")
 	p.click("button", "Run this plan")
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		var told apiv1.Session
+		s.call(s.Nodes[0], "GET", apiv1.PathSessions+"/"+holder, nil, &told)
+		if len(told.RevokedRoles) > 0 {
+			break
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	s.call(s.Nodes[0], "DELETE", "/v1/roles/crane?session_id="+holder, nil, nil)
 	p.waitText("It took")
 	p.click("button", "Close")
 	p.waitText("an operator evicted it")
+	p.wait("the next in the queue holds it", `document.querySelector("main section .pill.lead").innerText === "crane-b"`)
 }
 
 func endsSession(p *page) {
