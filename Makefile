@@ -9,7 +9,7 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -45,6 +45,9 @@ etcd: ## vet and build the etcd that the benchmarks compare with, a module of it
 
 etcd-compat: ## the etcd API beside an embedded etcd, and etcd's Go client while leaders are killed
 	cd benchmarks/etcd && $(GO) test ./compat
+
+etcd-diff: ## N=100000 random programs, from SEED=1 on, whose answers must be equal on etcd and on NorthStar
+	cd benchmarks/etcd && $(GO) test ./compat -run '^TestDifferential$$' -count=1 -v -timeout 0 -args -programs $(or $(N),100000) -seed $(or $(SEED),1)
 
 sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
 	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)

@@ -119,6 +119,9 @@ type Deps struct {
 	AddressOf func(cluster.NodeID) string
 	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader.
 	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
+	// Votes returns the responses that this node, as candidate of a term, has received until now; nil: unknown. The
+	// function may be nil.
+	Votes func(term uint64) []cluster.Vote
 	// Warnings returns the differences between member record and configuration, for /status.
 	Warnings func() []string
 	// Restart restarts the node once requests in flight are answered.

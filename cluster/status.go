@@ -94,3 +94,6 @@ type Vote struct {
 	Granted bool   `json:"granted"`
 	Reason  string `json:"reason"`
 }
+
+// VotePending is the reason of a vote that has not arrived.
+const VotePending = "no answer yet"

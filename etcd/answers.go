@@ -21,7 +21,6 @@ import (
 const (
 	smallAnswer    = 64 << 10 // up to this size an answer is not counted
 	maxAnswer      = 64 << 20 // of one answer, and of one message of a watch
-	itemOverhead   = 128      // of a key or an event in an answer, besides key and value
 	answerRetry    = 20 * time.Millisecond
 	answerPatience = 10 * time.Second // of a watch, and of the answer to a write, for the budget
 )
@@ -85,17 +84,45 @@ func uncounted(m any) (message any, sent func()) {
 // answerKey is the key of what the answer to a call with one answer holds, in the context of the call.
 type answerKey struct{}
 
-type heldAnswer struct{ give func() }
+// heldAnswer is what an answer has taken of the budget, but for the last smallAnswer bytes. One goroutine uses it.
+type heldAnswer struct {
+	size, taken int
+	gives       []func()
+}
 
-// takeAnswer counts the answer to a call, before it is made.
-func takeAnswer(ctx context.Context, size int) error {
-	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
-	if held == nil || size <= smallAnswer {
+func (h *heldAnswer) give() {
+	for _, give := range h.gives {
+		give()
+	}
+}
+
+// grow takes bytes of the budget with take.
+func (h *heldAnswer) grow(size int, take func(size int) (give func(), err error)) error {
+	h.size += size
+	more := h.size - h.taken
+	switch {
+	case h.size > maxAnswer:
+		return errAnswerTooLarge
+	case more <= smallAnswer:
 		return nil
 	}
-	give, err := takeBytes(ctx, size)
-	held.give = give
-	return err
+	give, err := take(more)
+	if err != nil {
+		return err
+	}
+	h.gives, h.taken = append(h.gives, give), h.size
+	return nil
+}
+
+// roomForAnswer returns what counts the answer to a call while it is made.
+func roomForAnswer(ctx context.Context) state.Room {
+	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
+	if held == nil {
+		return func(int) error { return nil }
+	}
+	return func(size int) error {
+		return held.grow(size, func(size int) (func(), error) { return takeBytes(ctx, size) })
+	}
 }
 
 // takeBytes takes bytes of the budget. JSON needs more: base64, and a copy without spaces.
@@ -127,17 +154,15 @@ func awaitBytes(ctx context.Context, size int) (give func(), err error) {
 	}
 }
 
-// awaitAnswer is takeAnswer for a request that was executed: its client must not take an error for a refusal.
+// awaitAnswer counts the answer to a request that was executed: its client must not take an error for a refusal.
 func awaitAnswer(ctx context.Context, size int) error {
 	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
-	if held == nil || size <= smallAnswer {
+	if held == nil {
 		return nil
 	}
-	give, err := awaitBytes(ctx, size)
-	if err != nil {
+	if held.grow(size, func(size int) (func(), error) { return awaitBytes(ctx, size) }) != nil {
 		return errAnswerRefused
 	}
-	held.give = give
 	return nil
 }
 
@@ -145,7 +170,7 @@ func sizeOfItem(it *state.Item) int {
 	if it == nil {
 		return 0
 	}
-	return len(it.Key) + len(it.Value) + itemOverhead
+	return len(it.Key) + len(it.Value) + state.ItemOverhead
 }
 
 func sizeOfItems(items []*state.Item) (size int) {
@@ -174,7 +199,7 @@ func sizeOfTxn(r *state.TxnResult) (size int) {
 // sizeOfChanges returns the size of the events of changes.
 func sizeOfChanges(changes []state.Change, prevKV bool) (size int) {
 	for i := range changes {
-		size += len(changes[i].Key) + len(changes[i].Value) + itemOverhead
+		size += len(changes[i].Key) + len(changes[i].Value) + state.ItemOverhead
 		if prevKV {
 			size += sizeOfItem(changes[i].Prev)
 		}

@@ -41,15 +41,22 @@ func (s *Server) interceptUnary(
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	return s.answer(ctx, leave, in, info, handle)
+}
+
+// answer handles a call with one answer that has begun.
+func (s *Server) answer(
+	ctx context.Context, leave func(error), in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (out any, err error) {
 	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
 	held := &heldAnswer{}
 	defer func() {
-		if held.give != nil && (out == nil || err != nil) {
+		if out == nil || err != nil {
 			held.give()
 		}
 	}()
 	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
-	if m, ok := out.(proto.Message); ok && err == nil && held.give != nil {
+	if m, ok := out.(proto.Message); ok && err == nil && held.taken > 0 {
 		out = newCounted(m, held.give)
 	}
 	return out, err
@@ -182,6 +189,11 @@ func (s *Server) endWithoutLeader(ctx context.Context, end context.CancelCauseFu
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer func() { // the interceptors recover only in their own goroutine
+			if err := s.recovered(recover(), "the wait for a leader", nil); err != nil {
+				end(err)
+			}
+		}()
 		for stopped.Err() == nil {
 			changed := s.deps.Node.LeaderChanged() // before Status, so that no change is missed
 			var expired <-chan time.Time

@@ -30,11 +30,8 @@ func (k *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	if err != nil {
 		return nil, err
 	}
-	result, err := v.Range(rangeQuery(r))
+	result, err := v.Range(ctx, rangeQuery(r), roomForAnswer(ctx))
 	if err != nil {
-		return nil, err
-	}
-	if err := takeAnswer(ctx, sizeOfItems(result.Items)); err != nil {
 		return nil, err
 	}
 	out := rangeResponse(&result)
@@ -113,11 +110,8 @@ func (k *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	if err != nil {
 		return nil, err
 	}
-	result, err := v.ReadTxn(ctx, t)
+	result, err := v.ReadTxn(ctx, t, roomForAnswer(ctx))
 	if err != nil {
-		return nil, err
-	}
-	if err := takeAnswer(ctx, sizeOfTxn(&result)); err != nil {
 		return nil, err
 	}
 	out := txnResponse(&result)

@@ -122,12 +122,12 @@ func TestWriteAnswers(t *testing.T) {
 		ctx = context.WithValue(ctx, answerKey{}, held)
 		r := &pb.PutRequest{Key: []byte("a"), Value: bytes.Repeat([]byte("w"), 1<<20), PrevKv: true}
 		n.answers.Store(maxAnswer)
-		if _, err := (&kvService{s: s}).Put(ctx, r); status.Code(err) != codes.Unknown || held.give != nil {
+		if _, err := (&kvService{s: s}).Put(ctx, r); status.Code(err) != codes.Unknown || held.taken != 0 {
 			t.Errorf("a put whose answer finds no room: %v", err)
 		}
 		time.AfterFunc(answerPatience/2, func() { n.answers.Store(0) })
 		n.answers.Store(maxAnswer)
-		if out, err := (&kvService{s: s}).Put(ctx, r); err != nil || out.PrevKv.Value[0] != 'w' || held.give == nil {
+		if out, err := (&kvService{s: s}).Put(ctx, r); err != nil || out.PrevKv.Value[0] != 'w' || held.taken == 0 {
 			t.Errorf("a put whose answer finds room: %v", err)
 		}
 	})

@@ -201,7 +201,11 @@ func (l *leaseService) LeaseTimeToLive(
 	}
 	out.TTL, out.GrantedTTL = int64(left/time.Second), seconds(lease.TTL)
 	if r.Keys {
+		room := roomForAnswer(ctx)
 		for _, key := range v.LeaseKeys(r.ID) {
+			if err := room(len(key) + state.ItemOverhead); err != nil {
+				return nil, err
+			}
 			out.Keys = append(out.Keys, []byte(key))
 		}
 	}

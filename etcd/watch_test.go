@@ -360,6 +360,25 @@ func TestEndWithoutLeader(t *testing.T) {
 	})
 }
 
+// TestEndWithoutLeader_Panics: the goroutine of a call that panics ends the call, and not the node.
+func TestEndWithoutLeader_Panics(t *testing.T) {
+	t.Parallel()
+	s := New(testDeps(newFakeNode(t)))
+	defer s.grpc.Stop()
+	s.deps.Node = panickingNode{s.deps.Node}
+	ctx, end := context.WithCancelCause(t.Context())
+	stop := s.endWithoutLeader(ctx, end)
+	defer stop()
+	<-ctx.Done()
+	if cause := context.Cause(ctx); status.Code(cause) != codes.Internal {
+		t.Errorf("the stream ends with %v", cause)
+	}
+}
+
+type panickingNode struct{ Node }
+
+func (panickingNode) LeaderChanged() <-chan struct{} { panic("a fault") }
+
 // TestCommonPrefix: each key of a range has its common prefix, which is long where it can be.
 func TestCommonPrefix(t *testing.T) {
 	t.Parallel()

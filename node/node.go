@@ -154,16 +154,23 @@ func (n *Node) build() error {
 	if n.etcdListener != nil {
 		n.etcd = etcd.New(n.etcdDeps())
 	}
-	n.metrics.SetSource(telemetry.StateSource{
+	n.metrics.SetSource(n.metricSource())
+	n.joiner, err = n.newJoiner()
+	return err
+}
+
+// metricSource has what a scrape of the metrics reads.
+func (n *Node) metricSource() telemetry.StateSource {
+	build := ReadBuild()
+	return telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
 		Watchers: n.watchers, Connections: func() map[string]int {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
-		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
-		Size: n.stateSize,
-	})
-	n.joiner, err = n.newJoiner()
-	return err
+		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems, Size: n.stateSize,
+		Certificates: n.certificates,
+		Build:        telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
+	}
 }
 
 // bind opens the listeners first, so that nothing is changed if another process has the port.
@@ -255,6 +262,15 @@ func (n *Node) reloadProblems() map[string]string {
 		problems[fileTLS] = n.tls.Problem()
 	}
 	return problems
+}
+
+// certificates returns when each certificate expires.
+func (n *Node) certificates() map[string]time.Time {
+	if n.tls == nil {
+		return nil
+	}
+	own, authority := n.tls.Expiry()
+	return map[string]time.Time{"node": own, "ca": authority}
 }
 
 const noLeaderWhilePaused = "no leader, and automatic failover is paused: only the last leader may be elected " +

@@ -78,7 +78,7 @@ func startEtcd(t testing.TB) string {
 	t.Helper()
 	addrs := addresses(t, 2)
 	cfg := embed.NewConfig()
-	cfg.Name, cfg.Dir, cfg.LogLevel, cfg.UnsafeNoFsync = "n1", dataDir(t), "error", true
+	cfg.Name, cfg.Dir, cfg.LogLevel, cfg.UnsafeNoFsync = "n1", dataDir(t), "fatal", true
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls(addrs[0]), urls(addrs[0])
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls(addrs[1]), urls(addrs[1])
 	cfg.InitialCluster = "n1=http://" + addrs[0]
