@@ -9,13 +9,22 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test module-path clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 demo: build ## a 3-node cluster on this machine with its dashboard; Ctrl-C ends it
 	./bin/northstar-node dev
+
+release: ## archives, deb, rpm, image, SBOM and checksums of VERSION=v0.1.0 in out/release; the same commit gives the same bytes
+	cd deploy/release && $(GO) run . -version '$(VERSION)'
+
+release-test: ## a whole release twice, installed, unpacked and run; some minutes, and more with an empty build cache
+	cd deploy/release && $(GO) vet ./... && $(GO) mod tidy -diff && NORTHSTAR_RELEASE=full $(GO) test -count=1 -timeout 30m ./...
+
+module-path: ## gives the module the path PATH=host/owner/name, in one commit, for those who publish it
+	@/bin/sh deploy/release/module-path.sh '$(PATH)'
 
 test: ## every test, without the vet of make lint; the summary has the skipped ones with their reasons, and what failed tests said
 	$(GO) tool gotestsum --format pkgname -- -vet=off -timeout 15m $(PKGS)
@@ -81,7 +90,7 @@ fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	done | GO='$(GO)' xargs -P 2 -I {} sh -c '.ci/fuzz {} $(or $(FUZZTIME),30s)'
 
 nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, long fuzzing, flaky tests
-	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky; do \
+	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
