@@ -9,7 +9,7 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test module-path clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test module-path adapters patroni clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -51,12 +51,18 @@ bench: build ## throughput, idle cost and start-up beside a bare raft cluster, a
 
 etcd: ## vet and build the etcd that the benchmarks compare with, a module of its own
 	cd benchmarks/etcd && $(GO) vet ./... && $(GO) build -o /dev/null . && $(GO) mod tidy -diff
+	cd docs/examples/move-from-etcd && $(GO) vet . && $(GO) mod tidy -diff
 
-etcd-compat: ## the etcd API beside an embedded etcd, and etcd's Go client while leaders are killed
+etcd-compat: ## the etcd API beside an embedded etcd, etcd's Go client while leaders are killed, the commands of docs/etcd.md, and a move from etcd
 	cd benchmarks/etcd && $(GO) test ./compat
 
 etcd-diff: ## N=100000 random programs, from SEED=1 on, whose answers must be equal on etcd and on NorthStar
 	cd benchmarks/etcd && $(GO) test ./compat -run '^TestDifferential$$' -count=1 -v -timeout 0 -args -programs $(or $(N),100000) -seed $(or $(SEED),1)
+adapters: ## vet and test the adapters, modules of their own
+	cd adapters/client-go && $(GO) vet ./... && $(GO) test ./... && $(GO) mod tidy -diff
+
+patroni: ## PostgreSQL twice under the distribution's Patroni on three nodes, while leaders and the primary are killed; needs patroni, python3-etcd and postgresql
+	$(GO) test ./chaos/proc -run '^TestPatroni$$' -count=1 -v -timeout 10m
 
 sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
 	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)
