@@ -4,12 +4,12 @@ PKGS    ?= ./chaos/proc ./... # the package that takes longest first
 
 comma   := ,
 
-ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower
+ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower,etcd
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test module-path adapters patroni clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test module-path adapters patroni etcd-crashes etcd-gap clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -63,6 +63,12 @@ adapters: ## vet and test the adapters, modules of their own
 
 patroni: ## PostgreSQL twice under the distribution's Patroni on three nodes, while leaders and the primary are killed; needs patroni, python3-etcd and postgresql
 	$(GO) test ./chaos/proc -run '^TestPatroni$$' -count=1 -v -timeout 10m
+
+etcd-crashes: ## etcd's Go client under faults: 1,000 watches and 64 writers through KILLS=100 leader kills, then elections, mutexes and STM under FAULTS=100 faults, which SEED=1 selects
+	cd benchmarks/etcd && $(GO) test ./compat -run '^Test(Watches|Writers)ThroughCrashes$$|^TestRecipesUnderFaults$$' -count=1 -v -timeout 0 -args -kills $(or $(KILLS),100) -faults $(or $(FAULTS),100) -seed $(or $(SEED),1)
+
+etcd-gap: ## the write gap of 64 etcd clients when the leader is killed, KILLS=100 times, on disk and with default timeouts; fails when it exceeds the aims: only for a machine without other load
+	cd benchmarks/etcd && $(GO) test ./compat -run '^TestWritersThroughCrashes$$' -count=1 -v -timeout 0 -args -kills $(or $(KILLS),100) -limits -disk
 
 sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
 	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)
