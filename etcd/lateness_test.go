@@ -108,3 +108,37 @@ func TestRenewalOfReusedNumber(t *testing.T) {
 		t.Errorf("of a lease that has ended: TTL %d, %v", out.TTL, err)
 	}
 }
+
+// holdingCall is a call that notes which leases it holds.
+type holdingCall struct {
+	fakeCall
+	held []string
+}
+
+func (c *holdingCall) HoldLease(_ context.Context, lease string, _ time.Duration) (func(bool), error) {
+	c.held = append(c.held, lease)
+	return func(bool) {}, nil
+}
+
+// TestHoldOfReusedNumber: a stream holds each lease once, also two that had one number after each other.
+func TestHoldOfReusedNumber(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	call := &holdingCall{fakeCall: fakeCall{t.Context(), n}}
+	held := &heldLeases{conn: &liveConn{}, detach: map[string]func(bool){}}
+	for i, owner := range []string{"first", "first", "second"} {
+		if i != 1 {
+			n.propose(state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}})
+			n.apply(t, state.Command{
+				Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 5, TTL: 10, Owner: owner},
+			})
+		}
+		lease, _ := n.View().Lease(5)
+		if err := held.hold(t.Context(), call, lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(call.held) != 2 || call.held[0] == call.held[1] {
+		t.Errorf("it holds %q", call.held)
+	}
+}
