@@ -82,8 +82,7 @@ func (c *laggingCall) RenewLease(_ context.Context, lease *state.Session) (bool,
 	return lease.Owner == "new", nil // the leader knows
 }
 
-// TestRenewalOfReusedNumber: a node that still has the lease which had the number before renews the one that has it
-// now.
+// TestRenewalOfReusedNumber: a node that still has the lease which had a number before renews the one that has it now.
 func TestRenewalOfReusedNumber(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
@@ -107,5 +106,39 @@ func TestRenewalOfReusedNumber(t *testing.T) {
 	n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}}, grant("old"))
 	if out, err := (&leaseService{s: s}).renew(ctx, 5, &heldLeases{}); err != nil || out.TTL != 0 {
 		t.Errorf("of a lease that has ended: TTL %d, %v", out.TTL, err)
+	}
+}
+
+// holdingCall is a call that notes which leases it holds.
+type holdingCall struct {
+	fakeCall
+	held []string
+}
+
+func (c *holdingCall) HoldLease(_ context.Context, lease string, _ time.Duration) (func(bool), error) {
+	c.held = append(c.held, lease)
+	return func(bool) {}, nil
+}
+
+// TestHoldOfReusedNumber: a stream holds each lease once, also two that had one number after each other.
+func TestHoldOfReusedNumber(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	call := &holdingCall{fakeCall: fakeCall{t.Context(), n}}
+	held := &heldLeases{conn: &liveConn{}, detach: map[string]func(bool){}}
+	for i, owner := range []string{"first", "first", "second"} {
+		if i != 1 {
+			n.propose(state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}})
+			n.apply(t, state.Command{
+				Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 5, TTL: 10, Owner: owner},
+			})
+		}
+		lease, _ := n.View().Lease(5)
+		if err := held.hold(t.Context(), call, lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(call.held) != 2 || call.held[0] == call.held[1] {
+		t.Errorf("it holds %q", call.held)
 	}
 }

@@ -86,11 +86,11 @@ const connectionGrace = time.Second
 type heldLeases struct {
 	conn   *liveConn // nil: none ends with it
 	grace  time.Duration
-	detach map[int64]func(lost bool)
+	detach map[string]func(lost bool) // by session: numbers of leases are used again
 }
 
 func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
-	h := &heldLeases{grace: connectionGrace, detach: map[int64]func(bool){}}
+	h := &heldLeases{grace: connectionGrace, detach: map[string]func(bool){}}
 	md, _ := metadata.FromIncomingContext(ctx)
 	asked := len(md.Get(metadataAttach)) > 0 && md.Get(metadataAttach)[0] == "1"
 	if asked {
@@ -105,14 +105,14 @@ func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
 
 // hold makes the end of the connection that of a lease.
 func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) error {
-	if h.conn == nil || h.detach[lease.Lease] != nil {
+	if h.conn == nil || h.detach[lease.ID] != nil {
 		return nil
 	}
 	detach, err := call.HoldLease(ctx, lease.ID, h.grace)
 	if err != nil {
 		return err
 	}
-	h.detach[lease.Lease] = detach
+	h.detach[lease.ID] = detach
 	return nil
 }
 
