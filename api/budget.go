@@ -106,6 +106,8 @@ type budgets struct {
 	bodies           *budget // that are being received
 	bodyBytes        *budget
 	answers          *budget // values that answers and streams hold
+	calling          *budget // calls of another protocol, from their headers until their answers are sent
+	received         *budget // bytes of their messages
 }
 
 func newBudgets(l Limits) budgets {
@@ -118,6 +120,8 @@ func newBudgets(l Limits) budgets {
 		waitingCampaigns: places("campaigns", l.WaitingCampaigns),
 		bodies:           newBudget("unfinished bodies", int64(l.Bodies), int64(l.Bodies/4)),
 		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
+		calling:          places("calls", l.Requests+l.Streams),
+		received:         newBudget("bytes of messages", l.RequestBytes/2, l.RequestBytes/4),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
 }
