@@ -18,6 +18,7 @@ const (
 	feedInterval = time.Second            // between two views of an open page
 	feedPause    = 200 * time.Millisecond // at least, also when events come faster
 	feedEvents   = 200                    // events that an opened page gets
+	maxPages     = 64                     // open pages of a node
 )
 
 // feed is one open page. It pushes what the page shows all the time; the page requests other data when it is viewed.
@@ -29,6 +30,10 @@ type feed struct {
 
 // getFeed serves GET /dashboard/feed.
 func getFeed(c *request) error {
+	if err := c.s.pages.take(c.holder(), 1); err != nil {
+		return err
+	}
+	defer c.s.pages.give(c.holder(), 1)
 	f := &feed{c: c}
 	return c.stream(f.next)
 }

@@ -6,7 +6,9 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"northstar/api/apiv1"
@@ -127,6 +129,33 @@ func TestFeed_ShowsOtherNodes(t *testing.T) {
 		v := feedEvent{data: data}.view(t)
 		if v.NodeID != "n2" || v.Cluster.ObservedBy != "n1" || len(v.Nodes) != 2 || v.Nodes[0].NodeID != "n1" {
 			t.Errorf("%s", data)
+		}
+	})
+}
+
+// TestFeed_IsLimited: each open page costs the other nodes requests, so a node has a limited number of them. Operators
+// are not shut out by others.
+func TestFeed_IsLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := tokenFile()
+		s := bareServer(t, withTokens(file))
+		var open sync.WaitGroup
+		for range maxPages {
+			open.Go(func() { readFeed(s, tokens[token.Observer], 5*time.Second) })
+		}
+		synctest.Wait()
+		if got := s.pages.Load(); got != maxPages/4 {
+			t.Errorf("%d pages of one identity are open, want %d", got, maxPages/4)
+		}
+		if got := readFeed(s, tokens[token.Observer], time.Second); len(got) > 0 {
+			t.Errorf("another page is served: %v", got)
+		}
+		if got := readFeed(s, tokens[token.Operator], time.Second); len(got) == 0 {
+			t.Error("an operator's page is refused")
+		}
+		open.Wait()
+		if got := s.pages.Load(); got != 0 {
+			t.Errorf("%d pages are left", got)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"northstar/api/apiv1"
 	"northstar/cluster"
 )
 
@@ -48,6 +49,23 @@ func TestMemberOrigin(t *testing.T) {
 				if w.Code != want {
 					t.Errorf("%s from %s: %d, want %d: %s", call, origin, w.Code, want, w.Body)
 				}
+			}
+		}
+	})
+}
+
+// TestMemberOrigin_TLS: the scheme of an origin is that of the request, and a browser leaves out its default port.
+func TestMemberOrigin_TLS(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		f.addRecord(cluster.Member{ID: "n2", HTTPAddress: "192.0.2.2:443"})
+		s := bareServerOf(t, f)
+		for origin, allowed := range map[string]bool{"https://192.0.2.2": true, "http://192.0.2.2:443": false} {
+			r := httptest.NewRequest("GET", "https://192.0.2.1"+apiv1.PathLeader, nil)
+			r.Header.Set("Origin", origin)
+			named := serveBriefly(s, r).Header().Get("Access-Control-Allow-Origin")
+			if (named == origin) != allowed {
+				t.Errorf("%s: the response names %q", origin, named)
 			}
 		}
 	})

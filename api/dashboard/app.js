@@ -15,7 +15,8 @@ import { sessions } from "./sessions.js";
 import * as words from "./words.js";
 
 // A page has a title, the role that may see it, show() for its elements, and may have load(), which requests what the
-// stream does not have. load is called when the page is opened, and again when the cluster's state has changed.
+// stream does not have. load is called when the page is opened, and again when the cluster's state has changed, or what
+// changes() returns.
 const pages = { overview, elections, roles, sessions, nodes, keys, events, audit, splitbrain: claims };
 const visible = () => Object.entries(pages).filter(([, page]) => may(page.role ?? "observer"));
 const $ = (id) => document.getElementById(id);
@@ -87,21 +88,26 @@ function drawConnection(view, old) {
   show(place, text);
 }
 
-// refresh loads what a page needs when it is opened and when something has changed, at most every two seconds.
-const loaded = { page: null, hash: "", mark: "", at: 0, busy: false };
+// refresh loads what a page needs when it is opened and when something has changed: at most every two seconds, and for
+// at most a tenth of the time.
+const loaded = { page: null, hash: "", mark: "", at: 0, took: 0, busy: false };
 async function refresh(page) {
   const c = net.view.cluster;
-  const mark = [c.revision, c.state.sessions, c.leader_id, c.term, net.origin, net.events[0]?.seq].join();
+  const state = page.changes ? page.changes() : [c.revision, c.state.sessions];
+  const mark = [...state, c.leader_id, c.term, net.origin, net.events[0]?.seq].join();
   const opened = loaded.page !== page || loaded.hash !== location.hash;
-  if (!page.load || loaded.busy || (!opened && (loaded.mark === mark || Date.now() - loaded.at < 2000))) return;
+  if (!page.load) loaded.page = page;
+  if (!page.load || loaded.busy) return;
+  if (!opened && (loaded.mark === mark || Date.now() - loaded.at < Math.max(2000, 10 * loaded.took))) return;
   Object.assign(loaded, { page, hash: location.hash, mark, at: Date.now(), busy: true });
   try {
     await page.load();
     page.failed = "";
   } catch (err) {
     page.failed = err.message;
+    loaded.mark = ""; // try again
   }
-  loaded.busy = false;
+  Object.assign(loaded, { took: Date.now() - loaded.at, busy: false });
   schedule();
 }
 

@@ -10,6 +10,7 @@ let steps = new Map(); // of failovers, by term: of the winners that still know 
 
 export const elections = {
   title: "Elections",
+  changes: () => [], // terms and events are enough
   async load() {
     const [list, events] = await Promise.all([
       get("/v1/elections?limit=100"),

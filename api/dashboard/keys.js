@@ -1,6 +1,6 @@
 // Keys: browse by prefix, look at a value in three ways, change it behind a confirmation.
 
-import { button, clock, count, h, note, pill, section, size, table } from "./dom.js";
+import { button, clock, count, h, note, pill, plural, section, size, table } from "./dom.js";
 import { call, get, may, net, readFrom, redraw, reload } from "./net.js";
 
 const pageSize = 200;
@@ -184,7 +184,7 @@ function value(item) {
     h(
       "p",
       {},
-      `Revision ${count(item.revision)}, created at ${count(item.create_revision)}, written ${count(item.version)} times.`,
+      `Revision ${count(item.revision)}, created at ${count(item.create_revision)}, written ${plural(item.version, "time")}.`,
     ),
     w &&
       h(

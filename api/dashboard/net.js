@@ -152,10 +152,11 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) wake();
 });
 
-// origins lists the nodes to try, the present one first, and the one that served the page.
+// origins lists the nodes to try: the present one first, dead ones last, and the one that served the page.
 function origins() {
   const others = (net.view?.cluster.members ?? [])
-    .filter((m) => m.http_address && m.lifecycle !== "dead")
+    .filter((m) => m.http_address)
+    .sort((a, b) => (a.lifecycle === "dead") - (b.lifecycle === "dead"))
     .map((m) => `${location.protocol}//${m.http_address}`);
   return [...new Set([net.origin, ...others, location.origin])];
 }
@@ -193,6 +194,7 @@ async function follow(origin) {
     }
     if (origin !== net.origin) net.moves.push({ at: Date.now(), from: net.origin, to: origin });
     Object.assign(net, { origin, refused: "", failed: "", events: [], samples: [] });
+    drawn = { text: "", at: 0 };
     for await (const { event, data } of events(answer.body)) {
       clearTimeout(watchdog);
       watchdog = setTimeout(() => control.abort(), silence);
@@ -211,15 +213,23 @@ async function follow(origin) {
   }
 }
 
-function take(event, data) {
+// A view that differs from the one before only in times is drawn every five seconds: an open page is to cost little.
+const times = /"(at|checked_at)":"[^"]*"|"last_contact_ms":\d{1,3}\b/g;
+const sameInterval = 5000; // ms
+let drawn = { text: "", at: 0 };
+
+function take(event, text) {
   net.lastData = Date.now();
   if (event === "view") {
-    net.view = data;
+    net.view = JSON.parse(text);
+    const now = { text: text.replaceAll(times, ""), at: Date.now() };
+    if (now.text === drawn.text && now.at - drawn.at < sameInterval) return;
+    drawn = now;
   } else if (event === "sample") {
-    net.samples.push(data);
+    net.samples.push(JSON.parse(text));
     net.samples.splice(0, net.samples.length - keepSamples);
   } else if (event === "entry") {
-    net.events.unshift(data);
+    net.events.unshift(JSON.parse(text));
     net.events.length = Math.min(net.events.length, keepEvents);
   }
   changed();
@@ -240,7 +250,7 @@ async function* events(body) {
         if (line.startsWith("event: ")) event = line.slice(7);
         else if (line.startsWith("data: ")) data = line.slice(6);
       }
-      if (event) yield { event, data: JSON.parse(data) };
+      if (event) yield { event, data };
     }
   }
 }

@@ -150,7 +150,8 @@ export function memberActions(view, m) {
   const drained = m.lifecycle === "draining";
   return [
     m.suffrage === "voter" &&
-      m.id !== view.cluster.leader_id &&
+      m.healthy &&
+      !["", m.id].includes(view.cluster.leader_id) &&
       button("Make leader…", () =>
         open({
           title: `Make ${m.id} the leader`,

@@ -12,8 +12,10 @@ export const overview = {
   show() {
     const { view } = net;
     const c = view.cluster;
+    const lost = c.quorum.healthy < c.quorum.needed;
     return [
       h("section", { class: "hero", "aria-label": "The cluster in words" }, hero(words.quorum(c)), leader(view)),
+      lost && operate(view),
       section(
         "Members",
         votes(c),
@@ -31,15 +33,18 @@ export const overview = {
         h("p", {}, h("a", { href: "#/events" }, "All events")),
       ),
       numbers(c),
-      may("operator") &&
-        section(
-          "Operate",
-          h("div", { class: "actions" }, clusterActions(view)),
-          note("Each action first shows what it would do. Nothing is done before you have seen that and confirmed it."),
-        ),
+      !lost && operate(view),
     ];
   },
 };
+
+const operate = (view) =>
+  may("operator") &&
+  section(
+    "Operate",
+    h("div", { class: "actions" }, clusterActions(view)),
+    note("Each action first shows what it would do. Nothing is done before you have seen that and confirmed it."),
+  );
 
 const hero = (q) =>
   h(

@@ -2,172 +2,16 @@ package dashboard_test
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"northstar/api/apiv1"
 	"northstar/api/dashboard"
-	"northstar/api/token"
 	"northstar/chaos/proc"
 )
-
-// Tokens of the test cluster.
-const (
-	operatorToken = "operator-of-the-test"
-	observerToken = "observer-of-the-test"
-)
-
-// site is a cluster of real nodes, with tokens.
-type site struct {
-	t *testing.T
-	*proc.Cluster
-}
-
-// buildNode returns the path of a new program of a node.
-var buildNode = func(t *testing.T) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "northstar-node")
-	build := exec.Command("go", "build", "-ldflags", "-X northstar/node.Version=v1.0.0", "-o", bin,
-		"northstar/cmd/northstar-node")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return bin
-}
-
-func startSite(t *testing.T) *site {
-	t.Helper()
-	bin := buildNode(t)
-	tokens := filepath.Join(t.TempDir(), "tokens.toml")
-	var file bytes.Buffer
-	for _, who := range [][3]string{{"ann", "operator", operatorToken}, {"olga", "observer", observerToken}} {
-		fmt.Fprintf(&file, "[[token]]\nname = %q\nrole = %q\nhash = %q\n", who[0], who[1], token.Sum(who[2]).String())
-	}
-	if err := os.WriteFile(tokens, file.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := proc.NorthStar(bin, 3, "--auth-tokens", tokens, "--cluster-name", "harbour",
-		"--election-timeout-min", "2s", "--election-timeout-max", "4s") // for machines with much to do
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(c.Logs())
-		}
-		c.Close()
-	})
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	s := &site{t, c}
-	s.leader()
-	return s
-}
-
-func (s *site) leader() *proc.Node {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-	defer cancel()
-	n, err := s.Leader(ctx)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return n
-}
-
-// call makes a call to a node as the operator, and decodes the response.
-func (s *site) call(n *proc.Node, method, path string, in, out any) {
-	s.t.Helper()
-	var body io.Reader
-	switch v := in.(type) {
-	case nil:
-	case string:
-		body = strings.NewReader(v)
-	default:
-		text, err := json.Marshal(in)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		body = bytes.NewReader(text)
-	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+operatorToken)
-	w, err := http.DefaultClient.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer w.Body.Close()
-	text, err := io.ReadAll(w.Body)
-	if err == nil && w.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s", w.Status)
-	}
-	if err == nil && out != nil {
-		err = json.Unmarshal(text, out)
-	}
-	if err != nil {
-		s.t.Fatalf("%s %s: %v: %s", method, path, err, text)
-	}
-}
-
-// fillIn makes sessions, roles with a candidate in the queue, keys and application nodes.
-func (s *site) fillIn() {
-	s.t.Helper()
-	n := s.leader()
-	ttl := int64(600_000)
-	for name, role := range map[string]string{"crane-a": "crane", "pilot-a": "pilot"} {
-		var made apiv1.SessionCreated
-		s.call(n, "POST", apiv1.PathSessions, apiv1.SessionCreate{Name: name, TTLMS: &ttl}, &made)
-		s.call(n, "POST", "/v1/roles/"+role+"/campaign",
-			apiv1.Campaign{SessionID: made.SessionID, Value: name + ".example:9000"}, nil)
-		s.call(n, "PUT", "/v1/nodes/"+name, apiv1.NodePut{
-			SessionID: made.SessionID, Hostname: name + ".example", Address: "192.0.2.7", HTTPPort: 8080,
-			Roles: []string{role}, Version: "3.2.1",
-		}, nil)
-	}
-	s.queue(n, "crane-b", "crane")
-	s.call(n, "PUT", "/v1/kv/config/berths", `{"berths":[1,2,3],"tide":"high"}`, nil)
-	s.call(n, "PUT", "/v1/kv/config/lamps", "green", nil)
-	s.call(n, "PUT", "/v1/kv/motto", "<b>fair winds</b>", nil)
-}
-
-// queue has another session wait for a role until the test ends.
-func (s *site) queue(n *proc.Node, name, role string) {
-	s.t.Helper()
-	ttl := int64(600_000)
-	var made apiv1.SessionCreated
-	s.call(n, "POST", apiv1.PathSessions, apiv1.SessionCreate{Name: name, TTLMS: &ttl}, &made)
-	body := fmt.Sprintf(`{"session_id": %q, "wait_ms": 300000}`, made.SessionID)
-	ctx, cancel := context.WithCancel(context.Background())
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		r, err := http.NewRequestWithContext(ctx, "POST", "http://"+n.HTTP+"/v1/roles/"+role+"/campaign",
-			strings.NewReader(body))
-		if err != nil {
-			return
-		}
-		r.Header.Set("Authorization", "Bearer "+operatorToken)
-		if w, err := http.DefaultClient.Do(r); err == nil {
-			_ = w.Body.Close()
-		}
-	})
-	s.t.Cleanup(func() { cancel(); waiting.Wait() })
-}
 
 // logIn logs in with a token.
 func (p *page) logIn(token string) {
@@ -205,7 +49,7 @@ func TestDashboard_InChromium(t *testing.T) {
 	t.Parallel()
 	b := startChromium(t)
 	s := startSite(t)
-	s.fillIn()
+	sessions := s.fillIn()
 	// The page is loaded from a follower, which the test kills later.
 	leader := s.leader()
 	own := s.Nodes[0]
@@ -233,12 +77,15 @@ func TestDashboard_InChromium(t *testing.T) {
 	step("overview", func(t *testing.T) { showsOverview(t, p, own) })
 	step("transfer", func(*testing.T) { transfers(p) })
 	step("elections", func(*testing.T) { explainsElections(p) })
-	step("roles", func(*testing.T) { evicts(p) })
+	step("roles", func(*testing.T) { evicts(p, s, sessions["crane-a"]) })
 	step("sessions", func(*testing.T) { endsSession(p) })
 	step("keys", func(t *testing.T) { editsKeys(t, p, s) })
 	step("pages", func(*testing.T) { showsOtherPages(p) })
 	step("accessibility", func(t *testing.T) { checkAccessibility(t, p) })
 	step("pause", func(*testing.T) { pauses(p) })
+	step("members", func(*testing.T) { changesMembers(p, own) })
+	step("emergency", func(t *testing.T) { forces(t, p, s) })
+	step("snapshot", func(t *testing.T) { savesSnapshot(t, p) })
 	step("failover", func(t *testing.T) { movesToAnotherNode(t, p, own) })
 	step("lost quorum", func(t *testing.T) { recovers(t, p, s, own) })
 }
@@ -263,6 +110,13 @@ func logsIn(t *testing.T, p *page) {
 		t.Error("an observer may edit keys")
 	}
 	p.visit("#/overview")
+	p.click("button", "Log out")
+	p.waitText("This cluster asks for a token")
+	p.eval(`document.querySelector("[name=keep]").click()`, nil)
+	p.logIn(observerToken)
+	p.waitText("olga (observer)")
+	p.must("Page.reload", params{}, nil)
+	p.waitText("olga (observer)") // kept, as wished
 	p.click("button", "Log out")
 	p.waitText("This cluster asks for a token")
 	p.logIn(operatorToken)
@@ -308,7 +162,8 @@ func explainsElections(p *page) {
 	p.waitText("The operator ann asked for it: trying the dashboard")
 }
 
-func evicts(p *page) {
+// evicts takes a role from a holder, which lets go of it when it hears of that.
+func evicts(p *page, s *site, holder string) {
 	p.visit("#/roles")
 	p.click("main a", "crane")
 	p.waitText("holds it with token")
@@ -317,9 +172,19 @@ func evicts(p *page) {
 	p.click("button", "Show the plan")
 	p.waitText("This would happen")
 	p.click("button", "Run this plan")
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		var told apiv1.Session
+		s.call(s.Nodes[0], "GET", apiv1.PathSessions+"/"+holder, nil, &told)
+		if len(told.RevokedRoles) > 0 {
+			break
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	s.call(s.Nodes[0], "DELETE", "/v1/roles/crane?session_id="+holder, nil, nil)
 	p.waitText("It took")
 	p.click("button", "Close")
 	p.waitText("an operator evicted it")
+	p.wait("the next in the queue holds it", `document.querySelector("main section .pill.lead").innerText === "crane-b"`)
 }
 
 func endsSession(p *page) {
@@ -396,6 +261,73 @@ func pauses(p *page) {
 	p.click("button", "Run this plan")
 	p.waitText("It took")
 	p.click("button", "Close")
+}
+
+// act opens an action with a button, and runs its plan. changed has fields that are not left as they are.
+func (p *page) act(label string, changed map[string]string) {
+	p.t.Helper()
+	p.click("button", label)
+	for selector, value := range changed {
+		p.fill(selector, value)
+	}
+	p.click("button", "Show the plan")
+	p.waitText("This would happen")
+	p.click("button", "Run this plan")
+	p.waitText("It took")
+	if text := p.text(); strings.Contains(text, "Not done") {
+		p.t.Fatalf("%s: %s", label, text)
+	}
+	p.click("button", "Close")
+}
+
+func changesMembers(p *page, n *proc.Node) {
+	card := fmt.Sprintf(`document.querySelector("[data-key=%s].member")`, n.ID)
+	press := func(label string) { // gives the button of this member a name of its own
+		p.eval(fmt.Sprintf(`void ([...%s.querySelectorAll("button")].find((b) => b.innerText === %q).innerText = "This one")`,
+			card, label), nil)
+	}
+	press("Change…")
+	p.act("This one", map[string]string{"#field-priority": "90", "#field-reason": "older disk"})
+	p.wait("the priority is shown", card+`.innerText.includes("90")`)
+	press("Drain…")
+	p.act("This one", nil)
+	p.wait("the drain is shown", card+`.innerText.includes("draining")`)
+	p.wait("it can be ended", card+`.innerText.includes("Undrain…")`)
+	press("Undrain…")
+	p.act("This one", nil)
+	p.wait("it is active", card+`.innerText.includes("active")`)
+}
+
+func forces(t *testing.T, p *page, s *site) {
+	before := s.leader().ID
+	p.act("Emergency failover…", map[string]string{"#field-reason": "the leader hangs"})
+	if after := s.leader().ID; after == before {
+		t.Errorf("%s still leads", after)
+	}
+}
+
+func savesSnapshot(t *testing.T, p *page) {
+	dir := t.TempDir()
+	if err := p.b.call("", "Browser.setDownloadBehavior", params{"behavior": "allow", "downloadPath": dir}, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.click("button", "Take a snapshot…")
+	p.click("button", "Download")
+	p.waitText("Saved as harbour-")
+	p.click("button", "Close")
+	for until := time.Now().Add(patience); ; {
+		files, err := filepath.Glob(filepath.Join(dir, "harbour-*.snapshot"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(files) == 1 {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatal("no file was saved")
+		}
+		<-time.After(20 * time.Millisecond)
+	}
 }
 
 // movesToAnotherNode kills the node that served the page and that it talks to.

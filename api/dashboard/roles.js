@@ -1,7 +1,7 @@
 // Roles: who holds each, since when, who waits, and who held it before.
 
 import { open } from "./actions.js";
-import { button, clock, count, h, note, pill, section, since, span, table } from "./dom.js";
+import { button, clock, count, h, note, pill, plural, section, since, span, table } from "./dom.js";
 import { get, list, may, readFrom } from "./net.js";
 import * as words from "./words.js";
 
@@ -135,7 +135,7 @@ function one({ name, role, history }) {
           "danger",
         ),
       ),
-    h("h3", {}, `History (${count(history.elections)} elections in all)`),
+    h("h3", {}, `History (${plural(history.elections, "election")} in all)`),
     history.items.length === 0
       ? note("There is none.")
       : table(
