@@ -87,7 +87,6 @@ var routesWithoutCommand = map[string]string{
 	"POST /v1/sessions/renew":      "run keeps its session alive with it, see TestRun",
 	"POST /v1/sessions/{id}/renew": "role campaign keeps its session alive with it, see TestRoleCampaign_Evicted",
 	"GET /v1/sessions/{id}/attach": "run holds its session with it, see TestRun",
-	"GET /dashboard/feed":          "the dashboard's data in one stream; status --watch and events --follow have the same",
 }
 
 // Everything that the API can do, the program can do: each route is called by a command, or has a reason why not.
