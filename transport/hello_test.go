@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"reflect"
@@ -12,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"northstar/cluster"
+	"northstar/transport/monitor"
 )
 
 func TestProbe(t *testing.T) {
@@ -363,4 +367,25 @@ func TestConnectionsAreCounted(t *testing.T) {
 	_ = c.Close()
 	n2.stop()
 	eventually(t, "none is left", func() bool { return n1.tr.Connections() == 0 })
+}
+
+// A normal first start has no warning: connections that break off then are expected. Later they are not.
+func TestRejectionLevel(t *testing.T) {
+	t.Parallel()
+	stale := fmt.Errorf("monitor: %w", monitor.ErrStale)
+	for name, tt := range map[string]struct {
+		reason, clusterID string
+		err               error
+		want              hclog.Level
+	}{
+		"broke off in a first start": {"hello_aborted", "", io.EOF, hclog.Info},
+		"failed in a first start":    {"hello_failed", "", io.ErrClosedPipe, hclog.Info},
+		"garbage in a first start":   {"garbage", "", errNotPeer, hclog.Warn},
+		"broke off later":            {"hello_aborted", "c1", io.EOF, hclog.Warn},
+		"other identity":             {"hello_failed", "c1", stale, hclog.Info},
+	} {
+		if got := rejectionLevel(tt.reason, tt.err, tt.clusterID); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"northstar/transport/crashdetect"
 	"northstar/transport/monitor"
 )
@@ -143,8 +145,20 @@ func (t *Transport) rejectConn(conn net.Conn, reason string, err error) {
 	if reason == refusedByPeer {
 		return // Membership.OnRefused was called, and logs it once for all peers
 	}
-	t.quiet.warn("connection/"+reason, "rejected peer connection",
+	level := rejectionLevel(reason, err, t.cfg.Membership.LocalPeer().ClusterID)
+	t.quiet.logAt(level, "connection/"+reason+"/"+level.String(), "rejected peer connection",
 		"reason", reason, "remote", conn.RemoteAddr(), "error", err)
+}
+
+// rejectionLevel returns how a rejected connection is logged. During a first start, when this node has no cluster ID,
+// connections break off: each node closes its own when it adopts the ID. That is expected, and so is a peer that has
+// adopted it since its hello.
+func rejectionLevel(reason string, err error, clusterID string) hclog.Level {
+	brokeOff := reason == "hello_aborted" || reason == "hello_failed"
+	if errors.Is(err, monitor.ErrStale) || brokeOff && clusterID == "" {
+		return hclog.Info
+	}
+	return hclog.Warn
 }
 
 // helloReason returns the metric's reason for a failed hello.

@@ -199,7 +199,9 @@ func newLimitedLog(log hclog.Logger) *rateLimitedLog {
 	return &rateLimitedLog{log: log, kinds: make(map[string]*logKind)}
 }
 
-func (l *rateLimitedLog) warn(kind, msg string, args ...any) {
+func (l *rateLimitedLog) warn(kind, msg string, args ...any) { l.logAt(hclog.Warn, kind, msg, args...) }
+
+func (l *rateLimitedLog) logAt(level hclog.Level, kind, msg string, args ...any) {
 	dropped, ok := l.due(kind, time.Now())
 	if !ok {
 		return
@@ -207,7 +209,7 @@ func (l *rateLimitedLog) warn(kind, msg string, args ...any) {
 	if dropped > 0 {
 		args = append(args, "not_logged", dropped)
 	}
-	l.log.Warn(msg, args...)
+	l.log.Log(level, msg, args...)
 }
 
 func (l *rateLimitedLog) due(kind string, now time.Time) (dropped int, ok bool) {

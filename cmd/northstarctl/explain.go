@@ -52,6 +52,9 @@ func cause(el apiv1.Election, before string) string {
 	case "startup":
 		return fmt.Sprintf("node %s had just started and knew no leader.", el.CandidateID)
 	case "timeout":
+		if before == el.CandidateID {
+			return fmt.Sprintf("node %s, which led before, had lost contact with a majority.", before)
+		}
 		return fmt.Sprintf("node %s had not heard from %s in time.", el.CandidateID, previous)
 	case "connection_lost":
 		return fmt.Sprintf("%s failed, and the survivors agreed on it without waiting for Raft's timer.", previous)

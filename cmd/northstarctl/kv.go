@@ -43,12 +43,17 @@ func (k *kvGetCmd) Run(a *app) error {
 		return err
 	}
 	return a.printResult(keyValue{e.Key, e.Value, e.Revision}, func() error {
-		_, err := a.stdout.Write(e.Value)
-		if err != nil || !terminal(a.stdout) || bytes.HasSuffix(e.Value, []byte("\n")) {
-			return err
-		}
-		return a.printf("\n")
+		_, err := a.stdout.Write(shown(e.Value, terminal(a.stdout)))
+		return err
 	})
+}
+
+// shown returns a value as kv get prints it: on a terminal it ends with a newline, elsewhere it is as it is.
+func shown(value []byte, terminal bool) []byte {
+	if terminal && !bytes.HasSuffix(value, []byte("\n")) {
+		return append(bytes.Clone(value), '\n')
+	}
+	return value
 }
 
 // conditions are the flags of every write.

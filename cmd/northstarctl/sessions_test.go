@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -148,6 +150,53 @@ func TestWhy_EveryCode(t *testing.T) {
 		}
 		if got, ok := parseCode(n.Name()); n.Name() != "" && (!ok || got != n) {
 			t.Errorf("%s: %v", n.Name(), got)
+		}
+	}
+}
+
+// A value is printed byte by byte; on a terminal the next prompt begins a line.
+func TestKVGet_Newline(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		value    string
+		terminal bool
+		want     string
+	}{{"a", true, "a\n"}, {"a\n", true, "a\n"}, {"", true, "\n"}, {"a", false, "a"}, {"a\n", false, "a\n"}} {
+		if got := string(shown([]byte(tc.value), tc.terminal)); got != tc.want {
+			t.Errorf("%q, terminal %t: %q, want %q", tc.value, tc.terminal, got, tc.want)
+		}
+	}
+}
+
+// interrupter cancels after some lines, as Ctrl-C does.
+type interrupter struct {
+	bytes.Buffer
+	lines  int
+	cancel context.CancelFunc
+}
+
+func (i *interrupter) Write(p []byte) (int, error) {
+	if i.lines -= bytes.Count(p, []byte("\n")); i.lines <= 0 {
+		i.cancel()
+	}
+	return i.Buffer.Write(p)
+}
+
+// The watch shows the state until Ctrl-C, which is no failure; as JSON one line each.
+func TestStatus_Watch(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &interrupter{lines: 2, cancel: cancel}
+	var stderr bytes.Buffer
+	args := []string{"--endpoints", s.URL, "status", "--watch", "--interval", "100ms", "-o", "json"}
+	if code := run(ctx, args, strings.NewReader(""), out, &stderr); code != exitDone {
+		t.Errorf("exit %d: %s", code, stderr.String())
+	}
+	for line := range strings.Lines(out.String()) {
+		var cl apiv1.Cluster
+		if err := json.Unmarshal([]byte(line), &cl); err != nil || cl.LeaderID != "n1" {
+			t.Errorf("%q: %v", line, err)
 		}
 	}
 }

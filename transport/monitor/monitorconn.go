@@ -29,7 +29,6 @@ const (
 var (
 	errReplaced = errors.New("replaced by a newer connection")
 	errGoodbye  = errors.New("the peer said goodbye")
-	errStale    = errors.New("the peer's identity has changed since its hello")
 	errNoServer = errors.New("the peer is not in the configuration")
 	errFlood    = errors.New("too many frames")
 	errRequests = errors.New("too many unanswered requests")
@@ -139,7 +138,7 @@ func (c *monitorConn) check(claim cluster.Claim) error {
 	case claim.NodeID != p.NodeID || claim.BootID != p.BootID:
 		return fmt.Errorf("%w: claim of node %q, process %q", ErrIdentity, claim.NodeID, claim.BootID)
 	case claim.ClusterID != p.ClusterID || claim.Generation != p.Generation:
-		return errStale
+		return ErrStale
 	}
 	return c.m.cfg.Host.Admit(p)
 }

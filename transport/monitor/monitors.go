@@ -36,6 +36,9 @@ var (
 	ErrTooMany = errors.New("too many peers")
 	// ErrIdentity is returned by Accept if a claim is not of the hello's process.
 	ErrIdentity = errors.New("wrong node identity")
+	// ErrStale is returned by Accept if the peer's identity has changed since its hello, as when it adopts a cluster
+	// ID. The peer connects again.
+	ErrStale = errors.New("the peer's identity has changed since its hello")
 )
 
 // Host is the part of the transport that monitor connections use.
