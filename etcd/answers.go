@@ -3,13 +3,16 @@ package etcd
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -39,11 +42,46 @@ type counted struct {
 }
 
 // newCounted returns a message that calls give once: when it is sent, or at the latest when it is garbage. gRPC does
-// not say so when a connection ends before.
-func newCounted(m proto.Message, give func()) *counted {
-	c := &counted{message: m, give: sync.OnceFunc(give)}
+// not say so when a connection or a stream ends before. If it is not sent within limit, it calls late: a client that does
+// not read must not hold its part of the budget for ever.
+func newCounted(m proto.Message, give func(), limit time.Duration, late func()) *counted {
+	var given atomic.Bool
+	timer := time.AfterFunc(limit, func() {
+		collectGarbage(limit / 2)
+		time.AfterFunc(cleanupTime, func() {
+			if !given.Load() {
+				late()
+			}
+		})
+	})
+	c := &counted{message: m, give: sync.OnceFunc(func() {
+		given.Store(true)
+		timer.Stop()
+		give()
+	})}
 	runtime.AddCleanup(c, func(give func()) { give() }, c.give)
 	return c
+}
+
+// cleanupTime is how long cleanups may take after a garbage collection.
+const cleanupTime = time.Second
+
+// collectGarbage collects garbage if the last time is older than age.
+func collectGarbage(age time.Duration) {
+	var stats debug.GCStats
+	if debug.ReadGCStats(&stats); time.Since(stats.LastGC) > age {
+		runtime.GC()
+	}
+}
+
+// closeConn returns a function that closes the connection of a gRPC call. Connections of the gateway have deadlines.
+func closeConn(ctx context.Context) func() {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(connInfo); ok && info.live != nil {
+			return func() { _ = info.live.Close() }
+		}
+	}
+	return func() {}
 }
 
 // Get implements mem.BufferPool.
@@ -216,5 +254,5 @@ func (ws *watchStream) sendCounted(r *pb.WatchResponse, size int) error {
 	if err != nil {
 		return err
 	}
-	return ws.stream.SendMsg(newCounted(r, give))
+	return ws.stream.SendMsg(newCounted(r, give, ws.s.lifetime, closeConn(ws.ctx)))
 }

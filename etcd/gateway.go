@@ -28,7 +28,6 @@ const (
 	maxJSONBody    = 4 << 20          // a request of maxRequestBytes in base64, and its field names
 	maxJSONMessage = 32 << 10         // of a stream: keys in base64
 	bodyTimeout    = 10 * time.Second // to send the body of a call that is no stream
-	lifetime       = 90 * time.Second // of a call that is no stream, with the sending of its answer
 )
 
 var (
@@ -40,7 +39,7 @@ type httpRequestKey struct{}
 
 // ServeHTTP answers the requests of the JSON gateway, /version and /health.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lifetime)) // a stream has none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lifetime))
 	path := r.URL.Path
 	if rest, ok := strings.CutPrefix(path, "/v3beta/"); ok {
 		path = "/v3/" + rest
@@ -164,9 +163,9 @@ func (s *Server) serveStream(
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex() // HTTP/1.1 supports it
 	_ = control.SetReadDeadline(time.Time{})
-	_ = control.SetWriteDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{}) // each message has one
 	body := &limitedBody{body: r.Body}
-	stream := &httpStream{ctx: ctx, w: w, control: control, body: body, in: json.NewDecoder(body)}
+	stream := &httpStream{ctx: ctx, w: w, control: control, lifetime: s.lifetime, body: body, in: json.NewDecoder(body)}
 	info := &grpc.StreamServerInfo{FullMethod: m.name, IsClientStream: true, IsServerStream: true}
 	stream.end(s.interceptStream(m.service, stream, info, desc.Handler))
 }
@@ -179,6 +178,8 @@ type httpStream struct {
 	control *http.ResponseController
 	body    *limitedBody
 	in      *json.Decoder // of body
+
+	lifetime time.Duration // of the sending of one message
 
 	mu      sync.Mutex // guards w, control and what follows
 	started bool
@@ -250,6 +251,7 @@ func (h *httpStream) start(code int) {
 func (h *httpStream) chunk(head string, body []byte, tail string) error {
 	chunk := make([]byte, 0, len(head)+len(body)+len(tail))
 	chunk = append(append(append(chunk, head...), body...), tail...)
+	_ = h.control.SetWriteDeadline(time.Now().Add(h.lifetime)) // an error shows at the write
 	if _, err := h.w.Write(chunk); err != nil {
 		return err
 	}

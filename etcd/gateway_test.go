@@ -260,7 +260,7 @@ func TestBodiesAreCounted(t *testing.T) {
 		t.Errorf("a small body without room: %d", code)
 	}
 	if code := post("/v3/auth/authenticate", large()); code != http.StatusBadRequest {
-		t.Errorf("a large body of nobody: %d", code)
+		t.Errorf("a large body without a caller: %d", code)
 	}
 	denied.Store(true)
 	never, writer := io.Pipe()

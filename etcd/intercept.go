@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -57,7 +58,7 @@ func (s *Server) answer(
 	}()
 	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
 	if m, ok := out.(proto.Message); ok && err == nil && held.taken > 0 {
-		out = newCounted(m, held.give)
+		out = newCounted(m, held.give, s.lifetime, closeConn(ctx))
 	}
 	return out, err
 }
@@ -134,10 +135,10 @@ func (s *Server) begin(ctx context.Context, name string) (_ context.Context, lea
 	switch m := s.methods[name]; {
 	case m != nil:
 		kind.Role, kind.Kind, kind.Write = m.role, m.kind, m.write
-	case strings.HasPrefix(name, "/grpc.health.v1."):
+	case name == grpc_health_v1.Health_Check_FullMethodName, name == grpc_health_v1.Health_List_FullMethodName:
 		kind.Role = token.None
-	case strings.HasPrefix(name, "/grpc.reflection."):
-		kind.Role, kind.Kind = token.Observer, openapi.Stream
+	case strings.HasPrefix(name, "/grpc.health.v1."), strings.HasPrefix(name, "/grpc.reflection."):
+		kind.Role, kind.Kind = token.Observer, openapi.Stream // a stream without a caller is not limited
 	default:
 		return nil, nil, unsupported(unsupportedReason(name))
 	}

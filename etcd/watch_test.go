@@ -330,6 +330,31 @@ func TestManyWatches(t *testing.T) {
 	})
 }
 
+// TestWatchKeysAreLimited: the keys of watches stay in memory, and clients choose them.
+func TestWatchKeysAreLimited(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		long := bytes.Repeat([]byte("k"), maxWatchKey+1)
+		for _, r := range []*pb.WatchCreateRequest{{Key: long}, {Key: []byte("a"), RangeEnd: long}} {
+			p.in <- createWatch(r)
+			p.want(t, fmt.Sprintf("-1@%d created canceled (etcdserver: request is too large)", n.View().Revision()))
+		}
+		for i := range maxWatchBytes / maxWatchKey {
+			p.in <- createWatch(&pb.WatchCreateRequest{Key: long[1:]})
+			if r := <-p.out; r.Canceled {
+				t.Fatalf("watch %d: %s", i, describeResponse(r))
+			}
+		}
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a")})
+		p.want(t, fmt.Sprintf("-1@%d created canceled (etcdserver: too many requests)", n.View().Revision()))
+		p.in <- cancelWatch(7)
+		<-p.out
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a")})
+		if r := <-p.out; r.Canceled {
+			t.Errorf("after the end of a watch: %s", describeResponse(r))
+		}
+	})
+}
+
 // TestEndWithoutLeader: a stream that requires a leader ends when this node has known none for some timeouts, and one
 // that does not goes on.
 func TestEndWithoutLeader(t *testing.T) {

@@ -16,8 +16,10 @@ import (
 // Limits of a stream of watches.
 const (
 	maxWatchesPerStream = 20_000
-	maxWatches          = 200_000 // of a node
-	eventBatch          = 1000    // events of one message, but for those of its last revision
+	maxWatches          = 200_000  // of a node
+	maxWatchBytes       = 64 << 20 // of the keys and range ends of a node's watches
+	maxWatchKey         = 8 << 10  // of a key or a range end: all keys are shorter
+	eventBatch          = 1000     // events of one message, but for those of its last revision
 )
 
 // noWatch is the ID in answers that belong to no watch.
@@ -130,7 +132,9 @@ func (ws *watchStream) refusal(r *pb.WatchCreateRequest, w *watch) string {
 		return "mvcc: watcher range is empty"
 	case taken && r.WatchId != 0:
 		return "mvcc: duplicate watch ID provided on the WatchStream"
-	case len(ws.watches) >= maxWatchesPerStream, ws.hub.watching() >= maxWatches:
+	case max(len(r.Key), len(r.RangeEnd)) > maxWatchKey:
+		return rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge)
+	case len(ws.watches) >= maxWatchesPerStream, ws.hub.full(w):
 		return rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests)
 	}
 	return ""
