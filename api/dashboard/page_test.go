@@ -328,7 +328,8 @@ func forces(t *testing.T, p *page, s *site) {
 
 func savesSnapshot(t *testing.T, p *page) {
 	dir := t.TempDir()
-	if err := p.b.call("", "Browser.setDownloadBehavior", params{"behavior": "allow", "downloadPath": dir}, nil); err != nil {
+	allow := params{"behavior": "allow", "downloadPath": dir}
+	if err := p.b.call("", "Browser.setDownloadBehavior", allow, nil); err != nil {
 		t.Fatal(err)
 	}
 	p.click("button", "Take a snapshot…")
