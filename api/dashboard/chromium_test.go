@@ -296,10 +296,10 @@ func (p *page) visit(hash string) {
 }
 
 // screenshot writes what is shown to a PNG file.
-func (p *page) screenshot(file string, whole bool) {
+func (p *page) screenshot(file string) {
 	p.t.Helper()
 	var shot struct{ Data string }
-	p.must("Page.captureScreenshot", params{"format": "png", "captureBeyondViewport": whole}, &shot)
+	p.must("Page.captureScreenshot", params{"format": "png"}, &shot)
 	data, err := base64.StdEncoding.DecodeString(shot.Data)
 	if err == nil {
 		err = os.WriteFile(file, data, 0o600)
