@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -14,10 +15,17 @@ import (
 	"testing"
 )
 
-const (
-	module = "northstar"
-	raft   = "github.com/hashicorp/raft"
-)
+const raft = "github.com/hashicorp/raft"
+
+// module is the path of this module; make module-path changes it.
+var module = func() string {
+	text, err := os.ReadFile("go.mod")
+	if err != nil {
+		panic(err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return strings.TrimPrefix(line, "module ")
+}()
 
 // layers is the table of docs/ARCHITECTURE.md. A package has the layer of the
 // longest entry that is its path or the beginning of it.

@@ -144,14 +144,14 @@ func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
 	}
-	held, view, upToDate := n.mayWrite(false), n.View(), n.queue.isOpen()
+	held, upToDate := n.mayWrite(false), n.queue.isOpen()
 	for _, p := range batch {
 		err := held
 		if err == nil {
 			err = n.admitVersion(&p.cmd)
 		}
 		if err == nil && upToDate {
-			err = view.RefusesGrowth(&p.cmd)
+			err = n.View().RefusesGrowth(&p.cmd)
 		}
 		if p.own || err == nil {
 			rest = append(rest, p)

@@ -42,8 +42,8 @@ type counted struct {
 }
 
 // newCounted returns a message that calls give once: when it is sent, or at the latest when it is garbage. gRPC does
-// not say so when a connection or a stream ends before. If it is not sent within limit, it calls late: a client that does
-// not read must not hold its part of the budget for ever.
+// not say so when a connection or a stream ends before. If it is not sent within limit, it calls late: a client that
+// does not read must not hold its part of the budget for ever.
 func newCounted(m proto.Message, give func(), limit time.Duration, late func()) *counted {
 	var given atomic.Bool
 	timer := time.AfterFunc(limit, func() {

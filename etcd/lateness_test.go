@@ -82,7 +82,8 @@ func (c *laggingCall) RenewLease(_ context.Context, lease *state.Session) (bool,
 	return lease.Owner == "new", nil // the leader knows
 }
 
-// TestRenewalOfReusedNumber: a node that still has the lease which had the number before renews the one that has it now.
+// TestRenewalOfReusedNumber: a node that still has the lease which had the number before renews the one that has it
+// now.
 func TestRenewalOfReusedNumber(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)

@@ -42,6 +42,8 @@ type Node struct {
 	boot string // random, of this process
 	tls  *transport.TLS
 
+	builtAt time.Time
+
 	raftListener, httpListener net.Listener
 	etcdListener               net.Listener // nil: no etcd-addr
 	raftAddr, httpAddr         string       // advertised
@@ -76,7 +78,7 @@ func New(cfg Config, env Env) (*Node, error) {
 	if err := cfg.Validate(time.Now()); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, env: env.withDefaults(), restartRequested: make(chan struct{}, 1)}
+	n := &Node{builtAt: time.Now(), cfg: cfg, env: env.withDefaults(), restartRequested: make(chan struct{}, 1)}
 	n.log = n.env.Logger.With("node_id", string(cfg.ID))
 	var boot [8]byte
 	if _, err := io.ReadFull(n.env.Entropy, boot[:]); err != nil {
@@ -288,6 +290,10 @@ func (n *Node) warnings() []string {
 	}
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
+	}
+	if what := electionWarning(n.consensus.Status().LeaderID, n.consensus.ElectionObstacle(),
+		time.Since(n.builtAt)); what != "" {
+		all = append(all, what)
 	}
 	view := n.consensus.View()
 	if what := lastResortWarning(n.consensus.Status().Servers, view.Members()); what != "" {

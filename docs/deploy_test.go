@@ -1,0 +1,116 @@
+package docs_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const unitFile = "deploy/systemd/northstar.service"
+
+// maxExposure is the exposure level of the unit, from 0 to 10, that systemd-analyze may find.
+const maxExposure = 2.5
+
+var exposure = regexp.MustCompile(`Overall exposure level for northstar.service: ([0-9.]+)`)
+
+// TestUnitIsHardened asks systemd what the unit may do.
+func TestUnitIsHardened(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("systemd-analyze is not on this machine")
+	}
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager",
+		filepath.Join(root, unitFile)).CombinedOutput()
+	m := exposure.FindSubmatch(out)
+	if m == nil {
+		t.Skipf("this systemd does not analyze files: %v\n%.500s", err, out)
+	}
+	level, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil || level > maxExposure {
+		t.Errorf("exposure level %v, at most %v: error %v\n%s", level, maxExposure, err, out)
+	}
+}
+
+// TestHAProxyReadsItsExample lets haproxy check the example, where it is installed.
+func TestHAProxyReadsItsExample(t *testing.T) {
+	t.Parallel()
+	bin, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Skip("haproxy is not on this machine")
+	}
+	file := filepath.Join(root, "deploy/loadbalancers/haproxy.cfg")
+	if out, err := exec.Command(bin, "-c", "-f", file).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestModulePath checks that a clone gets another path in one commit, that no package of the old one is left then, and
+// that an unknown form of a path changes nothing.
+func TestModulePath(t *testing.T) {
+	t.Parallel()
+	clone := filepath.Join(t.TempDir(), "clone")
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("git", args...)
+		cmd.Dir = clone
+		cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a",
+			"GIT_COMMITTER_EMAIL=a@example.com")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	out, err := exec.Command("git", "clone", "-q", "--depth", "1", "file://"+absolute(t, root), clone).CombinedOutput()
+	if err != nil {
+		t.Skipf("not a git checkout: %v\n%s", err, out)
+	}
+	git("config", "user.name", "a")
+	git("config", "user.email", "a@example.com")
+	before := git("rev-parse", "HEAD")
+	makePath := func(path string) error {
+		cmd := exec.Command("make", "module-path", "PATH="+path)
+		cmd.Dir = clone
+		out, err := cmd.CombinedOutput()
+		t.Logf("%s", out)
+		return err
+	}
+	if err := makePath("no path"); err == nil || git("rev-parse", "HEAD") != before {
+		t.Errorf("an invalid path: error %v", err)
+	}
+	const path = "git.example.com/me/northstar"
+	if err := makePath(path); err != nil {
+		t.Fatal(err)
+	}
+	if git("rev-parse", "HEAD~1") != before || git("status", "--porcelain") != "" {
+		t.Errorf("not one commit: %s", git("log", "--oneline"))
+	}
+	cmd := exec.Command("go", "list", "-e", "-test", "-f", "{{.ImportPath}}{{with .Error}} {{.}}{{end}}", "./...")
+	cmd.Dir = clone
+	out, err = cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if !strings.HasPrefix(name, path) || rest != "" && !strings.HasSuffix(rest, ".test]") {
+			t.Errorf("after the change: %s", line)
+		}
+	}
+	if !strings.Contains(git("show", "HEAD:Makefile"), "-X "+path+"/node.Version=") {
+		t.Error("the Makefile does not set the version of the package's new path")
+	}
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abs
+}
