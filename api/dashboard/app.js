@@ -127,7 +127,8 @@ document.addEventListener("northstar:reload", () => {
   schedule();
 });
 addEventListener("hashchange", () => {
-  schedule();
+  draw();
+  document.querySelector("#tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   $("main").focus({ preventScroll: true });
   scrollTo(0, 0);
 });

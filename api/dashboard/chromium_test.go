@@ -82,9 +82,13 @@ func startChromium(t *testing.T) *browser {
 	var reading sync.WaitGroup
 	reading.Go(func() { b.receive(bufio.NewReaderSize(read, 1<<20)) })
 	t.Cleanup(func() {
-		_ = write.Close()
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // and its children
+		kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and its children
+		late := time.AfterFunc(10*time.Second, kill)
+		_ = b.call("", "Browser.close", params{}, nil) // it waits for its children, which a killed one would leave
 		_ = cmd.Wait()
+		late.Stop()
+		kill()
+		_ = write.Close()
 		_ = read.Close()
 		reading.Wait()
 	})
@@ -296,10 +300,10 @@ func (p *page) visit(hash string) {
 }
 
 // screenshot writes what is shown to a PNG file.
-func (p *page) screenshot(file string, whole bool) {
+func (p *page) screenshot(file string) {
 	p.t.Helper()
 	var shot struct{ Data string }
-	p.must("Page.captureScreenshot", params{"format": "png", "captureBeyondViewport": whole}, &shot)
+	p.must("Page.captureScreenshot", params{"format": "png"}, &shot)
 	data, err := base64.StdEncoding.DecodeString(shot.Data)
 	if err == nil {
 		err = os.WriteFile(file, data, 0o600)

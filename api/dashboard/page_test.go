@@ -24,12 +24,16 @@ func (p *page) logIn(token string) {
 func TestDashboard_Size(t *testing.T) {
 	t.Parallel()
 	total := 0
+	index, _, _ := dashboard.File("index.html")
 	for _, name := range dashboard.Names() {
 		data, media, ok := dashboard.File(name)
 		if !ok || media == "" || len(data) == 0 {
 			t.Errorf("%s cannot be served: %q, %d bytes", name, media, len(data))
 		}
 		total += len(data)
+		if !bytes.Contains(index, []byte(`"/dashboard/`+name+`"`)) && name != "index.html" {
+			t.Errorf("index.html does not name %s: it is loaded late, or never", name)
+		}
 		if lines := bytes.Count(data, []byte("\n")); lines > 400 {
 			t.Errorf("%s: %d lines, at most 400", name, lines)
 		}
@@ -185,6 +189,16 @@ func evicts(p *page, s *site, holder string) {
 	p.click("button", "Close")
 	p.waitText("an operator evicted it")
 	p.wait("the next in the queue holds it", `document.querySelector("main section .pill.lead").innerText === "crane-b"`)
+	for range 5 { // a process that crashes again and again
+		var made apiv1.SessionCreated
+		s.call(s.Nodes[0], "POST", apiv1.PathSessions, apiv1.SessionCreate{Name: "tug"}, &made)
+		s.call(s.Nodes[0], "POST", "/v1/roles/tug/campaign", apiv1.Campaign{SessionID: made.SessionID}, nil)
+		s.call(s.Nodes[0], "DELETE", apiv1.PathSessions+"/"+made.SessionID, nil, nil)
+	}
+	p.visit("#/roles")
+	p.wait("the role flaps", `document.querySelector("[data-key=tug]").innerText.includes("flapping")`)
+	p.visit("#/roles/tug")
+	p.waitText("This role is flapping")
 }
 
 func endsSession(p *page) {
@@ -267,6 +281,12 @@ func pauses(p *page) {
 func (p *page) act(label string, changed map[string]string) {
 	p.t.Helper()
 	p.click("button", label)
+	p.runPlan(changed)
+}
+
+// runPlan fills in the open action, and runs its plan.
+func (p *page) runPlan(changed map[string]string) {
+	p.t.Helper()
 	for selector, value := range changed {
 		p.fill(selector, value)
 	}
@@ -275,26 +295,26 @@ func (p *page) act(label string, changed map[string]string) {
 	p.click("button", "Run this plan")
 	p.waitText("It took")
 	if text := p.text(); strings.Contains(text, "Not done") {
-		p.t.Fatalf("%s: %s", label, text)
+		p.t.Fatal(text)
 	}
 	p.click("button", "Close")
 }
 
 func changesMembers(p *page, n *proc.Node) {
 	card := fmt.Sprintf(`document.querySelector("[data-key=%s].member")`, n.ID)
-	press := func(label string) { // gives the button of this member a name of its own
-		p.eval(fmt.Sprintf(`void ([...%s.querySelectorAll("button")].find((b) => b.innerText === %q).innerText = "This one")`,
-			card, label), nil)
+	press := func(label string) {
+		button := fmt.Sprintf(`[...%s.querySelectorAll("button")].find((b) => b.innerText === %q)`, card, label)
+		p.wait(label+" is there", button)
+		p.eval("void "+button+".click()", nil)
 	}
 	press("Change…")
-	p.act("This one", map[string]string{"#field-priority": "90", "#field-reason": "older disk"})
+	p.runPlan(map[string]string{"#field-priority": "90", "#field-reason": "older disk"})
 	p.wait("the priority is shown", card+`.innerText.includes("90")`)
 	press("Drain…")
-	p.act("This one", nil)
+	p.runPlan(nil)
 	p.wait("the drain is shown", card+`.innerText.includes("draining")`)
-	p.wait("it can be ended", card+`.innerText.includes("Undrain…")`)
 	press("Undrain…")
-	p.act("This one", nil)
+	p.runPlan(nil)
 	p.wait("it is active", card+`.innerText.includes("active")`)
 }
 

@@ -2,7 +2,7 @@
 
 import { open } from "./actions.js";
 import { button, clock, count, h, note, pill, plural, section, since, span, table } from "./dom.js";
-import { get, list, may, readFrom } from "./net.js";
+import { get, list, may, net, readFrom } from "./net.js";
 import * as words from "./words.js";
 
 let items = null;
@@ -56,7 +56,10 @@ export const roles = {
               items.map((r) => ({
                 key: r.role,
                 cells: [
-                  h("a", { href: `#/roles/${encodeURIComponent(r.role)}` }, r.role),
+                  [
+                    h("a", { href: `#/roles/${encodeURIComponent(r.role)}` }, r.role),
+                    flaps(r.role) && pill("warn", "flapping"),
+                  ],
                   r.holder || pill("warn", "vacant"),
                   r.token ? count(r.token) : "–",
                   r.acquired_at ? since(r.acquired_at) : "–",
@@ -68,6 +71,14 @@ export const roles = {
     ];
   },
 };
+
+// flaps reports whether the events know so many tenures of a role that it flaps.
+const flaps = (role) =>
+  words.flapping(
+    net.events
+      .filter((e) => e.type === "role" && e.fields?.role === role && !e.fields.cause)
+      .map((e) => ({ acquired_at: e.at })),
+  );
 
 function one({ name, role, history }) {
   const held = Boolean(role.holder);
