@@ -4,12 +4,12 @@ PKGS    ?= ./chaos/proc ./... # the package that takes longest first
 
 comma   := ,
 
-ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower
+ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower,etcd
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo release release-test manifests module-path test race lint openapi bench etcd etcd-compat portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test manifests module-path adapters patroni etcd-crashes etcd-gap clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -56,9 +56,24 @@ bench: build ## throughput, idle cost and start-up beside a bare raft cluster, a
 
 etcd: ## vet and build the etcd that the benchmarks compare with, a module of its own
 	cd benchmarks/etcd && $(GO) vet ./... && $(GO) build -o /dev/null . && $(GO) mod tidy -diff
+	cd docs/examples/move-from-etcd && $(GO) vet . && $(GO) mod tidy -diff
 
-etcd-compat: ## the etcd API beside an embedded etcd, and etcd's Go client while leaders are killed
+etcd-compat: ## the etcd API beside an embedded etcd, etcd's Go client while leaders are killed, the commands of docs/etcd.md, and a move from etcd
 	cd benchmarks/etcd && $(GO) test ./compat
+
+etcd-diff: ## N=100000 random programs, from SEED=1 on, whose answers must be equal on etcd and on NorthStar
+	cd benchmarks/etcd && $(GO) test ./compat -run '^TestDifferential$$' -count=1 -v -timeout 0 -args -programs $(or $(N),100000) -seed $(or $(SEED),1)
+adapters: ## vet and test the adapters, modules of their own
+	cd adapters/client-go && $(GO) vet ./... && $(GO) test ./... && $(GO) mod tidy -diff
+
+patroni: ## PostgreSQL twice under the distribution's Patroni on three nodes, while leaders and the primary are killed; needs patroni, python3-etcd and postgresql
+	$(GO) test ./chaos/proc -run '^TestPatroni$$' -count=1 -v -timeout 10m
+
+etcd-crashes: ## etcd's Go client under faults: 1,000 watches and 64 writers through KILLS=100 leader kills, then elections, mutexes and STM under FAULTS=100 faults, which SEED=1 selects
+	cd benchmarks/etcd && $(GO) test ./compat -run '^Test(Watches|Writers)ThroughCrashes$$|^TestRecipesUnderFaults$$' -count=1 -v -timeout 0 -args -kills $(or $(KILLS),100) -faults $(or $(FAULTS),100) -seed $(or $(SEED),1)
+
+etcd-gap: ## the write gap of 64 etcd clients when the leader is killed, KILLS=100 times, on disk and with default timeouts; fails when it exceeds the aims: only for a machine without other load
+	cd benchmarks/etcd && $(GO) test ./compat -run '^TestWritersThroughCrashes$$' -count=1 -v -timeout 0 -args -kills $(or $(KILLS),100) -limits -disk
 
 sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
 	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)
@@ -95,6 +110,14 @@ nightly: ## what CI leaves out, for some hours: all planted bugs, many states of
 	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+AXE := axe-core@4.10.3
+
+axe: ## the accessibility checker that the test of the dashboard uses, from the npm registry
+	mkdir -p out/axe && cd out/axe && npm pack --silent $(AXE) && tar -xzf axe-core-*.tgz package/axe.min.js
+
+screenshots: ## the pictures of the dashboard in docs, from a cluster that fails on purpose; needs Chromium
+	NORTHSTAR_SCREENSHOTS=$(CURDIR)/docs $(GO) test ./api/dashboard -run '^TestScreenshots$$' -count=1 -v
 
 verify: lint test race ## what a release must pass
 

@@ -119,6 +119,9 @@ type Deps struct {
 	AddressOf func(cluster.NodeID) string
 	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader.
 	LeaderProcessDead func(leader cluster.NodeID, term uint64) bool
+	// Votes returns the responses that this node, as candidate of a term, has received until now; nil: unknown. The
+	// function may be nil.
+	Votes func(term uint64) []cluster.Vote
 	// Warnings returns the differences between member record and configuration, for /status.
 	Warnings func() []string
 	// Restart restarts the node once requests in flight are answered.
@@ -166,6 +169,7 @@ type Server struct {
 	budgets
 	conns    *connTable
 	watchers watchers
+	history  history
 }
 
 // New returns a Server that does not run yet. It fails if the token file is invalid.
@@ -210,12 +214,14 @@ func New(d Deps) (*Server, error) {
 // Calls returns the calls between this node and the leader.
 func (s *Server) Calls() *leadercall.Calls { return s.calls }
 
-// Run follows the leader and the token file, and renews attached sessions. Without it, requests find no leader.
+// Run follows the leader and the token file, renews attached sessions, and samples the dashboard's graphs. Without it,
+// requests find no leader.
 func (s *Server) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.auth.run(ctx) })
 	loops.Go(func() { _ = s.attached.Run(ctx) }) // returns when ctx ends
 	loops.Go(func() { _ = s.calls.Run(ctx) })
+	loops.Go(func() { s.history.run(ctx, s.reads) })
 	s.leader.Run(ctx)
 	loops.Wait()
 	s.forward.Close()

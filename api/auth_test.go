@@ -47,7 +47,12 @@ func concrete(pattern string) string {
 // bareServer is a server without a listener, of a node that leads.
 func bareServer(t *testing.T, change ...func(*Deps)) *Server {
 	t.Helper()
-	f := newFakeCluster("n1", true)
+	return bareServerOf(t, newFakeCluster("n1", true), change...)
+}
+
+// bareServerOf is bareServer for a cluster, in which it sets the key k.
+func bareServerOf(t *testing.T, f *fakeCluster, change ...func(*Deps)) *Server {
+	t.Helper()
 	f.put("k", "v")
 	d := testDeps(f)
 	for _, c := range change {

@@ -103,6 +103,7 @@ type budgets struct {
 	streams          *budget
 	attaching        *budget
 	waitingCampaigns *budget
+	pages            *budget // open dashboards, each of which makes requests of other nodes
 	bodies           *budget // that are being received
 	bodyBytes        *budget
 	answers          *budget // values that answers and streams hold
@@ -116,6 +117,7 @@ func newBudgets(l Limits) budgets {
 		streams:          places("streams", l.Streams),
 		attaching:        places("attached sessions", l.Attached),
 		waitingCampaigns: places("campaigns", l.WaitingCampaigns),
+		pages:            newBudget("open dashboards", maxPages, maxPages/4),
 		bodies:           newBudget("unfinished bodies", int64(l.Bodies), int64(l.Bodies/4)),
 		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),

@@ -165,11 +165,11 @@ func (k *Call) ReadIndex(ctx context.Context) error {
 // TakeAnswer takes bytes of the budget of all answers, until give is called, once. CodeBusy: there are not so many
 // left.
 func (k *Call) TakeAnswer(size int) (give func(), err error) {
-	by := k.c.holder()
-	if err := k.c.s.answers.take(by, int64(size)); err != nil {
+	by, answers := k.c.holder(), k.c.s.answers // give refers to neither the call nor its context, which hold the answer
+	if err := answers.take(by, int64(size)); err != nil {
 		return nil, err
 	}
-	return func() { k.c.s.answers.give(by, int64(size)) }, nil
+	return func() { answers.give(by, int64(size)) }, nil
 }
 
 // RenewLease renews a lease of the caller and reports whether it lives.

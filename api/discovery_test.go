@@ -141,8 +141,12 @@ func TestReadiness(t *testing.T) {
 			code   cluster.Code
 		}{
 			"no leader": {func() { f.st.LeaderID = "" }, "[-]leader", cluster.CodeNoLeader},
-			"behind":    {func() { f.st.CaughtUp = false }, "[-]caught_up", cluster.CodeBusy},
-			"draining":  {func() { f.st.Lifecycle = cluster.Draining }, "[-]not_draining", cluster.CodeBusy},
+			"one that is not followed": {
+				func() { f.st.LeaderID, f.st.NotFollowed = "", "node x is no member" },
+				"[-]leader: no leader is known; not followed if they lead: node x is no member", cluster.CodeNoLeader,
+			},
+			"behind":   {func() { f.st.CaughtUp = false }, "[-]caught_up", cluster.CodeBusy},
+			"draining": {func() { f.st.Lifecycle = cluster.Draining }, "[-]not_draining", cluster.CodeBusy},
 			"dead": {
 				func() { f.st.Lifecycle, f.st.DeadReason = cluster.Dead, "wiped" },
 				"[-]not_dead: the cluster refuses this node: wiped", cluster.CodeBusy,

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -26,18 +28,64 @@ func listElections(c *request) error {
 		return err
 	}
 	answer := apiv1.Elections{Items: c.s.lostElections(limit), Missing: []string{}}
-	if c.forwarded {
-		return c.reply(answer)
-	}
 	won := c.s.reads.View().Elections() // oldest first
-	for _, e := range won[max(0, len(won)-limit):] {
-		answer.Items = append(answer.Items, c.s.wireElection(e))
+	won = won[max(0, len(won)-limit):]
+	late := c.s.lateVotes(won)
+	if c.forwarded {
+		return c.reply(memberElections{answer, late})
 	}
-	lost, missing := c.lostElectionsOfMembers(limit)
+	lost, lateOfMembers, missing := c.electionsOfMembers(limit)
+	maps.Copy(late, lateOfMembers)
+	for _, e := range won {
+		wire := c.s.wireElection(e)
+		wire.Votes = completeVotes(wire.Votes, late[e.Term])
+		answer.Items = append(answer.Items, wire)
+	}
 	answer.Items, answer.Missing = append(answer.Items, lost...), missing
 	slices.SortStableFunc(answer.Items, newestElection)
 	answer.Items = answer.Items[:min(limit, len(answer.Items))]
 	return c.reply(answer)
+}
+
+// memberElections is a member's response to another one.
+type memberElections struct {
+	apiv1.Elections
+	// LateVotes are, by term, the votes of elections that the member has won: with those that arrived after the record.
+	LateVotes map[uint64][]apiv1.Vote `json:"late_votes,omitempty"`
+}
+
+// lateVotes returns the votes of those elections that this node has won, and whose records lack some of them.
+func (s *Server) lateVotes(won []state.Election) map[uint64][]apiv1.Vote {
+	late := map[uint64][]apiv1.Vote{}
+	for _, e := range won {
+		if e.Node == s.deps.Node.ID && s.deps.Votes != nil && bytes.Contains(e.Votes, []byte(cluster.VotePending)) {
+			late[e.Term] = wireVotes(s.deps.Votes(e.Term))
+		}
+	}
+	return late
+}
+
+func wireVotes(votes []cluster.Vote) []apiv1.Vote {
+	out := make([]apiv1.Vote, len(votes))
+	for i, v := range votes {
+		out[i] = apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason}
+	}
+	return out
+}
+
+// completeVotes returns the votes of a record, with those that arrived later in place of the missing ones.
+func completeVotes(recorded, late []apiv1.Vote) []apiv1.Vote {
+	for i, v := range recorded {
+		if v.Granted || v.Reason != cluster.VotePending {
+			continue
+		}
+		for _, l := range late {
+			if l.VoterID == v.VoterID {
+				recorded[i] = l
+			}
+		}
+	}
+	return recorded
 }
 
 // newestElection orders by term, because clocks of candidates may differ; within a term the winner is first.
@@ -58,16 +106,22 @@ func (s *Server) lostElections(limit int) []apiv1.Election {
 			continue
 		}
 		if el, ok := wireEvent(e).Election(); ok {
+			if s.deps.Votes != nil {
+				el.Votes = completeVotes(el.Votes, wireVotes(s.deps.Votes(el.Term)))
+			}
 			lost = append(lost, el)
 		}
 	}
 	return lost
 }
 
-// lostElectionsOfMembers asks all other members for their lost elections, and names those that do not respond.
-func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, missing []string) {
+// electionsOfMembers asks all other members for their lost elections and for late votes, and names those that do not
+// respond.
+func (c *request) electionsOfMembers(limit int) (
+	lost []apiv1.Election, late map[uint64][]apiv1.Vote, missing []string,
+) {
 	ids := c.s.otherMembers()
-	pages, errs := make([]apiv1.Elections, len(ids)), make([]error, len(ids))
+	pages, errs := make([]memberElections, len(ids)), make([]error, len(ids))
 	var asking sync.WaitGroup
 	for i, id := range ids {
 		asking.Go(func() {
@@ -76,16 +130,17 @@ func (c *request) lostElectionsOfMembers(limit int) (lost []apiv1.Election, miss
 		})
 	}
 	asking.Wait()
-	missing = []string{}
+	missing, late = []string{}, map[uint64][]apiv1.Vote{}
 	for i, page := range pages {
 		if errs[i] != nil || page.Missing == nil { // or a node of an earlier version, which returns the records
 			missing = append(missing, string(ids[i]))
 			continue
 		}
 		lost = append(lost, page.Items...)
+		maps.Copy(late, page.LateVotes)
 	}
 	slices.Sort(missing)
-	return lost, missing
+	return lost, late, missing
 }
 
 func (s *Server) otherMembers() []cluster.NodeID {

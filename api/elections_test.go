@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,56 @@ func TestElectionsOfAllNodes(t *testing.T) {
 		}
 		if _, got := n2.elections("?limit=1", apiv1.HeaderForwardedBy, "n1"); got != fmt.Sprintf("%d n2 lost", term+2) {
 			t.Errorf("asked by another node for one: %s", got)
+		}
+	})
+}
+
+// A vote that arrived after the record of the election was made is shown, by the node that received it and by others.
+func TestElections_LateVotes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n1, n2 := three(t)
+		const term = 4
+		votes, err := json.Marshal([]cluster.Vote{
+			{Voter: "n1", Granted: true, Reason: "itself"},
+			{Voter: "n2", Granted: true},
+			{Voter: "n3", Reason: cluster.VotePending},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []*node{n1, n2} {
+			n.fake.lead("n1", term)
+			n.fake.apply(state.Command{
+				Kind: state.KindLeaderStart, Now: 1,
+				LeaderStart: &state.LeaderStart{Term: term, Node: "n1", Votes: votes},
+			})
+		}
+		n2.fake.addRecord(cluster.Member{ID: "n1", HTTPAddress: n1.addr})
+		known := []cluster.Vote{
+			{Voter: "n1", Granted: true, Reason: "itself"},
+			{Voter: "n2", Reason: "not the record's"},
+			{Voter: "n3", Granted: true},
+		}
+		n1.deps.Votes = func(of uint64) []cluster.Vote {
+			if of != term {
+				t.Errorf("asked for the votes of term %d", of)
+			}
+			return known
+		}
+		want := []apiv1.Vote{
+			{VoterID: "n1", Granted: true, Reason: "itself"},
+			{VoterID: "n2", Granted: true},
+			{VoterID: "n3", Granted: true},
+		}
+		for _, n := range []*node{n1, n2} {
+			all, _ := n.elections("")
+			if len(all.Items) != 1 || !slices.Equal(all.Items[0].Votes, want) {
+				t.Errorf("%s: %+v, missing %v", n.deps.Node.ID, all.Items, all.Missing)
+			}
+		}
+		known = nil // the candidate has forgotten, or was restarted
+		if all, _ := n2.elections(""); all.Items[0].Votes[2].Reason != cluster.VotePending {
+			t.Errorf("%+v", all.Items[0].Votes)
 		}
 	})
 }

@@ -88,7 +88,7 @@ func streamEvents(c *request) error {
 	return c.stream(func(ctx context.Context, e *stream.Events) error {
 		for len(pending.Items) == 0 {
 			// Events of this node are sent immediately, those of others at the next interval.
-			if err := c.s.waitOwnEvents(ctx, pending.Next, typ); err != nil {
+			if err := c.s.waitOwnEvents(ctx, pending.Next, typ, mergeInterval); err != nil {
 				return err
 			}
 			if pending, err = c.mergedEvents(ctx, pending.Next, typ, watchBatchSize); err != nil {
@@ -109,9 +109,9 @@ func streamEvents(c *request) error {
 	})
 }
 
-// waitOwnEvents waits for an event of this node after since, or for mergeInterval.
-func (s *Server) waitOwnEvents(ctx context.Context, since, typ string) error {
-	turn, cancel := context.WithTimeout(ctx, mergeInterval)
+// waitOwnEvents waits for an event of this node after since, or for limit.
+func (s *Server) waitOwnEvents(ctx context.Context, since, typ string, limit time.Duration) error {
+	turn, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	own, err := parseEventOffsets(since)
 	if err != nil {

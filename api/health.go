@@ -53,7 +53,11 @@ func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool)
 		}
 		checks, ready = append(checks, apiv1.Check{Name: name, OK: ok, Detail: detail}), ready && ok
 	}
-	add("leader", st.LeaderID != "", fmt.Sprintf("%s, term %d", st.LeaderID, st.Term), "no leader is known")
+	leaderless := "no leader is known"
+	if st.NotFollowed != "" {
+		leaderless += "; not followed if they lead: " + st.NotFollowed
+	}
+	add("leader", st.LeaderID != "", fmt.Sprintf("%s, term %d", st.LeaderID, st.Term), leaderless)
 	add("caught_up", st.CaughtUp, fmt.Sprintf("applied index %d", st.AppliedIndex),
 		fmt.Sprintf("applied index %d: what was committed before the start is not all applied", st.AppliedIndex))
 	add("not_draining", life != cluster.Draining, "serving", "this node is drained, or about to stop")

@@ -38,6 +38,9 @@ func (c *request) writeError(err error) {
 	if e.Code == cluster.CodeInternal {
 		c.s.logger.Error("request failed", "route", c.routePattern(), "error", err)
 	}
+	if e.Code == cluster.CodeOutcomeUnknown {
+		c.s.deps.Metrics.OutcomeUnknown()
+	}
 	if c.wrote {
 		return
 	}

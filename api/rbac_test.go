@@ -44,7 +44,7 @@ var (
 		"401 yes yes yes yes yes yes 401 401",
 	}
 	ruleReads = &rule{
-		"`GET` under `/v1`",
+		"`GET` under `/v1`, and `GET /dashboard/feed`",
 		"401 yes yes yes 403 403 403 401 401",
 	}
 	ruleWrites = &rule{
@@ -81,7 +81,7 @@ var rbacRoutes = map[*rule][]string{
 		"GET /v1/sessions", "GET /v1/sessions/{id}",
 		"GET /v1/roles", "GET /v1/roles/{role}", "GET /v1/roles/{role}/history", "GET /v1/roles/{role}/watch",
 		"GET /v1/nodes", "GET /v1/nodes/counts", "GET /v1/nodes/watch", "GET /v1/nodes/{id}",
-		"GET /v1/events", "GET /v1/elections",
+		"GET /v1/events", "GET /v1/elections", "GET /dashboard/feed",
 	},
 	ruleWrites: {
 		"PUT /v1/kv/{key}", "DELETE /v1/kv/{key}",

@@ -65,6 +65,7 @@ type request struct {
 	asHolder     shareholder    // set by holder
 	holderKnown  bool
 	audited      bool // the audit record was made, here or by the node that responded
+	memberPage   bool // a member's dashboard made the request
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -122,7 +123,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.writeError(cluster.Errorf(cluster.CodeInternal,
 				"internal error while serving the request; see the node's log for the stack trace"))
 		}
-		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, time.Since(start))
+		took := time.Since(start)
+		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, took)
+		s.history.observe(c, took)
 		if p == http.ErrAbortHandler {
 			panic(p)
 		}
@@ -134,6 +137,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve finds the route and checks, in this order, the caller, the limits and the query. Then it calls the handler.
 func (c *request) serve() error {
+	if c.allowMemberPage() {
+		return nil
+	}
 	res, value := c.s.routes.Find(c.r.URL.EscapedPath(), c.r.URL.Path)
 	if res == nil {
 		return problem.Status(http.StatusNotFound, "path: no route matches %q", c.r.URL.Path)

@@ -166,6 +166,17 @@ var table = []route{
 	public("GET", "/dashboard/{file}", getDashboardFile, "Get a file of the dashboard", []openapi.Response{
 		{Status: 200, Media: "text/css", Doc: "style"}, {Status: 200, Media: "text/javascript", Doc: "script"},
 	}, 404),
+	{
+		Method: "GET", Pattern: apiv1.PathFeed, Role: token.Observer, Kind: openapi.Stream, Handle: getFeed,
+		Summary: "Stream the dashboard's data (server-sent events)",
+		Responses: []openapi.Response{
+			{
+				Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.DashboardView{},
+				Doc: "event: view each second, data as below; event: sample, data: DashboardSample; " +
+					"event: entry, data: Event; event: error with a problem, or moving, ends the stream",
+			},
+		},
+	},
 
 	// Keys.
 	{

@@ -22,6 +22,7 @@ const etcdTimeout = 90 * time.Second
 // process that drives it: benchmarks/etcd, which is a module of its own.
 type etcd struct {
 	cluster *proc.Cluster
+	clients []string // its nodes' addresses for etcd clients, in their order
 	driver  *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
@@ -33,8 +34,32 @@ func (b *bench) startEtcd(ctx context.Context) (*etcd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	e := &etcd{cluster: c}
-	e.driver = exec.CommandContext(ctx, b.etcdBin, "drive", "--endpoints", strings.Join(addresses(c), ","))
+	return b.startDriver(ctx, c, addresses(c))
+}
+
+// startEtcdAPI starts three nodes that serve the etcd API, and the driver of etcd for them.
+func (b *bench) startEtcdAPI(ctx context.Context, extra ...string) (*etcd, error) {
+	c, err := b.start(proc.EtcdAPI(b.northstar, 3, extra...))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Leader(ctx); err != nil {
+		return nil, err
+	}
+	var clients []string
+	for _, n := range c.Nodes {
+		clients = append(clients, n.Etcd)
+	}
+	return b.startDriver(ctx, c, clients)
+}
+
+// startDriver starts a driver for a cluster with these addresses for clients, and waits for a leader.
+func (b *bench) startDriver(
+	ctx context.Context, c *proc.Cluster, clients []string, args ...string,
+) (e *etcd, err error) {
+	e = &etcd{cluster: c, clients: clients}
+	args = append([]string{"drive", "--endpoints", strings.Join(clients, ",")}, args...)
+	e.driver = exec.CommandContext(ctx, b.etcdBin, args...)
 	if e.in, e.out, err = startPiped(e.driver); err != nil {
 		return nil, err
 	}
@@ -97,8 +122,8 @@ func (e *etcd) leader(ctx context.Context) (*proc.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range e.cluster.Nodes {
-		if len(words) == 1 && n.HTTP == words[0] {
+	for i, n := range e.cluster.Nodes {
+		if len(words) == 1 && e.clients[i] == words[0] {
 			return n, nil
 		}
 	}
@@ -107,7 +132,12 @@ func (e *etcd) leader(ctx context.Context) (*proc.Node, error) {
 
 // renew renews leases one at a time.
 func (e *etcd) renew(ctx context.Context, clients int, d time.Duration) (load.Result, error) {
-	ns, err := e.measure(ctx, 3, "renew", clients, d.Milliseconds())
+	return e.result(ctx, d, "renew", clients, d.Milliseconds())
+}
+
+// result has the driver carry out a command that is answered with a count and two times.
+func (e *etcd) result(ctx context.Context, d time.Duration, command ...any) (load.Result, error) {
+	ns, err := e.measure(ctx, 3, command...)
 	if err != nil {
 		return load.Result{}, err
 	}

@@ -1,7 +1,8 @@
 // Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft cluster, or etcd where it does what
 // that library does not, in one run, in turns, so that a slow moment of the machine hits both.
 //
-//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | soak | roles | sessions
+//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | soak | roles |
+//		sessions | etcdapi
 package main
 
 import (
@@ -31,6 +32,8 @@ type bench struct {
 	elections        int
 	renewedTogether  int
 	attachedSessions int
+	watchers         int
+	eventRate        int
 	noCompare        bool
 	size             int
 	only             string
@@ -60,6 +63,8 @@ func run(args []string) error {
 	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
 	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together")
 	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
+	fs.IntVar(&b.watchers, "watchers", 10_000, "watchers over the etcd API")
+	fs.IntVar(&b.eventRate, "events", 100, "puts a second of keys that they watch")
 	fs.BoolVar(&b.noCompare, "no-compare", false, "roles and sessions without etcd; failovers with bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "", "only the failovers whose name has this in it: kill, SIGSTOP, cut")
@@ -111,6 +116,7 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"soak":       {(*bench).soak},
 	"roles":      {(*bench).roles},
 	"sessions":   {(*bench).sessions},
+	"etcdapi":    {(*bench).etcdThroughput, (*bench).etcdLeases, (*bench).etcdWatchers, (*bench).etcdElections},
 	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
 }
 
@@ -119,11 +125,11 @@ func (b *bench) programs(ctx context.Context, name string) (err error) {
 	if b.northstar, err = b.build(ctx, ".", "./cmd/northstar-node"); err != nil {
 		return err
 	}
-	if name != "roles" && name != "sessions" {
+	if !slices.Contains([]string{"roles", "sessions", "etcdapi"}, name) {
 		b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline")
 		return err
 	}
-	if b.noCompare {
+	if b.noCompare && name != "etcdapi" {
 		return nil
 	}
 	if b.etcdBin, err = b.build(ctx, "benchmarks/etcd", "."); err != nil {

@@ -57,6 +57,16 @@ func (b *bench) roles(ctx context.Context) error {
 		}
 		suts = append(suts, roleSUT{"etcd", e.cluster, e.took, map[string][]time.Duration{}})
 	}
+	if err := b.elect(ctx, suts); err != nil {
+		return err
+	}
+	fmt.Printf("\nroles: 3 nodes, %d rounds in turns; ms\n", b.elections)
+	printElections(suts, true)
+	return nil
+}
+
+// elect measures elections in turns.
+func (b *bench) elect(ctx context.Context, suts []roleSUT) error {
 	for round := range b.elections {
 		for _, m := range roleMeasures {
 			for _, e := range suts {
@@ -69,17 +79,21 @@ func (b *bench) roles(ctx context.Context) error {
 				}
 			}
 		}
-		progress("roles", round+1, b.elections)
+		progress("elections", round+1, b.elections)
 	}
-	fmt.Printf("\nroles: 3 nodes, %d rounds in turns; ms\n", b.elections)
+	return nil
+}
+
+func printElections(suts []roleSUT, aims bool) {
 	printRow("", "p50", "p90", "p99", "max")
 	for _, m := range roleMeasures {
 		for _, e := range suts {
 			printRow(m.name+", "+e.name, quantiles(e.took[m.key], 0.5, 0.9, 0.99, 1)...)
 		}
-		printRow("  (aim)", m.aims...)
+		if aims {
+			printRow("  (aim)", m.aims...)
+		}
 	}
-	return nil
 }
 
 // nsRoles are two clients of a NorthStar cluster with a session each.

@@ -50,8 +50,11 @@ func (b *bench) sessions(ctx context.Context) error {
 
 // contender starts a cluster by the name of its kind.
 func (b *bench) contender(ctx context.Context, name string) (sessionSUT, error) {
-	if name == "etcd" {
+	switch name {
+	case "etcd":
 		return b.startEtcd(ctx)
+	case etcdAPI:
+		return b.startEtcdAPI(ctx)
 	}
 	return b.startSessions(ctx)
 }

@@ -103,6 +103,12 @@ func (c *Client) SetAutoFailover(ctx context.Context, set apiv1.AutoFailover) (a
 	return admin[apiv1.AutoFailoverState](ctx, c, "auto-failover", http.MethodPost, apiv1.PathAuto, set)
 }
 
+// PlanSetAutoFailover returns what SetAutoFailover would do, and changes nothing.
+func (c *Client) PlanSetAutoFailover(ctx context.Context, set apiv1.AutoFailover) (apiv1.Plan, error) {
+	set.DryRun = true
+	return admin[apiv1.Plan](ctx, c, "plan auto-failover", http.MethodPost, apiv1.PathAuto, set)
+}
+
 // SnapshotSave writes a backup of the cluster's state to w and returns its size in bytes. Without an error, the
 // backup is complete and its checksum matches the node's.
 func (c *Client) SnapshotSave(ctx context.Context, w io.Writer) (int64, error) {
@@ -202,6 +208,34 @@ func (c *Client) PlanRecover(ctx context.Context, r apiv1.Recover) (apiv1.Plan, 
 	r.DryRun = true
 	return sendOrder[apiv1.Plan](ctx, c, "plan a recovery", apiv1.PathRecover, r)
 }
+
+// TransferRole hands a role over to one of its candidates. The node waits some seconds for the previous holder. If
+// it still waits after that, the message of the result says so. The context should last for half a minute.
+func (c *Client) TransferRole(ctx context.Context, role string, t apiv1.RoleTransfer) (apiv1.RoleChange, error) {
+	t.DryRun = false
+	return admin[apiv1.RoleChange](ctx, c, "transfer role "+role, http.MethodPost, adminRolePath(role)+"/transfer", t)
+}
+
+// PlanTransferRole returns what TransferRole would do, and changes nothing.
+func (c *Client) PlanTransferRole(ctx context.Context, role string, t apiv1.RoleTransfer) (apiv1.Plan, error) {
+	t.DryRun = true
+	path := adminRolePath(role) + "/transfer"
+	return admin[apiv1.Plan](ctx, c, "plan to transfer role "+role, http.MethodPost, path, t)
+}
+
+// EvictRole takes a role from its holder. The next candidate, if there is one, is elected, as by TransferRole.
+func (c *Client) EvictRole(ctx context.Context, role string, e apiv1.RoleEvict) (apiv1.RoleChange, error) {
+	e.DryRun = false
+	return admin[apiv1.RoleChange](ctx, c, "evict from role "+role, http.MethodDelete, adminRolePath(role), e)
+}
+
+// PlanEvictRole returns what EvictRole would do, and changes nothing.
+func (c *Client) PlanEvictRole(ctx context.Context, role string, e apiv1.RoleEvict) (apiv1.Plan, error) {
+	e.DryRun = true
+	return admin[apiv1.Plan](ctx, c, "plan to evict from role "+role, http.MethodDelete, adminRolePath(role), e)
+}
+
+func adminRolePath(role string) string { return "/admin/roles/" + url.PathEscape(role) }
 
 // sendOrder sends an admin call that any node accepts to a node that has just responded, because the leader may be
 // hung. It tries another node only if the request was not sent.

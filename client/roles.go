@@ -127,6 +127,24 @@ func (c *Client) GetSession(ctx context.Context, id string) (apiv1.Session, erro
 	return get[apiv1.Session](ctx, c, &call{op: "session " + id, path: sessionPath(id), hasTimeoutParam: true})
 }
 
+// Sessions lists the live sessions, oldest first, at most apiv1.MaxListLimit of them, after the given ID ("": from
+// the first).
+func (c *Client) Sessions(ctx context.Context, after string) (apiv1.Sessions, error) {
+	return get[apiv1.Sessions](ctx, c, &call{
+		op: "list sessions", path: apiv1.PathSessions, hasTimeoutParam: true, limit: maxListResponse,
+		query: params("limit", limitParam(apiv1.MaxListLimit), "after", after),
+	})
+}
+
+// EndSessions ends sessions of an identity, or those whose name has a prefix, or those with both; one of the two is
+// required. One call ends at most 1000 of them: More in the result asks for another call.
+func (c *Client) EndSessions(ctx context.Context, identity, prefix string) (apiv1.SessionsEnded, error) {
+	return decode[apiv1.SessionsEnded](c.do(ctx, &call{
+		op: "end sessions", retryClass: idempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
+		query: params("identity", identity, "prefix", prefix), hasTimeoutParam: true,
+	}))
+}
+
 func sessionPath(id string) string { return apiv1.PathSessions + "/" + url.PathEscape(id) }
 
 func nodePath(id string) string { return apiv1.PathNodes + "/" + url.PathEscape(id) }
@@ -167,4 +185,32 @@ func (c *Client) Nodes(ctx context.Context, f NodeFilter, after string) (apiv1.N
 // RemoveNode removes an application node from the registry.
 func (c *Client) RemoveNode(ctx context.Context, id string) error {
 	return c.remove(ctx, "remove node "+id, nodePath(id))
+}
+
+// GetNode reads an application node. ErrNotFound: no such node is registered.
+func (c *Client) GetNode(ctx context.Context, id string) (apiv1.Node, error) {
+	return get[apiv1.Node](ctx, c, &call{op: "node " + id, path: nodePath(id), hasTimeoutParam: true})
+}
+
+// NodeCounts counts the application nodes by status.
+func (c *Client) NodeCounts(ctx context.Context) (apiv1.Counts, error) {
+	return get[apiv1.Counts](ctx, c, &call{op: "count nodes", path: apiv1.PathNodes + "/counts", hasTimeoutParam: true})
+}
+
+// NodeChange is one change of an application node.
+type NodeChange struct {
+	apiv1.Node      // only ID and Revision when Removed
+	Removed    bool // otherwise it was registered or updated
+}
+
+// WatchNodes yields the changes of the application nodes, each once and in order, as Watch does for keys.
+func (c *Client) WatchNodes(ctx context.Context, opts WatchOptions) iter.Seq2[NodeChange, error] {
+	q := &call{op: "watch nodes", path: apiv1.PathNodes + "/watch", query: url.Values{}}
+	return watch(ctx, c, q, opts, func(e event) (NodeChange, uint64, error) {
+		ch := NodeChange{Removed: e.name == apiv1.EventDelete}
+		if err := json.Unmarshal(e.data, &ch.Node); err != nil {
+			return ch, 0, fmt.Errorf("decode event: %w", err)
+		}
+		return ch, ch.Revision, nil
+	})
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 )
 
@@ -24,11 +25,14 @@ const (
 // Admission is the verdict on a peer. Both sides decide it at each hello, and again before each vote.
 type Admission struct {
 	Refusal Refusal // "": they may exchange Raft messages
-	Reason  string  // for people, when refused or when RecordStale
+	Reason  string  // for people, when refused, or when RecordStale or Outside
 	Votes   bool    // may exchange votes and pre-votes
 	// RecordStale: the peer's record of itself is newer than the one that this node has, and another member confirms
 	// it. This node accepts what the peer sends as leader until it has caught up.
 	RecordStale bool
+	// Outside: the peer is not a member, as far as this node knows and other members say. This node takes no Raft
+	// messages from it. Either may change without an operator, so hellos go on.
+	Outside bool
 	// MayAdoptClusterID: the peer has no cluster ID, but this node's roster has its data directory. The peer may adopt
 	// this node's cluster ID, if it has one.
 	MayAdoptClusterID bool
@@ -49,6 +53,10 @@ type Record struct {
 	// Confirmed is the node's data directory by the newest records of other members, "" if they have none or are not
 	// newer than AsOfIndex. See Confirmed.
 	Confirmed string `json:"-"`
+	// Unknown: neither this node's records nor its newest configuration have the node. False without a configuration.
+	Unknown bool `json:"-"`
+	// Superseded: by the newer records of other members, Incarnation is not the node's any more. See Superseded.
+	Superseded bool `json:"-"`
 }
 
 // Roster holds the members' records as of one entry of the log, which is committed.
@@ -70,17 +78,45 @@ func (r *Roster) WithoutRemoved() *Roster {
 // and self's own record admits it. Self takes entries from such a node, so its roster adds no trust.
 func Confirmed(self Identity, id NodeID, asOf uint64, hellos map[NodeID]Peer, record func(NodeID) Record) string {
 	var newest *Roster
-	for from, p := range hellos {
-		if from == id || p.Roster == nil || p.Roster.Index <= asOf || newest != nil && p.Roster.Index <= newest.Index ||
-			p.ClusterID != self.ClusterID || p.Generation != self.Generation || !admitRecorded(p, record(from)).OK() {
-			continue
+	for r := range newerRosters(self, id, asOf, hellos, record) {
+		if newest == nil || r.Index > newest.Index {
+			newest = r
 		}
-		newest = p.Roster
 	}
 	if newest == nil || newest.Records[id].Removed {
 		return ""
 	}
 	return newest.Records[id].Incarnation
+}
+
+// Superseded reports whether more of the rosters that count for Confirmed lack a data directory of node id than have
+// it: the node was removed or re-admitted, and self was away. One of the senders may itself have been removed, and lie.
+func Superseded(self Identity, id NodeID, was Record, hellos map[NodeID]Peer, record func(NodeID) Record) bool {
+	lack := 0
+	for r := range newerRosters(self, id, was.AsOfIndex, hellos, record) {
+		if has := r.Records[id]; has.Removed || has.Incarnation != was.Incarnation {
+			lack++
+		} else {
+			lack--
+		}
+	}
+	return lack > 0
+}
+
+// newerRosters yields the rosters in hellos of others than id that are newer than asOf and count.
+func newerRosters(self Identity, id NodeID, asOf uint64, hellos map[NodeID]Peer, record func(NodeID) Record,
+) iter.Seq[*Roster] {
+	return func(yield func(*Roster) bool) {
+		for from, p := range hellos {
+			if from == id || p.Roster == nil || p.Roster.Index <= asOf || p.ClusterID != self.ClusterID ||
+				p.Generation != self.Generation {
+				continue
+			}
+			if rec := record(from); !rec.Unknown && admitRecorded(p, rec).OK() && !yield(p.Roster) {
+				return
+			}
+		}
+	}
 }
 
 // Admit decides about a peer from the identities of both sides and from self's record of the peer. rec is the zero
@@ -123,14 +159,22 @@ func admit(self, peer Peer, rec Record) Admission {
 			"node %s is of recovery %s and this node of recovery %s of the same generation %d: two recoveries were done apart", peer.NodeID, p.RecoveryID, s.RecoveryID, s.Number)
 	}
 	a := admitRecorded(peer, rec)
-	if a.OK() {
+	confirmed := rec.Confirmed != "" && rec.Confirmed == peer.Incarnation
+	switch {
+	case a.OK() && rec.Unknown && !confirmed:
+		return Admission{Outside: true, Reason: stranger(self.NodeID, peer.NodeID)}
+	case a.OK() && rec.Superseded:
+		return Admission{Outside: true, Reason: fmt.Sprintf(
+			"other members no longer have node %s with data directory %s on record: it was removed or re-admitted",
+			peer.NodeID, peer.Incarnation)}
+	case a.OK():
 		return Admission{Votes: true}
 	}
 	// The peer was removed and added again while this node was away: its data directory was recorded after the newest
 	// record here. Both share one history, because cluster and generation are equal. This node must follow the peer as
 	// leader, or it would never receive that record. Votes are not exchanged: they depend on the records. A removed
 	// peer could claim any index, so another member must have the same record.
-	if peer.RecordedIndex > rec.AsOfIndex && rec.Confirmed != "" && rec.Confirmed == peer.Incarnation {
+	if peer.RecordedIndex > rec.AsOfIndex && confirmed {
 		return Admission{
 			RecordStale: true,
 			Reason: fmt.Sprintf(
@@ -150,6 +194,13 @@ func unconfirmed(self NodeID, peer Peer) string {
 	return fmt.Sprintf("node %s claims a re-admission at entry %d, and no member that node %s has on record confirms it: "+
 		"start the other members; if all of them were re-admitted while node %s was offline, wipe and re-admit node %s",
 		peer.NodeID, peer.RecordedIndex, self, self, self)
+}
+
+// stranger returns why a peer is outside of which this node has neither a record nor a configuration with it.
+func stranger(self, peer NodeID) string {
+	return fmt.Sprintf("node %s is not in the configuration of node %s, and no member that node %s has on record confirms "+
+		"its addition: start the other members; if all of them were replaced while node %s was offline, wipe and "+
+		"re-admit node %s", peer, self, self, self, self)
 }
 
 func refuse(r Refusal, format string, args ...any) Admission {

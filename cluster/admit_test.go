@@ -265,6 +265,76 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
+// TestAdmit_Outside: a node takes no Raft messages from a peer that is not a member, as far as it knows and other
+// members say. Hellos go on, because they bring the news.
+func TestAdmit_Outside(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		rec             Record
+		peer            Peer
+		outside, passes bool
+	}{
+		"a stranger":                {Record{Unknown: true, AsOfIndex: 7}, peer("n2", "C", "i2"), true, true},
+		"another member knows it":   {Record{Unknown: true, Confirmed: "i2"}, peer("n2", "C", "i2"), false, true},
+		"with another disk":         {Record{Unknown: true, Confirmed: "i3"}, peer("n2", "C", "i2"), true, true},
+		"a member without a record": {Record{}, peer("n2", "C", "i2"), false, true},
+		"removed, others say":       {Record{Incarnation: "i2", Superseded: true}, peer("n2", "C", "i2"), true, true},
+		"its disk is another":       {Record{Incarnation: "i2", Superseded: true}, peer("n2", "C", "i3"), false, false},
+		"a stranger without an ID":  {Record{Unknown: true}, peer("n2", "", "i2"), false, true},
+	} {
+		a := Admit(peer("n1", "C", "i1"), tc.peer, tc.rec)
+		if a.Outside != tc.outside || a.OK() != tc.passes || a.Outside && (a.Votes || a.Reason == "") {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	if a := Admit(peer("n1", "", "i1"), peer("n2", "C", "i2"), Record{Unknown: true}); a.Outside {
+		t.Errorf("a node without a cluster: %+v", a)
+	}
+}
+
+// TestSuperseded: one removed node that lies counts no more than a member, and strangers count for nothing.
+func TestSuperseded(t *testing.T) {
+	t.Parallel()
+	records := map[NodeID]Record{
+		"n2": {Incarnation: "i2", AsOfIndex: 7}, "n3": {Incarnation: "i3"}, "n4": {Incarnation: "i4"},
+		"n5": {Incarnation: "i5", Removed: true}, "n9": {Unknown: true},
+	}
+	says := func(from NodeID, index uint64, rec Record) Peer {
+		p := peer(from, "C", "i"+string(from[1]))
+		p.Roster = &Roster{Index: index, Records: map[NodeID]Record{"n2": rec}}
+		return p
+	}
+	has, other := Record{Incarnation: "i2"}, Record{Incarnation: "new"}
+	removed := Record{Incarnation: "i2", Removed: true}
+	for name, tc := range map[string]struct {
+		hellos []Peer
+		want   bool
+	}{
+		"nobody says anything":    {nil, false},
+		"a member has it":         {[]Peer{says("n3", 8, has)}, false},
+		"a member lacks it":       {[]Peer{says("n3", 8, Record{})}, true},
+		"a member has it removed": {[]Peer{says("n3", 8, removed)}, true},
+		"with another disk":       {[]Peer{says("n3", 8, other)}, true},
+		"no newer than this node": {[]Peer{says("n3", 7, Record{})}, false},
+		"itself":                  {[]Peer{says("n2", 8, Record{})}, false},
+		"a removed node":          {[]Peer{says("n5", 8, Record{})}, false},
+		"a stranger":              {[]Peer{says("n9", 8, Record{})}, false},
+		"as many have it":         {[]Peer{says("n3", 1<<60, Record{}), says("n4", 8, has)}, false},
+	} {
+		hellos := map[NodeID]Peer{}
+		for _, p := range tc.hellos {
+			hellos[p.NodeID] = p
+		}
+		record := func(id NodeID) Record { return records[id] }
+		if got := Superseded(peer("n1", "C", "i1").Identity, "n2", records["n2"], hellos, record); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
+		if c := Confirmed(peer("n1", "C", "i1").Identity, "n2", 7, hellos, record); c != "" && name == "a stranger" {
+			t.Errorf("%s confirms %s", name, c)
+		}
+	}
+}
+
 // Two nodes never disagree about whether they may vote for one another: a
 // one-sided verdict would let one node's vote count that the other refuses.
 func TestAdmitVotesAreMutual(t *testing.T) {

@@ -18,6 +18,7 @@ type NodeStatus struct {
 	StartLogIndex     uint64 // LastLogIndex when Raft started, 0 before
 	Lifecycle         Lifecycle
 	DeadReason        string   // for people, if Lifecycle is Dead
+	NotFollowed       string   // for people, without a leader: the peers that this node would not follow, and why
 	CaughtUp          bool     // has applied what was committed when it started
 	Servers           []Server // Raft's latest configuration
 	Disk              DiskState
@@ -94,3 +95,6 @@ type Vote struct {
 	Granted bool   `json:"granted"`
 	Reason  string `json:"reason"`
 }
+
+// VotePending is the reason of a vote that has not arrived.
+const VotePending = "no answer yet"

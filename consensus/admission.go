@@ -37,10 +37,28 @@ func ownRecordIndex(v *state.View, self cluster.Identity) uint64 {
 // Record returns what this node knows about a member, for admission, and what other members confirm of it.
 func (n *Node) Record(id cluster.NodeID) cluster.Record {
 	v, ident := n.View(), n.ident.get()
-	rec := ident.recordOf(id, v)
-	rec.Confirmed = n.peers.confirmed(ident.Identity, id, rec.AsOfIndex,
-		func(id cluster.NodeID) cluster.Record { return ident.recordOf(id, v) })
+	known := func(id cluster.NodeID) cluster.Record {
+		rec := ident.recordOf(id, v)
+		rec.Unknown = rec.Incarnation == "" && !rec.Removed && n.isStranger(id, v, &ident)
+		return rec
+	}
+	rec := known(id)
+	n.peers.compare(ident.Identity, id, &rec, known)
+	if rec.Incarnation == ident.BootstrapIncarnations[id] {
+		rec.Superseded = false // this node has met it, and the cluster may not have recorded it yet
+	}
 	return rec
+}
+
+// isStranger reports whether neither this node's newest configuration nor a record has a node. A record without a data
+// directory is of a member that was re-admitted, or not heard of yet. A member may be missing in the configuration,
+// because the change that removes it is never committed. Without a configuration there are no strangers.
+func (n *Node) isStranger(id cluster.NodeID, v *state.View, f *identityFile) bool {
+	servers := n.Servers()
+	_, isServer := cluster.FindServer(servers, id)
+	_, isMember := v.Member(id)
+	_, inRoster := f.Roster[id]
+	return len(servers) > 0 && !isServer && !isMember && !inRoster
 }
 
 // recordOf returns what this node itself knows about a member. The roster on disk counts until the state has caught up

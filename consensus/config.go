@@ -48,6 +48,7 @@ type Config struct {
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
 	TrailingLogs      uint64
+	LogBytes          uint64 // as in raftnode.Config; 0: raftnode.DefaultLogBytes
 }
 
 // Transport carries Raft's messages.

@@ -326,7 +326,11 @@ func TestPlanMembers(t *testing.T) {
 			in.hellos["n2"] = p
 		}, "n3", "", ""},
 		{"no record", func(in *memberInputs) { delete(in.records, "n2") }, "n3", "n2:record", ""},
-		{"promoted already", func(in *memberInputs) { in.servers = withSuffrage(joining, "n3", cluster.Voter) }, "", "n3:lifecycle", ""},
+		{
+			"a promotion that broke off",
+			func(in *memberInputs) { in.servers = withSuffrage(joining, "n3", cluster.Voter) },
+			"", "", "n3",
+		},
 		{"moved", func(in *memberInputs) {
 			in.servers = append(voters[:1:1], cluster.Server{ID: "n2", Address: "h9", Suffrage: cluster.Voter})
 		}, "", "n2:raft", "n3"},

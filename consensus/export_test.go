@@ -21,6 +21,19 @@ func (n *Node) ProposeRaw(data []byte) error {
 // TakeSnapshot makes Raft take a snapshot.
 func (n *Node) TakeSnapshot() error { return n.inst.Load().Raft.Snapshot().Error() }
 
+// LogBytes returns the bytes of all entries in the log.
+func (n *Node) LogBytes() (size int) {
+	first, _ := n.store.Log().FirstIndex()
+	last, _ := n.store.Log().LastIndex()
+	for i := max(first, 1); i <= last; i++ {
+		var e raft.Log
+		if n.store.Log().GetLog(i, &e) == nil { // otherwise it was compacted meanwhile
+			size += len(e.Data)
+		}
+	}
+	return size
+}
+
 // SnapshotInterval is how often Raft looks whether a snapshot is due.
 func (n *Node) SnapshotInterval() time.Duration {
 	inst := n.inst.Load()

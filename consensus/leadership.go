@@ -52,7 +52,7 @@ func (n *Node) runLeadership(ctx context.Context, inst *raftnode.Instance, term 
 	won := n.wonElectionRecord(term, time.Now(), true) // the member record is known now: it may forbid writes
 	n.setReady(term)
 	n.queue.setGate(true)
-	n.log.Info("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless",
+	n.log.Debug("leadership started", "term", term, "trigger", won.Trigger, "election", won.Duration, "leaderless",
 		won.Leaderless)
 	if n.deps.Hooks.Election != nil {
 		n.deps.Hooks.Election(won)
@@ -86,7 +86,7 @@ func (n *Node) unregisterLeadership(term uint64) {
 	n.cancelLeadership = nil
 	n.mu.Unlock()
 	n.closeGate()
-	n.log.Info("leadership ended", "term", term)
+	n.log.Debug("leadership ended", "term", term)
 }
 
 // closeGate rejects what this node has not proposed. It may be called twice.

@@ -123,7 +123,8 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 	return silent, remove
 }
 
-// planRecord returns the change that a member's record needs, if any.
+// planRecord returns the change that a member's record needs, if any. It may be made after a change of the membership
+// that the plan does not know, so it never has the lifecycle: a demoted member could become active for ever.
 func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello cluster.Peer, met bool,
 	first []FirstMember,
 ) (cmd state.Command, due bool) {
@@ -136,9 +137,6 @@ func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello clust
 	}
 	p := &state.MemberPatch{ID: s.ID}
 	setIfNew(&p.RaftAddress, rec.RaftAddress, s.Address)
-	if s.Suffrage == cluster.Voter && rec.Lifecycle == cluster.Joining {
-		setIfNew(&p.Lifecycle, rec.Lifecycle, cluster.Active)
-	}
 	if met && (rec.Incarnation == "" || rec.Incarnation == hello.Incarnation) {
 		setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation)
 		if rec.Version == "" {

@@ -6,6 +6,7 @@ import (
 
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
+	"northstar/state"
 )
 
 // unfinishedChange is a membership change of which some steps were made, usually by a leader that then failed.
@@ -16,6 +17,7 @@ const (
 	unfinishedAddition  unfinishedChange = "addition"
 	unfinishedRemoval   unfinishedChange = "removal"
 	unfinishedReadmit   unfinishedChange = "re-admission"
+	unfinishedPromotion unfinishedChange = "promotion"
 	resumeChangeTimeout                  = 10 * time.Second
 )
 
@@ -26,8 +28,9 @@ const (
 //     a permanent non-voter looks the same, and is undone.
 //   - The removal of a non-voter changes the record first.
 //   - A re-admission first records that the data directory is dead.
+//   - A promotion changes the configuration, then the record, which is joining.
 func findUnfinished(rec cluster.Member, servers []cluster.Server) unfinishedChange {
-	_, member := cluster.FindServer(servers, rec.ID)
+	server, member := cluster.FindServer(servers, rec.ID)
 	switch {
 	case rec.ID == "" || rec.Removed && !member:
 		return noChange
@@ -35,6 +38,8 @@ func findUnfinished(rec cluster.Member, servers []cluster.Server) unfinishedChan
 		return unfinishedRemoval
 	case member && rec.Lifecycle == cluster.Dead:
 		return unfinishedReadmit
+	case member && server.Suffrage == cluster.Voter && rec.Lifecycle == cluster.Joining:
+		return unfinishedPromotion
 	case !member && checkAdd(cluster.MemberAdd{ID: rec.ID, RaftAddress: rec.RaftAddress}, servers,
 		cluster.Member{}) == nil:
 		return unfinishedAddition
@@ -73,6 +78,9 @@ func (n *Node) resumeLocked(ctx context.Context, inst *raftnode.Instance,
 		return what, n.removeMember(ctx, inst, rec.ID)
 	case unfinishedReadmit:
 		return what, n.patchMember(ctx, inst, rec.ID, cluster.MemberPatch{Readmit: true})
+	case unfinishedPromotion:
+		active := cluster.Active
+		return what, n.proposeInternal(ctx, patchCommand(&state.MemberPatch{ID: rec.ID, Lifecycle: &active}))
 	}
 	return what, nil
 }

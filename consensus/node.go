@@ -195,6 +195,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	loops.Go(func() { n.readLoop(ctx, inst) })
 	probes.Go(func() { inst.ProbeTransferFlags(ctx) })
 	flights.Go(func() { inst.Run(ctx) })
+	flights.Go(func() { inst.RunSnapshots(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	var order *pendingRecovery
 	select {

@@ -2,6 +2,8 @@ package consensus
 
 import (
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +19,7 @@ type peerRegistry struct {
 	refusedBy    map[cluster.NodeID]refusal      // peers whose last response refused this node
 	admittedBy   map[cluster.NodeID]time.Time    // peers whose last response admitted it, and when
 	refusedPeers map[cluster.NodeID]refusal      // peers that this node refuses
+	outsiders    map[cluster.NodeID]string       // peers that are no members, as far as it knows, and why
 	recoveredBy  cluster.Peer                    // asks this node to set its data aside; zero: no peer does
 	kick         chan struct{}                   // capacity 1: something changed
 }
@@ -37,6 +40,7 @@ func newPeerBook() *peerRegistry {
 		refusedBy:    map[cluster.NodeID]refusal{},
 		admittedBy:   map[cluster.NodeID]time.Time{},
 		refusedPeers: map[cluster.NodeID]refusal{},
+		outsiders:    map[cluster.NodeID]string{},
 		kick:         make(chan struct{}, 1),
 	}
 }
@@ -50,6 +54,7 @@ func (b *peerRegistry) clear() {
 	clear(b.refusedBy)
 	clear(b.admittedBy)
 	clear(b.refusedPeers)
+	clear(b.outsiders)
 	b.recoveredBy = cluster.Peer{}
 }
 
@@ -73,13 +78,14 @@ func (n *Node) Hello(id cluster.NodeID) (cluster.Peer, bool) {
 	return p, ok
 }
 
-// confirmed is cluster.Confirmed for the last hellos. It does not block.
-func (b *peerRegistry) confirmed(self cluster.Identity, id cluster.NodeID, asOf uint64,
+// compare compares a record with the last hellos of other members. It does not block.
+func (b *peerRegistry) compare(self cluster.Identity, id cluster.NodeID, rec *cluster.Record,
 	record func(cluster.NodeID) cluster.Record,
-) string {
+) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return cluster.Confirmed(self, id, asOf, b.lastHellos, record)
+	rec.Confirmed = cluster.Confirmed(self, id, rec.AsOfIndex, b.lastHellos, record)
+	rec.Superseded = cluster.Superseded(self, id, *rec, b.lastHellos, record)
 }
 
 // incarnationCleared drops the last hello of a peer, and those admitted by a record from before the entry at index.
@@ -151,6 +157,21 @@ func (n *Node) deadReason() string {
 	return deadReason(now, b.refusedBy, good)
 }
 
+// notFollowed returns why this node follows none of the peers that it refuses or takes for no members.
+func (b *peerRegistry) notFollowed() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	why := maps.Clone(b.outsiders)
+	for id, r := range b.refusedPeers {
+		why[id] = r.reason
+	}
+	var texts []string
+	for _, id := range slices.Sorted(maps.Keys(why)) {
+		texts = append(texts, why[id])
+	}
+	return strings.Join(texts, "; ")
+}
+
 // onlyRefused reports whether some peer refuses this node and none admits it. Unlike deadReason, this check ignores the
 // age of refusals and admissions. One foreign node's refusal must not stop a leaderless cluster from electing.
 func (b *peerRegistry) onlyRefused() bool {
@@ -168,6 +189,10 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 			b.lastHellos[p.NodeID] = p
 		}
 		delete(b.refusedPeers, p.NodeID)
+		delete(b.outsiders, p.NodeID)
+		if verdict.Outside {
+			b.outsiders[p.NodeID] = verdict.Reason
+		}
 	} else {
 		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, time.Now()}
 	}
@@ -231,9 +256,29 @@ func (n *Node) Stalled() bool { return n.store.Stalled() }
 // known, with a stalled or full disk, while peers only refuse it, before it has probed them, or before its log reaches
 // its own admission entry.
 func (n *Node) MayStartElection() bool {
+	return n.inst.Load() != nil && n.ElectionObstacle() == ""
+}
+
+// ElectionObstacle returns why this node may not start an election, for people; "" if it may, or before Raft runs.
+func (n *Node) ElectionObstacle() string {
 	inst := n.inst.Load()
-	return inst != nil && !inst.ElectionBlocked() && !n.store.Stalled() && !n.store.ReadOnly() &&
-		!n.peers.onlyRefused() && n.mayTakePartInElections()
+	switch {
+	case inst == nil:
+		return ""
+	case inst.ElectionBlocked():
+		return "its log has not reached the entry by which it was admitted"
+	case n.store.Stalled():
+		return "its disk is stalled"
+	case n.store.ReadOnly():
+		return "its disk is full"
+	case n.peers.generationSuperseded(time.Now()):
+		return "a peer has a newer generation of the cluster"
+	case n.peers.onlyRefused():
+		return "every peer that has answered refuses it"
+	case !n.peersProbed.Load():
+		return "it has not reached enough peers since it started"
+	}
+	return ""
 }
 
 // mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.

@@ -18,6 +18,7 @@ import (
 //   - CodeNoLeader: this node does not lead, or stopped before the command was handed to Raft. It has no effect.
 //   - CodeBusy: the queue is full, or the deadline passed in it. It has no effect.
 //   - CodeReadOnly: the disk is full or stalled. It has no effect.
+//   - CodeQuotaExceeded: the state has no room for it. It has no effect. Result.Err can have this code, too.
 //   - CodeBadRequest: the command is not valid, or a member cannot read it yet.
 //   - CodeOutcomeUnknown: handed to Raft, and its outcome is not known.
 //
@@ -136,16 +137,21 @@ func (n *Node) mayWrite(own bool) *cluster.Error {
 	return nil
 }
 
-// filterWritable returns the proposals that are allowed and that all members can read, and finishes the others.
+// filterWritable returns the proposals that are allowed and that all members can read, and finishes the others. A write
+// for which the state has no room need not reach the log. Once the gate is open, the state holds all that was proposed
+// before this batch, also by earlier leaders. So an earlier attempt of the same write has its result there.
 func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
 	}
-	held := n.mayWrite(false)
+	held, upToDate := n.mayWrite(false), n.queue.isOpen()
 	for _, p := range batch {
 		err := held
 		if err == nil {
 			err = n.admitVersion(&p.cmd)
+		}
+		if err == nil && upToDate {
+			err = n.View().RefusesGrowth(&p.cmd)
 		}
 		if p.own || err == nil {
 			rest = append(rest, p)
@@ -173,6 +179,8 @@ func (n *Node) countProposal(r state.Result, err error) {
 		outcome = "busy"
 	case cluster.IsCode(err, cluster.CodeReadOnly):
 		outcome = "read_only"
+	case cluster.IsCode(err, cluster.CodeQuotaExceeded):
+		outcome = "quota_exceeded"
 	default:
 		outcome = "not_proposed"
 	}

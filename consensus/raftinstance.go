@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"cmp"
 	"fmt"
 
 	"northstar/cluster"
@@ -29,8 +30,8 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	inst, err := raftnode.Start(raftnode.Config{
 		Self: n.cfg.Self.NodeID, TimeoutMin: n.cfg.TimeoutMin, TimeoutMax: n.cfg.TimeoutMax,
 		SnapshotThreshold: n.cfg.SnapshotThreshold, SnapshotInterval: n.cfg.SnapshotInterval,
-		TrailingLogs: n.cfg.TrailingLogs,
-		Log:          n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
+		TrailingLogs: n.cfg.TrailingLogs, LogBytes: cmp.Or(n.cfg.LogBytes, raftnode.DefaultLogBytes),
+		Log: n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
 		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
 		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
 		OnStuckTransfer: func() { n.RestartRaft("leadership transfer stuck in raft library") },

@@ -88,7 +88,7 @@ func (n *Node) updateSoftState(s raftnode.SoftState, lastContact time.Time) {
 		n.deps.Hooks.Election(*lostElection)
 	}
 	if leaderChanged {
-		n.log.Info("leader", "leader_id", s.Leader, "term", s.Term)
+		n.log.Debug("leader", "leader_id", s.Leader, "term", s.Term) // Hooks.Leader logs it for operators
 		if n.deps.Hooks.Leader != nil {
 			n.deps.Hooks.Leader(s.Leader, s.Term)
 		}

@@ -50,6 +50,9 @@ func (n *Node) Status() cluster.NodeStatus {
 	n.mu.Lock()
 	st.LeaderSince = n.leadershipSince
 	n.mu.Unlock()
+	if s.Leader == "" {
+		st.NotFollowed = n.peers.notFollowed()
+	}
 	st.DeadReason = cmp.Or(n.deadReason(), n.outsideReason(st))
 	st.Lifecycle = n.lifecycle(st)
 	return st

@@ -2,6 +2,8 @@ package docs_test
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,12 +24,20 @@ var alertNames = map[string]string{
 	"election_failed":    "northstar_election_count",
 	"multiple_leaders":   "northstar_is_leader",
 	"leader_unavailable": "northstar_is_leader",
-	"failover_rate_high": "northstar_current_term",
+	"failover_rate_high": "northstar_failover_count",
 	"no_role_holder":     "northstar_role_held",
 	"disk_stalled":       "northstar_disk_stalled",
 	"quorum_at_risk":     "northstar_peer_healthy",
 	"follower_lagging":   "northstar_peer_lag_entries",
 	"quota_exceeded":     "northstar_state_bytes",
+	"member_down":        "northstar_peer_healthy",
+	"role_flapping":      "northstar_role_elections_total",
+	"read_only":          "northstar_disk_read_only",
+	"reload_failed":      "northstar_reload_failed",
+	"needless_elections": "northstar_needless_elections_total",
+
+	"certificate_expiring": "northstar_certificate_expiry_timestamp_seconds",
+
 	// beside those of the contract
 	"audit_records_lost":        "northstar_audit_records_total",
 	"snapshot_install_repeated": "northstar_snapshot_install_repeated_total",
@@ -56,7 +66,7 @@ func parseAlerts(text string) (alerts []alert) {
 			alerts[len(alerts)-1].expr = strings.Trim(strings.TrimSpace(value), "|")
 		case isKey && slices.Contains([]string{"for", "labels", "annotations"}, key):
 			inExpr = false
-		case isKey && key == "runbook":
+		case isKey && key == "runbook_url":
 			alerts[len(alerts)-1].runbook = strings.TrimSpace(value)
 		case inExpr:
 			alerts[len(alerts)-1].expr += " " + trimmed
@@ -83,8 +93,9 @@ func checkAlerts(alerts []alert, page string, declared map[string]telemetry.Metr
 		if !slices.Contains(headings, a.name) {
 			problems = append(problems, runbook+" has no section for "+a.name)
 		}
-		if want := runbook + "#" + a.name; a.runbook != want {
-			problems = append(problems, fmt.Sprintf("%s: runbook is %q, want %s", a.name, a.runbook, want))
+		want := `'{{ or $externalLabels.docs_url "docs" }}` + strings.TrimPrefix(runbook, "docs") + "#" + a.name + "'"
+		if a.runbook != want {
+			problems = append(problems, fmt.Sprintf("%s: runbook_url is %q, want %s", a.name, a.runbook, want))
 		}
 		for _, p := range checkExpression(a.expr, declared) {
 			problems = append(problems, a.name+": "+p)
@@ -96,6 +107,24 @@ func checkAlerts(alerts []alert, page string, declared map[string]telemetry.Metr
 		}
 	}
 	return problems
+}
+
+// Prometheus itself reads the rules, and runs their tests.
+func TestAlerts_Promtool(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is missing: it comes with Prometheus")
+	}
+	for _, args := range [][]string{
+		{"check", "rules", "--lint=none", "alerts.yml"}, {"test", "rules", "alerts_test.yml"},
+	} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Dir = filepath.Dir(filepath.Join("..", alertsFile))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
 }
 
 func TestDashboardExpressions(t *testing.T) {
@@ -120,7 +149,7 @@ var (
 
 // promQL are the words of the language that are in use here.
 var promQL = strings.Fields(
-	"sum max min avg count count_values floor rate increase max_over_time histogram_quantile or and unless")
+	"sum max min avg count count_values floor rate increase max_over_time histogram_quantile or and unless time")
 
 // checkExpression finds metrics that are not declared, and labels that a metric
 // does not have.

@@ -101,7 +101,7 @@ func TestChecksCanFail(t *testing.T) {
 		}},
 		{"alerts", alerts, "", []string{
 			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1",
-			"runbook: docs/runbook.md#follower_lagging", "### follower_lagging",
+			"/runbook.md#follower_lagging", "### follower_lagging",
 		}},
 		{"refusals", refused, "`removed`", []string{"removed"}},
 		{
@@ -160,7 +160,7 @@ func TestChecksCanFail(t *testing.T) {
 // alertProblems checks a rule file and a runbook that are right but for the one
 // line left out or, of the alert's name, changed.
 func alertProblems(change string, declared map[string]telemetry.MetricDef) []string {
-	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook: docs/runbook.md#follower_lagging\n"
+	rules := "- alert: follower_lagging\n  expr: |\n    northstar_peer_lag_entries > 1\n  annotations:\n    runbook_url: '{{ or $externalLabels.docs_url \"docs\" }}/runbook.md#follower_lagging'\n"
 	runbook := "### follower_lagging\n"
 	switch {
 	case change == "- alert: leader_lost":

@@ -15,6 +15,7 @@ import (
 // program is a command line as the built program's own help tells it.
 type program struct {
 	commands map[string]flags // by command, such as "kv get"; "" for the flags of all
+	aliases  map[string]bool  // those of commands that are another name of one
 	help     string           // all of it
 }
 
@@ -54,7 +55,7 @@ func programs(t *testing.T) map[string]program {
 }
 
 var (
-	helpCommand = regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z][a-z-]*)*)(?: {2,}|$)`)
+	helpCommand = regexp.MustCompile(`(?m)^  ([a-z][a-z-]*(?: [a-z][a-z-]*)*)(?: \(([a-z]+)\))?(?: {2,}|$)`)
 	helpFlag    = regexp.MustCompile(`(?m)^ {2,6}(?:(-[a-zA-Z]), )?--(\[no-\])?([a-z][a-z0-9-]*)(=\S+)?`)
 )
 
@@ -64,7 +65,7 @@ func ask(bin string) (program, error) {
 	if err != nil {
 		return program{}, err
 	}
-	p := program{commands: map[string]flags{}, help: string(out)}
+	p := program{commands: map[string]flags{}, aliases: map[string]bool{}, help: string(out)}
 	before, list, _ := strings.Cut(string(out), "Commands:\n")
 	p.commands[""] = parseFlags(before)
 	for _, m := range helpCommand.FindAllStringSubmatch(list, -1) {
@@ -73,6 +74,11 @@ func ask(bin string) (program, error) {
 			return program{}, err
 		}
 		p.commands[m[1]] = parseFlags(string(out))
+		if m[2] != "" {
+			alias := path.Join(path.Dir(strings.ReplaceAll(m[1], " ", "/")), m[2])
+			alias = strings.ReplaceAll(alias, "/", " ")
+			p.commands[alias], p.aliases[alias] = p.commands[m[1]], true
+		}
 		p.help += string(out)
 	}
 	return p, nil

@@ -3,13 +3,16 @@ package etcd
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -21,7 +24,6 @@ import (
 const (
 	smallAnswer    = 64 << 10 // up to this size an answer is not counted
 	maxAnswer      = 64 << 20 // of one answer, and of one message of a watch
-	itemOverhead   = 128      // of a key or an event in an answer, besides key and value
 	answerRetry    = 20 * time.Millisecond
 	answerPatience = 10 * time.Second // of a watch, and of the answer to a write, for the budget
 )
@@ -40,11 +42,46 @@ type counted struct {
 }
 
 // newCounted returns a message that calls give once: when it is sent, or at the latest when it is garbage. gRPC does
-// not say so when a connection ends before.
-func newCounted(m proto.Message, give func()) *counted {
-	c := &counted{message: m, give: sync.OnceFunc(give)}
+// not say so when a connection or a stream ends before. If it is not sent within limit, it calls late: a client that
+// does not read must not hold its part of the budget for ever.
+func newCounted(m proto.Message, give func(), limit time.Duration, late func()) *counted {
+	var given atomic.Bool
+	timer := time.AfterFunc(limit, func() {
+		collectGarbage(limit / 2)
+		time.AfterFunc(cleanupTime, func() {
+			if !given.Load() {
+				late()
+			}
+		})
+	})
+	c := &counted{message: m, give: sync.OnceFunc(func() {
+		given.Store(true)
+		timer.Stop()
+		give()
+	})}
 	runtime.AddCleanup(c, func(give func()) { give() }, c.give)
 	return c
+}
+
+// cleanupTime is how long cleanups may take after a garbage collection.
+const cleanupTime = time.Second
+
+// collectGarbage collects garbage if the last time is older than age.
+func collectGarbage(age time.Duration) {
+	var stats debug.GCStats
+	if debug.ReadGCStats(&stats); time.Since(stats.LastGC) > age {
+		runtime.GC()
+	}
+}
+
+// closeConn returns a function that closes the connection of a gRPC call. Connections of the gateway have deadlines.
+func closeConn(ctx context.Context) func() {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(connInfo); ok && info.live != nil {
+			return func() { _ = info.live.Close() }
+		}
+	}
+	return func() {}
 }
 
 // Get implements mem.BufferPool.
@@ -85,17 +122,45 @@ func uncounted(m any) (message any, sent func()) {
 // answerKey is the key of what the answer to a call with one answer holds, in the context of the call.
 type answerKey struct{}
 
-type heldAnswer struct{ give func() }
+// heldAnswer is what an answer has taken of the budget, but for the last smallAnswer bytes. One goroutine uses it.
+type heldAnswer struct {
+	size, taken int
+	gives       []func()
+}
 
-// takeAnswer counts the answer to a call, before it is made.
-func takeAnswer(ctx context.Context, size int) error {
-	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
-	if held == nil || size <= smallAnswer {
+func (h *heldAnswer) give() {
+	for _, give := range h.gives {
+		give()
+	}
+}
+
+// grow takes bytes of the budget with take.
+func (h *heldAnswer) grow(size int, take func(size int) (give func(), err error)) error {
+	h.size += size
+	more := h.size - h.taken
+	switch {
+	case h.size > maxAnswer:
+		return errAnswerTooLarge
+	case more <= smallAnswer:
 		return nil
 	}
-	give, err := takeBytes(ctx, size)
-	held.give = give
-	return err
+	give, err := take(more)
+	if err != nil {
+		return err
+	}
+	h.gives, h.taken = append(h.gives, give), h.size
+	return nil
+}
+
+// roomForAnswer returns what counts the answer to a call while it is made.
+func roomForAnswer(ctx context.Context) state.Room {
+	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
+	if held == nil {
+		return func(int) error { return nil }
+	}
+	return func(size int) error {
+		return held.grow(size, func(size int) (func(), error) { return takeBytes(ctx, size) })
+	}
 }
 
 // takeBytes takes bytes of the budget. JSON needs more: base64, and a copy without spaces.
@@ -127,17 +192,15 @@ func awaitBytes(ctx context.Context, size int) (give func(), err error) {
 	}
 }
 
-// awaitAnswer is takeAnswer for a request that was executed: its client must not take an error for a refusal.
+// awaitAnswer counts the answer to a request that was executed: its client must not take an error for a refusal.
 func awaitAnswer(ctx context.Context, size int) error {
 	held, _ := ctx.Value(answerKey{}).(*heldAnswer)
-	if held == nil || size <= smallAnswer {
+	if held == nil {
 		return nil
 	}
-	give, err := awaitBytes(ctx, size)
-	if err != nil {
+	if held.grow(size, func(size int) (func(), error) { return awaitBytes(ctx, size) }) != nil {
 		return errAnswerRefused
 	}
-	held.give = give
 	return nil
 }
 
@@ -145,7 +208,7 @@ func sizeOfItem(it *state.Item) int {
 	if it == nil {
 		return 0
 	}
-	return len(it.Key) + len(it.Value) + itemOverhead
+	return len(it.Key) + len(it.Value) + state.ItemOverhead
 }
 
 func sizeOfItems(items []*state.Item) (size int) {
@@ -174,7 +237,7 @@ func sizeOfTxn(r *state.TxnResult) (size int) {
 // sizeOfChanges returns the size of the events of changes.
 func sizeOfChanges(changes []state.Change, prevKV bool) (size int) {
 	for i := range changes {
-		size += len(changes[i].Key) + len(changes[i].Value) + itemOverhead
+		size += len(changes[i].Key) + len(changes[i].Value) + state.ItemOverhead
 		if prevKV {
 			size += sizeOfItem(changes[i].Prev)
 		}
@@ -191,5 +254,5 @@ func (ws *watchStream) sendCounted(r *pb.WatchResponse, size int) error {
 	if err != nil {
 		return err
 	}
-	return ws.stream.SendMsg(newCounted(r, give))
+	return ws.stream.SendMsg(newCounted(r, give, ws.s.lifetime, closeConn(ws.ctx)))
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers its codec
@@ -76,7 +77,8 @@ type Call interface {
 	ReadIndex(ctx context.Context) error
 	LeaseCall
 	// TakeAnswer takes bytes of the budget of all answers of the node, until give is called, once. CodeBusy: there are
-	// not so many left.
+	// not so many left. give must not refer to the call or its context: they refer to the answer, whose garbage
+	// collection may have to call give.
 	TakeAnswer(size int) (give func(), err error)
 	// MoveLeader moves leadership.
 	MoveLeader(ctx context.Context, target cluster.NodeID) error
@@ -137,7 +139,12 @@ type Server struct {
 	health  *health.Server
 	hub     *hub
 	self    ids
-	entropy sync.Mutex // guards Deps.Entropy
+
+	returning *semaphore.Weighted // writes in progress that return items
+	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call
+	// that is no stream.
+	lifetime time.Duration
+	entropy  sync.Mutex // guards Deps.Entropy
 
 	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
@@ -148,6 +155,7 @@ func New(d Deps) *Server {
 	s := &Server{
 		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
 		health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
+		lifetime: 90 * time.Second, returning: semaphore.NewWeighted(maxReturning),
 	}
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
 	s.stopping, s.stop = context.WithCancel(context.Background())

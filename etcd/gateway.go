@@ -17,15 +17,17 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"northstar/cluster"
 )
 
 // The JSON gateway maps each HTTP request to one call of the gRPC services, in this process. Paths, field names and
 // forms are those of etcd's own gateway, which is grpc-gateway with the same options of protojson.
 
 const (
-	maxJSONBody = 4 << 20          // a request of maxRequestBytes in base64, and its field names
-	bodyTimeout = 10 * time.Second // to send the body of a call that is no stream
-	lifetime    = 90 * time.Second // of a call that is no stream, with the sending of its answer
+	maxJSONBody    = 4 << 20          // a request of maxRequestBytes in base64, and its field names
+	maxJSONMessage = 32 << 10         // of a stream: keys in base64
+	bodyTimeout    = 10 * time.Second // to send the body of a call that is no stream
 )
 
 var (
@@ -37,7 +39,7 @@ type httpRequestKey struct{}
 
 // ServeHTTP answers the requests of the JSON gateway, /version and /health.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lifetime)) // a stream has none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lifetime))
 	path := r.URL.Path
 	if rest, ok := strings.CutPrefix(path, "/v3beta/"); ok {
 		path = "/v3/" + rest
@@ -69,23 +71,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serveStream(ctx, w, r, m, streaming)
 }
 
-// serveUnary answers a call with one message.
+// serveUnary answers a call with one message. The call begins before its body is read: one that is not allowed costs no
+// memory.
 func (s *Server) serveUnary(
 	ctx context.Context, w http.ResponseWriter, r *http.Request, m *method, handle grpc.MethodHandler,
 ) {
-	control := http.NewResponseController(w)
-	read := func(message any) error {
-		_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBody))
-		_ = control.SetReadDeadline(time.Time{})
-		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			return status.Error(codes.InvalidArgument, "etcdserver: request is too large")
-		} else if err != nil {
-			return status.Error(codes.InvalidArgument, err.Error())
-		}
-		return decodeJSON(body, message)
+	ctx, leave, err := s.begin(ctx, m.name)
+	if err != nil {
+		writeStatus(w, status.Convert(statusOf(err)))
+		return
 	}
-	out, err := handle(m.service, ctx, read, s.interceptUnary)
+	handled := false
+	answer := func(ctx context.Context, in any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		handled = true
+		return s.answer(ctx, leave, in, info, h)
+	}
+	out, err := handle(m.service, ctx, func(message any) error { return readMessage(ctx, w, r, message) }, answer)
+	if !handled {
+		leave(err)
+	}
 	if err != nil {
 		writeStatus(w, status.Convert(statusOf(err)))
 		return
@@ -101,6 +105,57 @@ func (s *Server) serveUnary(
 	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
+// readMessage reads the body of a call with one message.
+func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, message any) error {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts
+	counted := &countedBody{body: http.MaxBytesReader(w, r.Body, maxJSONBody), call: callOf(ctx), room: smallAnswer}
+	defer counted.give()
+	body, err := io.ReadAll(counted)
+	_ = control.SetReadDeadline(time.Time{})
+	tooLarge, refused := (*http.MaxBytesError)(nil), (*cluster.Error)(nil)
+	switch {
+	case errors.As(err, &tooLarge):
+		return status.Error(codes.InvalidArgument, errMessageTooLarge.Error())
+	case errors.As(err, &refused):
+		return err
+	case err != nil:
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return decodeJSON(body, message)
+}
+
+// countedBody is a body that takes bytes of the budget of answers for what it reads.
+type countedBody struct {
+	body io.Reader
+	call Call // nil: no caller is known, and room is all
+	room int  // bytes that may be read before more is taken
+	took []func()
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(p []byte) (int, error) {
+	if b.room == 0 {
+		if b.call == nil {
+			return 0, errMessageTooLarge
+		}
+		give, err := b.call.TakeAnswer(2 * smallAnswer) // what is read, and the message made of it
+		if err != nil {
+			return 0, err
+		}
+		b.took, b.room = append(b.took, give), smallAnswer
+	}
+	n, err := b.body.Read(p[:min(len(p), b.room)])
+	b.room -= n
+	return n, err
+}
+
+func (b *countedBody) give() {
+	for _, give := range b.took {
+		give()
+	}
+}
+
 // serveStream answers a call with a stream in each direction. The body may end before the answers.
 func (s *Server) serveStream(
 	ctx context.Context, w http.ResponseWriter, r *http.Request, m *method, desc *grpc.StreamDesc,
@@ -108,8 +163,9 @@ func (s *Server) serveStream(
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex() // HTTP/1.1 supports it
 	_ = control.SetReadDeadline(time.Time{})
-	_ = control.SetWriteDeadline(time.Time{})
-	stream := &httpStream{ctx: ctx, w: w, control: control, in: json.NewDecoder(r.Body)}
+	_ = control.SetWriteDeadline(time.Time{}) // each message has one
+	body := &limitedBody{body: r.Body}
+	stream := &httpStream{ctx: ctx, w: w, control: control, lifetime: s.lifetime, body: body, in: json.NewDecoder(body)}
 	info := &grpc.StreamServerInfo{FullMethod: m.name, IsClientStream: true, IsServerStream: true}
 	stream.end(s.interceptStream(m.service, stream, info, desc.Handler))
 }
@@ -120,7 +176,10 @@ type httpStream struct {
 	ctx     context.Context
 	w       http.ResponseWriter
 	control *http.ResponseController
-	in      *json.Decoder
+	body    *limitedBody
+	in      *json.Decoder // of body
+
+	lifetime time.Duration // of the sending of one message
 
 	mu      sync.Mutex // guards w, control and what follows
 	started bool
@@ -132,8 +191,27 @@ var errStreamEnded = status.Error(codes.Canceled, "the stream has ended")
 // Context implements grpc.ServerStream.
 func (h *httpStream) Context() context.Context { return h.ctx }
 
+// limitedBody is the body of a stream. It ends with an error when it has read all that one message may have.
+type limitedBody struct {
+	body io.Reader
+	left int
+}
+
+// Read implements io.Reader.
+func (l *limitedBody) Read(p []byte) (int, error) {
+	if l.left == 0 {
+		return 0, errMessageTooLarge
+	}
+	n, err := l.body.Read(p[:min(len(p), l.left)])
+	l.left -= n
+	return n, err
+}
+
+var errMessageTooLarge = errors.New("etcdserver: request is too large")
+
 // RecvMsg reads the next object of the body. It returns io.EOF when the body has ended.
 func (h *httpStream) RecvMsg(m any) error {
+	h.body.left = maxJSONMessage
 	var object json.RawMessage
 	if err := h.in.Decode(&object); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -173,6 +251,7 @@ func (h *httpStream) start(code int) {
 func (h *httpStream) chunk(head string, body []byte, tail string) error {
 	chunk := make([]byte, 0, len(head)+len(body)+len(tail))
 	chunk = append(append(append(chunk, head...), body...), tail...)
+	_ = h.control.SetWriteDeadline(time.Now().Add(h.lifetime)) // an error shows at the write
 	if _, err := h.w.Write(chunk); err != nil {
 		return err
 	}

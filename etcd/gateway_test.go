@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"northstar/cluster"
@@ -51,12 +53,26 @@ var changing = regexp.MustCompile(`"(cluster_id|member_id|raft_term|memberID)":"
 func answers(t *testing.T, addr, request string) (out []string) {
 	t.Helper()
 	take := 0
-	if _, err := fmt.Sscanf(request, "take %d", &take); err == nil {
-		request = strings.SplitN(request, " ", 3)[2]
+	words := strings.SplitN(request, " ", 3)
+	method := http.MethodPost
+	switch words[0] {
+	case "get":
+		method, request = http.MethodGet, words[1]
+	case "take", "any":
+		if _, err := fmt.Sscan(words[1], &take); err != nil {
+			t.Fatal(err)
+		}
+		request = words[2]
+	}
+	if words[0] == "any" {
+		defer func() { slices.Sort(out) }()
 	}
 	path, body, _ := strings.Cut(request, " ")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Post("http://"+addr+path, "", strings.NewReader(body))
+	r, err := http.NewRequestWithContext(within(t), method, "http://"+addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,5 +178,94 @@ func TestHealthOverHTTP(t *testing.T) {
 	n.mu.Unlock()
 	if got := get(t, &http.Transport{}, "http://"+addr+"/health"); got != `{"health":"false","reason":"ALARM NOSPACE"}` {
 		t.Errorf("with a full disk: %s", got)
+	}
+}
+
+// TestStreamMessageIsLimited: a message of a stream that never ends is not kept in memory.
+func TestStreamMessageIsLimited(t *testing.T) {
+	t.Parallel()
+	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	endless := io.MultiReader(strings.NewReader(`{"create_request":{"key":"`), &repeated{text: "YWFh", left: 64 << 20})
+	r, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+addr+"/v3/watch", endless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body) // the server may close the connection, since it does not read the rest
+	if !strings.Contains(string(body), "request is too large") {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+// repeated is a reader of a text that is repeated.
+type repeated struct {
+	text string
+	left int
+}
+
+func (r *repeated) Read(p []byte) (int, error) {
+	if r.left <= 0 {
+		return 0, io.EOF
+	}
+	n := 0
+	for n+len(r.text) <= len(p) {
+		n += copy(p[n:], r.text)
+	}
+	r.left -= n
+	return n, nil
+}
+
+// TestBodiesAreCounted: the body of a call that is not allowed is not read, and a large one takes bytes of the budget.
+func TestBodiesAreCounted(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	d := testDeps(n)
+	var denied atomic.Bool
+	begin := d.Begin
+	d.Begin = func(r *http.Request, conn any, kind CallKind) (Call, error) {
+		if denied.Load() {
+			return nil, cluster.Errorf(cluster.CodeUnauthenticated, "no token")
+		}
+		return begin(r, conn, kind)
+	}
+	_, addr := serve(t, d, nil)
+	post := func(path string, body io.Reader) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+addr+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	large := func() io.Reader {
+		return strings.NewReader(`{"key":"YQ==","value":"` + strings.Repeat("YWFh", 100_000) + `"}`)
+	}
+	if code := post("/v3/kv/put", large()); code != http.StatusOK || n.largest.Load() < 2*smallAnswer || n.answers.Load() != 0 {
+		t.Errorf("a large body: %d, %d bytes taken, %d not given back", code, n.largest.Load(), n.answers.Load())
+	}
+	n.answers.Store(maxAnswer)
+	if code := post("/v3/kv/put", large()); code != http.StatusTooManyRequests {
+		t.Errorf("a large body without room: %d", code)
+	}
+	if code := post("/v3/kv/put", strings.NewReader(`{"key":"YQ==","value":"YQ=="}`)); code != http.StatusOK {
+		t.Errorf("a small body without room: %d", code)
+	}
+	if code := post("/v3/auth/authenticate", large()); code != http.StatusBadRequest {
+		t.Errorf("a large body without a caller: %d", code)
+	}
+	denied.Store(true)
+	never, writer := io.Pipe()
+	defer writer.Close()
+	if code := post("/v3/kv/put", never); code != http.StatusUnauthorized {
+		t.Errorf("a call that is not allowed: %d", code)
 	}
 }

@@ -152,13 +152,13 @@ func (c fakeCall) HoldLease(context.Context, string, time.Duration) (func(bool),
 }
 
 func (c fakeCall) TakeAnswer(size int) (func(), error) {
-	n := int64(size)
-	if c.node.answers.Add(n) > maxAnswer {
-		c.node.answers.Add(-n)
+	n, node := int64(size), c.node // not the call, see Call
+	if node.answers.Add(n) > maxAnswer {
+		node.answers.Add(-n)
 		return nil, cluster.Errorf(cluster.CodeBusy, "limit reached")
 	}
-	c.node.largest.Store(max(c.node.largest.Load(), n))
-	return func() { c.node.answers.Add(-n) }, nil
+	node.largest.Store(max(node.largest.Load(), n))
+	return func() { node.answers.Add(-n) }, nil
 }
 
 func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {
@@ -185,11 +185,17 @@ func testDeps(n *fakeNode) Deps {
 // serve serves until the test ends, and returns the server and its address.
 func serve(t *testing.T, d Deps, secure *tls.Config) (*Server, string) {
 	t.Helper()
+	s := New(d)
+	return s, start(t, s, secure)
+}
+
+// start has a server serve until the test ends, and returns its address.
+func start(t *testing.T, s *Server, secure *tls.Config) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(d)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l, secure) }()
@@ -199,13 +205,13 @@ func serve(t *testing.T, d Deps, secure *tls.Config) (*Server, string) {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return s, l.Addr().String()
+	return l.Addr().String()
 }
 
 // dial returns a connection without TLS.
-func dial(t *testing.T, addr string) *grpc.ClientConn {
+func dial(t *testing.T, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c, err := grpc.NewClient(addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,10 @@ type hub struct {
 
 	mu       sync.Mutex
 	position uint64                // changes up to this revision are marked
+	epoch    uint64                // of the state that position belongs to
 	watches  *iradix.Tree[*places] // by the common prefix of their keys
 	count    int
+	bytes    int // of the keys and range ends of all watches
 	streams  map[*watchStream]struct{}
 	wake     chan struct{} // capacity 1: there is a first watch
 }
@@ -36,6 +38,7 @@ type watch struct {
 	key, end string // as in state.RangeQuery
 	prefix   string // common to all keys of the range
 	start    int64  // revision that the client asked for, 0: from now on
+	epoch    uint64 // of the state that the watch began in
 	stream   *watchStream
 	options  watchOptions
 
@@ -78,17 +81,19 @@ func (h *hub) add(w *watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.count == 0 {
-		h.position = h.view().Revision()
+		v := h.view()
+		h.position, h.epoch = v.Revision(), v.Epoch()
 		notify(h.wake)
 	}
 	h.count++
+	h.bytes += w.size()
 	at, ok := h.watches.Get([]byte(w.prefix))
 	if !ok {
 		at = &places{all: map[*watch]struct{}{}}
 		h.watches, _, _ = h.watches.Insert([]byte(w.prefix), at)
 	}
 	at.all[w] = struct{}{}
-	if w.next <= h.position {
+	if w.next <= h.position || w.epoch != h.epoch {
 		h.mark(w)
 	}
 }
@@ -106,6 +111,7 @@ func (h *hub) remove(w *watch) {
 	}
 	delete(at.all, w)
 	h.count--
+	h.bytes -= w.size()
 	if len(at.all) == 0 {
 		h.watches, _, _ = h.watches.Delete([]byte(w.prefix))
 	}
@@ -149,22 +155,29 @@ func (h *hub) take(s *watchStream) (marked []*watch, position uint64) {
 	return marked, h.position
 }
 
-// advance marks the watches with changes up to a view.
-func (h *hub) advance(v *state.View) {
+// advance marks the watches with changes up to the present view, and returns that. A restore, a recovery, and the end
+// of a restore that the cluster has not committed replace the state: all watches are marked then, to end.
+func (h *hub) advance() *state.View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	v := h.view() // under the lock: none that is older than position
+	if h.count > 0 && (v.Epoch() != h.epoch || v.Revision() < h.position) {
+		h.position, h.epoch = v.Revision(), v.Epoch()
+		h.markAll()
+	}
 	for h.count > 0 && h.position < v.Revision() {
 		changes, next, err := v.Changes("\x00", "\x00", h.position+1, hubBatch)
-		if err != nil { // changes were compacted before they were read, or the state was replaced
+		if err != nil { // changes were compacted before they were read
 			h.markAll()
 			h.position = v.Revision()
-			return
+			break
 		}
 		for i := range changes {
 			h.match(&changes[i])
 		}
 		h.position = next - 1
 	}
+	return v
 }
 
 // hubBatch is the number of changes that are read together.
@@ -218,6 +231,16 @@ func (h *hub) markAll() {
 	})
 }
 
+// size returns the bytes of the key and the range end.
+func (w *watch) size() int { return len(w.key) + len(w.end) }
+
+// full reports whether there is no room for another watch.
+func (h *hub) full(w *watch) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count >= maxWatches || h.bytes+w.size() > maxWatchBytes
+}
+
 // watching returns the number of watches.
 func (h *hub) watching() int {
 	h.mu.Lock()
@@ -235,12 +258,12 @@ func (h *hub) run(ctx context.Context) {
 			}
 			continue
 		}
-		v := h.view()
-		h.advance(v)
 		// the cursor only tells that there is a change: also one that was made before it
-		cursor, err := h.feed().Cursor("", v.Revision())
-		if err != nil {
-			continue // the history has moved on: the next view is newer
+		from := h.view()
+		cursor, err := h.feed().Cursor("", from.Revision())
+		v := h.advance()
+		if err != nil || v.Epoch() != from.Epoch() || v.Revision() < from.Revision() {
+			continue // the history has moved on, or the state was replaced before there was a cursor
 		}
 		_, _ = cursor.Next(ctx, 1) // an error is a change as well: the next view is newer
 	}

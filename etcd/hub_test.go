@@ -35,7 +35,7 @@ func TestHub_MarksEachChange(t *testing.T) {
 	for i := range watches {
 		n.apply(t, put(fmt.Sprintf("k%04d", i), "v"))
 	}
-	h.advance(n.View())
+	h.advance()
 	for i, w := range watches {
 		if !w.marked || w.next != first+uint64(i) {
 			t.Errorf("watch %d: marked %v, next revision %d instead of %d", i, w.marked, w.next, first+uint64(i))
@@ -53,11 +53,11 @@ func TestHub_SettleMarksAgain(t *testing.T) {
 	n, h, ws := testHub(t)
 	w := ws.watchKey(n, "a")
 	n.apply(t, put("a", "1"))
-	h.advance(n.View())
+	h.advance()
 	h.take(ws)
 	sent := n.View().Revision()
 	n.apply(t, put("a", "2"))
-	h.advance(n.View())
+	h.advance()
 	if marked, _ := h.take(ws); len(marked) != 0 {
 		t.Error("a marked watch is marked twice")
 	}

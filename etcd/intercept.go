@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -41,16 +42,23 @@ func (s *Server) interceptUnary(
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	return s.answer(ctx, leave, in, info, handle)
+}
+
+// answer handles a call with one answer that has begun.
+func (s *Server) answer(
+	ctx context.Context, leave func(error), in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (out any, err error) {
 	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
 	held := &heldAnswer{}
 	defer func() {
-		if held.give != nil && (out == nil || err != nil) {
+		if out == nil || err != nil {
 			held.give()
 		}
 	}()
 	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
-	if m, ok := out.(proto.Message); ok && err == nil && held.give != nil {
-		out = newCounted(m, held.give)
+	if m, ok := out.(proto.Message); ok && err == nil && held.taken > 0 {
+		out = newCounted(m, held.give, s.lifetime, closeConn(ctx))
 	}
 	return out, err
 }
@@ -127,10 +135,10 @@ func (s *Server) begin(ctx context.Context, name string) (_ context.Context, lea
 	switch m := s.methods[name]; {
 	case m != nil:
 		kind.Role, kind.Kind, kind.Write = m.role, m.kind, m.write
-	case strings.HasPrefix(name, "/grpc.health.v1."):
+	case name == grpc_health_v1.Health_Check_FullMethodName, name == grpc_health_v1.Health_List_FullMethodName:
 		kind.Role = token.None
-	case strings.HasPrefix(name, "/grpc.reflection."):
-		kind.Role, kind.Kind = token.Observer, openapi.Stream
+	case strings.HasPrefix(name, "/grpc.health.v1."), strings.HasPrefix(name, "/grpc.reflection."):
+		kind.Role, kind.Kind = token.Observer, openapi.Stream // a stream without a caller is not limited
 	default:
 		return nil, nil, unsupported(unsupportedReason(name))
 	}
@@ -182,6 +190,11 @@ func (s *Server) endWithoutLeader(ctx context.Context, end context.CancelCauseFu
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer func() { // the interceptors recover only in their own goroutine
+			if err := s.recovered(recover(), "the wait for a leader", nil); err != nil {
+				end(err)
+			}
+		}()
 		for stopped.Err() == nil {
 			changed := s.deps.Node.LeaderChanged() // before Status, so that no change is missed
 			var expired <-chan time.Time

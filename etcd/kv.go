@@ -30,11 +30,8 @@ func (k *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	if err != nil {
 		return nil, err
 	}
-	result, err := v.Range(rangeQuery(r))
+	result, err := v.Range(ctx, rangeQuery(r), roomForAnswer(ctx))
 	if err != nil {
-		return nil, err
-	}
-	if err := takeAnswer(ctx, sizeOfItems(result.Items)); err != nil {
 		return nil, err
 	}
 	out := rangeResponse(&result)
@@ -113,11 +110,8 @@ func (k *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	if err != nil {
 		return nil, err
 	}
-	result, err := v.ReadTxn(ctx, t)
+	result, err := v.ReadTxn(ctx, t, roomForAnswer(ctx))
 	if err != nil {
-		return nil, err
-	}
-	if err := takeAnswer(ctx, sizeOfTxn(&result)); err != nil {
 		return nil, err
 	}
 	out := txnResponse(&result)
@@ -153,9 +147,33 @@ func (k *kvService) write(ctx context.Context, r proto.Message, t *state.Txn) (s
 	if proto.Size(r) > maxRequestBytes {
 		return state.Result{}, rpctypes.ErrGRPCRequestTooLarge
 	}
+	if returnsItems(t) {
+		if err := k.s.returning.Acquire(ctx, 1); err != nil {
+			return state.Result{}, context.Cause(ctx)
+		}
+		defer k.s.returning.Release(1)
+	}
 	result, err := callOf(ctx).Propose(ctx, state.Command{Kind: state.KindTxn, Txn: t})
 	if err == nil {
 		err = awaitAnswer(ctx, sizeOfTxn(result.Txn))
 	}
 	return result, err
+}
+
+// maxReturning bounds the writes in progress that return items. The leader sends them before they can be counted, at
+// most state.MaxTxnReadBytes for each.
+const maxReturning = 32
+
+// returnsItems reports whether the result of a transaction may have items.
+func returnsItems(t *state.Txn) bool {
+	for _, ops := range [][]state.Op{t.Success, t.Failure} {
+		for i := range ops {
+			op := &ops[i]
+			if op.Range != nil && !op.Range.CountOnly || op.Put != nil && op.Put.PrevKV ||
+				op.Delete != nil && op.Delete.PrevKV || op.Txn != nil && returnsItems(op.Txn) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -122,12 +122,12 @@ func TestWriteAnswers(t *testing.T) {
 		ctx = context.WithValue(ctx, answerKey{}, held)
 		r := &pb.PutRequest{Key: []byte("a"), Value: bytes.Repeat([]byte("w"), 1<<20), PrevKv: true}
 		n.answers.Store(maxAnswer)
-		if _, err := (&kvService{s: s}).Put(ctx, r); status.Code(err) != codes.Unknown || held.give != nil {
+		if _, err := (&kvService{s: s}).Put(ctx, r); status.Code(err) != codes.Unknown || held.taken != 0 {
 			t.Errorf("a put whose answer finds no room: %v", err)
 		}
 		time.AfterFunc(answerPatience/2, func() { n.answers.Store(0) })
 		n.answers.Store(maxAnswer)
-		if out, err := (&kvService{s: s}).Put(ctx, r); err != nil || out.PrevKv.Value[0] != 'w' || held.give == nil {
+		if out, err := (&kvService{s: s}).Put(ctx, r); err != nil || out.PrevKv.Value[0] != 'w' || held.taken == 0 {
 			t.Errorf("a put whose answer finds room: %v", err)
 		}
 	})
@@ -138,7 +138,7 @@ func TestWriteAnswers(t *testing.T) {
 func TestCountedIsGivenBack(t *testing.T) {
 	t.Parallel()
 	given := make(chan struct{})
-	newCounted(&pb.RangeResponse{}, func() { close(given) })
+	newCounted(&pb.RangeResponse{}, func() { close(given) }, time.Hour, func() {})
 	for {
 		runtime.GC()
 		select {
@@ -148,5 +148,33 @@ func TestCountedIsGivenBack(t *testing.T) {
 			t.Fatal("not given back")
 		default:
 		}
+	}
+}
+
+// TestWritesThatReturnItems: their number in progress is limited, since their answers cannot be counted before they
+// come. Other writes do not wait for them.
+func TestWritesThatReturnItems(t *testing.T) {
+	t.Parallel()
+	s, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	kv := pb.NewKVClient(dial(t, addr))
+	if err := s.returning.Acquire(t.Context(), maxReturning); err != nil {
+		t.Fatal(err)
+	}
+	nested := &pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
+		Failure: []*pb.RequestOp{{Request: &pb.RequestOp_RequestDeleteRange{
+			RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte("a"), PrevKv: true},
+		}}},
+	}}}}}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := kv.Txn(short, nested); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a transaction that returns items: %v", err)
+	}
+	if _, err := kv.Put(within(t), &pb.PutRequest{Key: []byte("a")}); err != nil {
+		t.Error(err)
+	}
+	s.returning.Release(maxReturning)
+	if _, err := kv.Txn(within(t), nested); err != nil {
+		t.Error(err)
 	}
 }

@@ -31,6 +31,7 @@ func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 				return nil, err
 			}
 		}
+		asked := time.Now()
 		result, err := callOf(ctx).Propose(ctx, state.Command{
 			Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id, TTL: r.TTL},
 		})
@@ -39,6 +40,12 @@ func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 		}
 		if err != nil {
 			return nil, err
+		}
+		if time.Since(asked) > graceOf(result.Session) {
+			// After an error the lease may end too early. The client learns that from its first keep-alive.
+			if lives, err := renewInTime(ctx, result.Session); err == nil && !lives && r.ID == 0 {
+				continue // it has ended meanwhile
+			}
 		}
 		return &pb.LeaseGrantResponse{
 			Header: l.s.headerAt(result.Revision), ID: id, TTL: seconds(result.Session.TTL),
@@ -162,7 +169,13 @@ func (l *leaseService) renew(
 	if err != nil || lease == nil {
 		return out, err
 	}
-	lives, err := callOf(ctx).RenewLease(ctx, lease)
+	lives, err := renewInTime(ctx, lease)
+	if err == nil && !lives { // this node may not have applied yet that another lease has the number
+		ended := lease.ID
+		if lease, err = l.findNow(ctx, id); err == nil && lease != nil && lease.ID != ended {
+			lives, err = renewInTime(ctx, lease)
+		}
+	}
 	if err != nil || !lives {
 		return out, err
 	}
@@ -170,11 +183,31 @@ func (l *leaseService) renew(
 	return out, held.hold(ctx, callOf(ctx), lease)
 }
 
+// graceOf returns how much longer than its TTL a lease lives, unless etcd.lease-grace is below its default.
+func graceOf(lease *state.Session) time.Duration { return max(500*time.Millisecond, lease.TTL/10) }
+
+// renewInTime renews a lease, again if the answer took longer than its grace: the leader counts the TTL from the
+// question, and the client from the answer.
+func renewInTime(ctx context.Context, lease *state.Session) (lives bool, err error) {
+	for {
+		asked := time.Now()
+		lives, err = callOf(ctx).RenewLease(ctx, lease)
+		if err != nil || !lives || time.Since(asked) <= graceOf(lease) {
+			return lives, err
+		}
+	}
+}
+
 // find returns a lease, nil if it does not exist. This node may not have applied yet what made it.
 func (l *leaseService) find(ctx context.Context, v *state.View, id int64) (*state.Session, error) {
 	if lease, ok := v.Lease(id); ok {
 		return lease, nil
 	}
+	return l.findNow(ctx, id)
+}
+
+// findNow is find after this node has applied all that was acknowledged.
+func (l *leaseService) findNow(ctx context.Context, id int64) (*state.Session, error) {
 	if err := callOf(ctx).ReadIndex(ctx); err != nil {
 		return nil, err
 	}
@@ -201,7 +234,11 @@ func (l *leaseService) LeaseTimeToLive(
 	}
 	out.TTL, out.GrantedTTL = int64(left/time.Second), seconds(lease.TTL)
 	if r.Keys {
+		room := roomForAnswer(ctx)
 		for _, key := range v.LeaseKeys(r.ID) {
+			if err := room(len(key) + state.ItemOverhead); err != nil {
+				return nil, err
+			}
 			out.Keys = append(out.Keys, []byte(key))
 		}
 	}

@@ -18,7 +18,12 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"northstar/cluster"
 )
 
 // TestOnePort serves gRPC and JSON on one port without TLS.
@@ -186,5 +191,26 @@ func TestDrainSendsGoAway(t *testing.T) {
 	_, err = stream.Recv()
 	if want := "rpc error: code = Unavailable desc = etcdserver: server stopped"; err == nil || err.Error() != want {
 		t.Errorf("the stream ends with %v", err)
+	}
+}
+
+// TestHealthStreams: anyone may ask for the health, but a stream of it needs a caller, with whom it counts.
+func TestHealthStreams(t *testing.T) {
+	t.Parallel()
+	d := testDeps(newFakeNode(t))
+	d.Begin = func(*http.Request, any, CallKind) (Call, error) {
+		return nil, cluster.Errorf(cluster.CodeUnauthenticated, "no token")
+	}
+	_, addr := serve(t, d, nil)
+	health := grpc_health_v1.NewHealthClient(dial(t, addr))
+	if _, err := health.Check(within(t), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
+	stream, err := health.Watch(within(t), &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a stream without a caller: %v", err)
 	}
 }

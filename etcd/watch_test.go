@@ -330,6 +330,31 @@ func TestManyWatches(t *testing.T) {
 	})
 }
 
+// TestWatchKeysAreLimited: the keys of watches stay in memory, and clients choose them.
+func TestWatchKeysAreLimited(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		long := bytes.Repeat([]byte("k"), maxWatchKey+1)
+		for _, r := range []*pb.WatchCreateRequest{{Key: long}, {Key: []byte("a"), RangeEnd: long}} {
+			p.in <- createWatch(r)
+			p.want(t, fmt.Sprintf("-1@%d created canceled (etcdserver: request is too large)", n.View().Revision()))
+		}
+		for i := range maxWatchBytes / maxWatchKey {
+			p.in <- createWatch(&pb.WatchCreateRequest{Key: long[1:]})
+			if r := <-p.out; r.Canceled {
+				t.Fatalf("watch %d: %s", i, describeResponse(r))
+			}
+		}
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a")})
+		p.want(t, fmt.Sprintf("-1@%d created canceled (etcdserver: too many requests)", n.View().Revision()))
+		p.in <- cancelWatch(7)
+		<-p.out
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a")})
+		if r := <-p.out; r.Canceled {
+			t.Errorf("after the end of a watch: %s", describeResponse(r))
+		}
+	})
+}
+
 // TestEndWithoutLeader: a stream that requires a leader ends when this node has known none for some timeouts, and one
 // that does not goes on.
 func TestEndWithoutLeader(t *testing.T) {
@@ -359,6 +384,25 @@ func TestEndWithoutLeader(t *testing.T) {
 		}
 	})
 }
+
+// TestEndWithoutLeader_Panics: the goroutine of a call that panics ends the call, and not the node.
+func TestEndWithoutLeader_Panics(t *testing.T) {
+	t.Parallel()
+	s := New(testDeps(newFakeNode(t)))
+	defer s.grpc.Stop()
+	s.deps.Node = panickingNode{s.deps.Node}
+	ctx, end := context.WithCancelCause(t.Context())
+	stop := s.endWithoutLeader(ctx, end)
+	defer stop()
+	<-ctx.Done()
+	if cause := context.Cause(ctx); status.Code(cause) != codes.Internal {
+		t.Errorf("the stream ends with %v", cause)
+	}
+}
+
+type panickingNode struct{ Node }
+
+func (panickingNode) LeaderChanged() <-chan struct{} { panic("a fault") }
 
 // TestCommonPrefix: each key of a range has its common prefix, which is long where it can be.
 func TestCommonPrefix(t *testing.T) {

@@ -16,8 +16,10 @@ import (
 // Limits of a stream of watches.
 const (
 	maxWatchesPerStream = 20_000
-	maxWatches          = 200_000 // of a node
-	eventBatch          = 1000    // events of one message, but for those of its last revision
+	maxWatches          = 200_000  // of a node
+	maxWatchBytes       = 64 << 20 // of the keys and range ends of a node's watches
+	maxWatchKey         = 8 << 10  // of a key or a range end: all keys are shorter
+	eventBatch          = 1000     // events of one message, but for those of its last revision
 )
 
 // noWatch is the ID in answers that belong to no watch.
@@ -94,7 +96,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 			noPut:    slices.Contains(r.Filters, pb.WatchCreateRequest_NOPUT),
 			noDelete: slices.Contains(r.Filters, pb.WatchCreateRequest_NODELETE),
 		},
-		start: r.StartRevision, next: v.Revision() + 1,
+		start: r.StartRevision, next: v.Revision() + 1, epoch: v.Epoch(),
 	}
 	if w.key == "" {
 		w.key = "\x00"
@@ -130,7 +132,9 @@ func (ws *watchStream) refusal(r *pb.WatchCreateRequest, w *watch) string {
 		return "mvcc: watcher range is empty"
 	case taken && r.WatchId != 0:
 		return "mvcc: duplicate watch ID provided on the WatchStream"
-	case len(ws.watches) >= maxWatchesPerStream, ws.hub.watching() >= maxWatches:
+	case max(len(r.Key), len(r.RangeEnd)) > maxWatchKey:
+		return rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge)
+	case len(ws.watches) >= maxWatchesPerStream, ws.hub.full(w):
 		return rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests)
 	}
 	return ""
@@ -182,7 +186,12 @@ func (ws *watchStream) step() (more bool, err error) {
 
 // serve sends a batch of a marked watch.
 func (ws *watchStream) serve(w *watch) error {
-	v := ws.s.deps.Node.View()
+	v := ws.hub.advance()
+	if w.replaced(v) {
+		ws.drop(w)
+		ws.revision = min(ws.revision, int64(v.Revision()))
+		return ws.compacted(v, w)
+	}
 	if w.next > v.Revision() { // begins in the future
 		ws.hub.settle(w, v.Revision())
 		return nil
@@ -205,6 +214,11 @@ func (ws *watchStream) serve(w *watch) error {
 		ws.hub.settle(w, v.Revision())
 	}
 	return nil
+}
+
+// replaced reports whether the state that the watch has shown was replaced by another one.
+func (w *watch) replaced(v *state.View) bool {
+	return w.epoch != v.Epoch() || w.next > v.Revision()+1 && w.next != uint64(w.start)
 }
 
 // compacted ends a watch whose next change is no longer kept.
@@ -281,7 +295,7 @@ func (ws *watchStream) reply(v *state.View, r *pb.WatchResponse) error {
 // synced returns the revision up to which every watch of the stream has sent its events, and reports whether none has
 // more to send.
 func (ws *watchStream) synced() (revision int64, ok bool) {
-	ws.hub.advance(ws.s.deps.Node.View())
+	ws.hub.advance()
 	marked, position := ws.hub.take(ws)
 	ws.queue = append(ws.queue, marked...)
 	return int64(position), len(ws.queue) == 0 && position > 0

@@ -15,7 +15,8 @@ type candidacyLog struct {
 	last []CandidacyRecord // in order of their start; at most maxCandidacies; Votes are set by facts
 }
 
-const maxCandidacies = 8
+// maxCandidacies is also for how many elections the votes that arrive after the result are known.
+const maxCandidacies = 64
 
 // CandidacyRecord describes a candidacy of this node; it may have got no further than pre-votes.
 type CandidacyRecord struct {
@@ -138,7 +139,7 @@ func (c *Controller) Facts(term uint64) CandidacyRecord {
 	}
 	for _, sv := range c.deps.Consensus.Status().Servers {
 		if sv.Suffrage == cluster.Voter && !answered(f.Votes, sv.ID) {
-			f.Votes = append(f.Votes, cluster.Vote{Voter: sv.ID, Reason: "no answer yet"})
+			f.Votes = append(f.Votes, cluster.Vote{Voter: sv.ID, Reason: cluster.VotePending})
 		}
 	}
 	slices.SortFunc(f.Votes, func(a, b cluster.Vote) int { return cmp.Compare(a.Voter, b.Voter) })

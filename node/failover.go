@@ -51,6 +51,15 @@ func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	}
 }
 
+// votes returns what this node knows now of the votes of an election that it was in; nil if it was not, or forgot it.
+func (n *Node) votes(term uint64) []cluster.Vote {
+	f := n.failover.Facts(term)
+	if f.Term != term {
+		return nil
+	}
+	return f.Votes
+}
+
 // election counts and records an election in which this node was a candidate.
 func (n *Node) election(e consensus.Election) {
 	result := telemetry.ResultLost
@@ -69,7 +78,7 @@ func (n *Node) election(e consensus.Election) {
 	}
 	n.metrics.Election(e.Trigger, result, e.Duration, e.Leaderless)
 	if e.Won && e.Trigger != "startup" && e.Trigger != "transfer" {
-		n.metrics.Failover(e.Trigger)
+		n.metrics.Failover(e.Trigger, e.Leaderless+max(0, time.Since(e.LedAt)))
 	}
 	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
 }

@@ -16,7 +16,7 @@ func (n *Node) hooks() consensus.Hooks {
 	return consensus.Hooks{
 		Proposal: n.countProposal,
 		Applied:  n.metrics.Apply,
-		Leader:   func(id cluster.NodeID, term uint64) { n.journal.Append(leaderEvent(id, term)) },
+		Leader:   func(id cluster.NodeID, term uint64) { recordLeader(n.journal, id, term) },
 		Election: n.election,
 		Snapshot: func(restored bool) {
 			what := "a snapshot was written"
@@ -46,14 +46,16 @@ func (n *Node) installRepeated(peer cluster.NodeID, index uint64, times int) {
 	})
 }
 
-func leaderEvent(id cluster.NodeID, term uint64) cluster.Event {
+// recordLeader records, and so logs, a change of the leader. The loss of a leader is a warning.
+func recordLeader(journal *telemetry.Journal, id cluster.NodeID, term uint64) {
 	if id == "" {
-		return cluster.Event{Type: "election", Term: term, Message: "no leader known"}
+		journal.Warn(cluster.Event{Type: "election", Term: term, Message: "no leader known"})
+		return
 	}
-	message := fmt.Sprintf("node %s leads in term %d", id, term)
-	return cluster.Event{
-		Type: "election", Term: term, Message: message, Fields: map[string]any{"leader_id": string(id)},
-	}
+	journal.Append(cluster.Event{
+		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id, term),
+		Fields: map[string]any{"leader_id": string(id)},
+	})
 }
 
 // recoveredEvent reports that the cluster continues from this node's data alone.

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"northstar/cluster"
 )
@@ -44,6 +45,18 @@ func lastResortReason(self cluster.NodeID, rec cluster.Member, trigger string) s
 		self, why)
 }
 
+// electionObstacleAfter is how long after its start a node may have no leader before it says why it elects none.
+const electionObstacleAfter = 5 * time.Second
+
+// electionWarning warns of what keeps a node that knows no leader from starting an election; "" if nothing does, or
+// shortly after its start.
+func electionWarning(leader cluster.NodeID, obstacle string, running time.Duration) string {
+	if leader != "" || obstacle == "" || running < electionObstacleAfter {
+		return ""
+	}
+	return "this node knows no leader and starts no election: " + obstacle
+}
+
 // lastResortWarning warns when voters that may not lead, with the leader, are a majority. They can be the only ones
 // with the newest entries when the leader fails.
 func lastResortWarning(servers []cluster.Server, members []cluster.Member) string {
@@ -55,6 +68,10 @@ func lastResortWarning(servers []cluster.Server, members []cluster.Member) strin
 		}
 	}
 	voters := cluster.CountVoters(servers)
+	if voters > 0 && len(barred) == voters {
+		return "no voter may lead: each has priority 0 or is not eligible; one of them leads as a last resort, and takes " +
+			"no writes"
+	}
 	if voters < 3 || len(barred) == 0 || len(barred)+1 < cluster.Quorum(voters) {
 		return ""
 	}

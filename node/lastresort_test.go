@@ -1,11 +1,16 @@
 package node
 
 import (
+	"bytes"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/telemetry"
 )
 
 // TestLastResort_TakesNoWrites: a node that may not lead is elected when no other node can be. Its election says why,
@@ -59,6 +64,11 @@ func TestLastResortWarning(t *testing.T) {
 		{3, 0, func(m []cluster.Member) { m[1].Lifecycle = cluster.Draining }, ""},
 		{3, 1, func(m []cluster.Member) { m[3].Eligible = false }, ""},
 		{2, 0, func(m []cluster.Member) { m[1].Eligible = false }, ""},
+		{1, 0, func(m []cluster.Member) { m[0].Eligible = false }, "no voter may lead"},
+		{
+			3, 0, func(m []cluster.Member) { m[0].Eligible, m[1].Priority, m[2].Eligible = false, 0, false },
+			"no voter may lead",
+		},
 		{5, 0, func(m []cluster.Member) { m[1].Eligible = false }, ""},
 		{5, 0, func(m []cluster.Member) { m[1].Eligible, m[2].Priority = false, 0 }, "of 5 voters, n2, n3 may"},
 	} {
@@ -78,5 +88,41 @@ func TestLastResortWarning(t *testing.T) {
 		if !strings.HasPrefix(got, tt.want) || (got != "") != (tt.want != "") {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
+	}
+}
+
+// A node without a leader says what keeps it from electing one, but not while it starts.
+func TestElectionWarning(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		leader   cluster.NodeID
+		obstacle string
+		running  time.Duration
+		want     string
+	}{
+		"no leader": {
+			"", "its disk is full", time.Minute, "this node knows no leader and starts no election: its disk is full",
+		},
+		"leader":   {"n1", "its disk is full", time.Minute, ""},
+		"starting": {"", "it has not reached enough peers since it started", time.Second, ""},
+		"may":      {"", "", time.Minute, ""},
+	} {
+		if got := electionWarning(tt.leader, tt.obstacle, tt.running); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// Each change of the leader is one line of the log, its loss a warning.
+func TestLeaderChanges_AreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	journal := telemetry.NewJournal("n1", "b", 8, hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}))
+	recordLeader(journal, "n2", 4)
+	recordLeader(journal, "", 4)
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "[INFO]  node n2 leads in term 4") ||
+		!strings.Contains(lines[1], "[WARN]  no leader known") {
+		t.Errorf("%q", lines)
 	}
 }

@@ -42,6 +42,8 @@ type Node struct {
 	boot string // random, of this process
 	tls  *transport.TLS
 
+	builtAt time.Time
+
 	raftListener, httpListener net.Listener
 	etcdListener               net.Listener // nil: no etcd-addr
 	raftAddr, httpAddr         string       // advertised
@@ -76,7 +78,7 @@ func New(cfg Config, env Env) (*Node, error) {
 	if err := cfg.Validate(time.Now()); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, env: env.withDefaults(), restartRequested: make(chan struct{}, 1)}
+	n := &Node{builtAt: time.Now(), cfg: cfg, env: env.withDefaults(), restartRequested: make(chan struct{}, 1)}
 	n.log = n.env.Logger.With("node_id", string(cfg.ID))
 	var boot [8]byte
 	if _, err := io.ReadFull(n.env.Entropy, boot[:]); err != nil {
@@ -154,16 +156,23 @@ func (n *Node) build() error {
 	if n.etcdListener != nil {
 		n.etcd = etcd.New(n.etcdDeps())
 	}
-	n.metrics.SetSource(telemetry.StateSource{
+	n.metrics.SetSource(n.metricSource())
+	n.joiner, err = n.newJoiner()
+	return err
+}
+
+// metricSource has what a scrape of the metrics reads.
+func (n *Node) metricSource() telemetry.StateSource {
+	build := ReadBuild()
+	return telemetry.StateSource{
 		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
 		Watchers: n.watchers, Connections: func() map[string]int {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
-		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems,
-		Size: n.stateSize,
-	})
-	n.joiner, err = n.newJoiner()
-	return err
+		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems, Size: n.stateSize,
+		Certificates: n.certificates,
+		Build:        telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
+	}
 }
 
 // bind opens the listeners first, so that nothing is changed if another process has the port.
@@ -257,6 +266,15 @@ func (n *Node) reloadProblems() map[string]string {
 	return problems
 }
 
+// certificates returns when each certificate expires.
+func (n *Node) certificates() map[string]time.Time {
+	if n.tls == nil {
+		return nil
+	}
+	own, authority := n.tls.Expiry()
+	return map[string]time.Time{"node": own, "ca": authority}
+}
+
 const noLeaderWhilePaused = "no leader, and automatic failover is paused: only the last leader may be elected " +
 	"without an operator; northstarctl failover (POST /admin/failover) elects another node"
 
@@ -272,6 +290,10 @@ func (n *Node) warnings() []string {
 	}
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
+	}
+	if what := electionWarning(n.consensus.Status().LeaderID, n.consensus.ElectionObstacle(),
+		time.Since(n.builtAt)); what != "" {
+		all = append(all, what)
 	}
 	view := n.consensus.View()
 	if what := lastResortWarning(n.consensus.Status().Servers, view.Members()); what != "" {

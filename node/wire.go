@@ -116,6 +116,7 @@ func (n *Node) apiDeps() api.Deps {
 		},
 		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings,
 		Restart:      n.requestRestart,
+		Votes:        n.votes,
 		PrivateViews: !n.cfg.Auth.Public,
 		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
 		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},

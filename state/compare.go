@@ -51,6 +51,14 @@ func (c *Compare) holds(items iter.Seq[*Item]) bool {
 	return found || c.Target != CompareValue && c.holdsFor(&Item{})
 }
 
+// cost returns what comparing an item costs, in examined keys.
+func (c *Compare) cost(it *Item) int {
+	if c.Target != CompareValue {
+		return 1
+	}
+	return 1 + min(len(it.Value), len(c.Value))/compareBytesCost
+}
+
 func (c *Compare) holdsFor(it *Item) bool {
 	result := 0
 	switch c.Target {

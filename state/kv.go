@@ -47,28 +47,13 @@ func (p *Put) check() *cluster.Error {
 func (p *Delete) check() *cluster.Error { return CheckKey(p.Key) }
 
 func (p *Put) apply(w *txn) Result {
-	old, exists := w.write.keys.get(p.Key)
-	if p.IfAbsent && exists || p.IfPresent && !exists {
-		return conditionFailed(p.Key, old)
+	old, item, refusal := p.decide(w)
+	if refusal.Err != nil {
+		return refusal
 	}
-	if p.IfRevision != nil && *p.IfRevision != revisionOf(old) {
-		return conditionFailed(p.Key, old)
-	}
-	if p.Session != "" {
-		if _, err := w.liveSession(p.Session); err != nil {
-			return Result{Err: err}
-		}
-	}
-	item := &Item{
-		Key: p.Key, Value: p.Value, Revision: w.revision + 1, CreateRevision: w.revision + 1, Version: 1,
-		Session: p.Session,
-	}
-	growth := item.footprint() - old.footprint()
-	if err := w.roomForKeys(growth); err != nil {
-		return Result{Err: err}
-	}
+	exists := old != nil
 	w.revision++
-	w.stateBytes += growth
+	w.stateBytes += item.footprint() - old.footprint()
 	if exists {
 		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
 		w.bytes -= old.size()
@@ -78,6 +63,28 @@ func (p *Put) apply(w *txn) Result {
 	w.write.keys.put(p.Key, item)
 	w.pushChange(change{item: item, prev: old})
 	return Result{Revision: w.revision, Created: !exists}
+}
+
+// decide returns the item that a put replaces, nil for none, and the new one; or why the put is refused. It changes
+// nothing.
+func (p *Put) decide(w *txn) (old, item *Item, refusal Result) {
+	old, exists := w.write.keys.get(p.Key)
+	if p.IfAbsent && exists || p.IfPresent && !exists {
+		return nil, nil, conditionFailed(p.Key, old)
+	}
+	if p.IfRevision != nil && *p.IfRevision != revisionOf(old) {
+		return nil, nil, conditionFailed(p.Key, old)
+	}
+	if p.Session != "" {
+		if _, err := w.liveSession(p.Session); err != nil {
+			return nil, nil, Result{Err: err}
+		}
+	}
+	item = &Item{
+		Key: p.Key, Value: p.Value, Revision: w.revision + 1, CreateRevision: w.revision + 1, Version: 1,
+		Session: p.Session,
+	}
+	return old, item, Result{Err: w.roomForKeys(item.footprint() - old.footprint())}
 }
 
 func (p *Delete) apply(w *txn) Result {

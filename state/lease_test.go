@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -216,7 +217,7 @@ func TestCompact(t *testing.T) {
 		if v.CompactRevision() != 6 || allKeys(t, v, 6) != "" {
 			t.Errorf("compacted %d", v.CompactRevision())
 		}
-		_, err := v.Range(&RangeQuery{Key: "a", Revision: 5})
+		_, err := v.Range(context.Background(), &RangeQuery{Key: "a", Revision: 5}, nil)
 		wantRefusal(t, err, Compacted)
 		_, err = s.Feed().RangeCursor("a", "", 5)
 		wantRefusal(t, err, Compacted)

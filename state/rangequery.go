@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"iter"
 	"slices"
 	"strings"
@@ -55,8 +56,22 @@ type RangeResult struct {
 	More     bool  // Limit left out items
 }
 
-// Range reads a range. Errors wrap a Refusal: Compacted, FutureRevision, EmptyKey or InvalidSortOption.
-func (v *View) Range(q *RangeQuery) (RangeResult, error) {
+// ItemOverhead is what an item counts in a result, besides its key and value.
+const ItemOverhead = 128
+
+// Room reserves bytes for a result before it grows by them. Its error ends the read. nil: there is room for all.
+type Room func(bytes int) error
+
+func (r Room) reserve(bytes int) error {
+	if r == nil {
+		return nil
+	}
+	return r(bytes)
+}
+
+// Range reads a range. Errors wrap a Refusal (Compacted, FutureRevision, EmptyKey, InvalidSortOption), or are those of
+// room or the cause of ctx's end.
+func (v *View) Range(ctx context.Context, q *RangeQuery, room Room) (RangeResult, error) {
 	if err := q.check(); err != nil {
 		return RangeResult{}, err
 	}
@@ -71,7 +86,27 @@ func (v *View) Range(q *RangeQuery) (RangeResult, error) {
 		v.rewind(keys, uint64(q.Revision), q.Key, q.End)
 		root = keys.Root()
 	}
-	return q.read(itemsIn(root, q.Key, q.End), v.revision), nil
+	var full error
+	out, _ := q.read(untilEnded(ctx, itemsIn(root, q.Key, q.End)), v.revision, func(bytes int) bool {
+		full = room.reserve(bytes)
+		return full == nil
+	})
+	if ctx.Err() != nil {
+		return RangeResult{}, context.Cause(ctx)
+	}
+	return out, full
+}
+
+// untilEnded yields items until ctx ends. It does not notice immediately.
+func untilEnded(ctx context.Context, items iter.Seq[*Item]) iter.Seq[*Item] {
+	return func(yield func(*Item) bool) {
+		n := 0
+		for it := range items {
+			if n++; n%1024 == 0 && ctx.Err() != nil || !yield(it) {
+				return
+			}
+		}
+	}
 }
 
 // undoCost is what undoing a change costs, in examined keys.
@@ -134,19 +169,40 @@ func itemsIn(root *iradix.Node[*Item], key, end string) iter.Seq[*Item] {
 	}
 }
 
-// read executes the query on the items of its range. revision is that of the state.
-func (q *RangeQuery) read(items iter.Seq[*Item], revision uint64) RangeResult {
-	out := RangeResult{Revision: revision}
+// A list of items is reserved in parts of listPart elements, each with elementSize bytes.
+const (
+	listPart    = 1024
+	elementSize = 16 // a pointer, in a slice that grows
+)
+
+// read executes the query on the items of its range. revision is that of the state. room reports whether the result may
+// grow; ok is false if it may not.
+func (q *RangeQuery) read(
+	items iter.Seq[*Item], revision uint64, room func(bytes int) bool,
+) (out RangeResult, ok bool) {
+	out.Revision = revision
 	early := q.limitsEarly()
 	for it := range items {
 		out.Count++
 		if !q.CountOnly && (!early || int64(len(out.Items)) <= q.Limit) && q.passes(it) {
+			if len(out.Items)%listPart == listPart-1 && !room(listPart*elementSize) {
+				return RangeResult{}, false
+			}
 			out.Items = append(out.Items, it)
 		}
 	}
 	q.sort(out.Items)
 	if q.Limit > 0 && int64(len(out.Items)) > q.Limit {
 		out.Items, out.More = out.Items[:q.Limit:q.Limit], true
+	}
+	size := 0
+	for _, it := range out.Items {
+		if size += it.resultSize(); q.KeysOnly {
+			size -= len(it.Value)
+		}
+	}
+	if size > 0 && !room(size) {
+		return RangeResult{}, false
 	}
 	if q.KeysOnly {
 		for i, it := range out.Items {
@@ -155,7 +211,15 @@ func (q *RangeQuery) read(items iter.Seq[*Item], revision uint64) RangeResult {
 			out.Items[i] = &bare
 		}
 	}
-	return out
+	return out, true
+}
+
+// resultSize is what the item counts in a result; nothing if it is nil.
+func (it *Item) resultSize() int {
+	if it == nil {
+		return 0
+	}
+	return int(it.size()) + ItemOverhead
 }
 
 // limitsEarly reports whether the limit selects among the first items by key, before they are sorted. As in etcd, that
@@ -171,6 +235,24 @@ func (q *RangeQuery) passes(it *Item) bool {
 	}
 	return within(it.Revision, q.MinRevision, q.MaxRevision) &&
 		within(it.CreateRevision, q.MinCreateRevision, q.MaxCreateRevision)
+}
+
+// What reading an item costs, in examined keys: of a sorted range, and besides it for bytes of values.
+const (
+	sortCost         = 4
+	sortBytesCost    = 64   // bytes of a value that is sorted by
+	compareBytesCost = 1024 // bytes of a value that is compared
+)
+
+// cost returns what reading an item of the range costs.
+func (q *RangeQuery) cost(it *Item) int {
+	switch {
+	case !q.sorts():
+		return 1
+	case q.Target == SortByValue:
+		return sortCost + len(it.Value)/sortBytesCost
+	}
+	return sortCost
 }
 
 // sorts reports whether the items must be sorted.

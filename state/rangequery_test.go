@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"testing"
 )
 
@@ -50,19 +51,19 @@ func TestRange(t *testing.T) {
 		{RangeQuery{Key: "a", End: "z", Revision: 1}, "c", 1, false},
 		{RangeQuery{Key: "a", End: "z", Revision: -5}, "abcd", 4, false},
 	} {
-		r, err := s.View().Range(&c.q)
+		r, err := s.View().Range(context.Background(), &c.q, nil)
 		if err != nil || keys(r.Items) != c.want || r.Count != c.count || r.More != c.more || r.Revision != 5 {
 			t.Errorf("%+v: %q, %+v, %v", c.q, keys(r.Items), r, err)
 		}
 	}
-	r, err := s.View().Range(&RangeQuery{Key: "a", KeysOnly: true})
+	r, err := s.View().Range(context.Background(), &RangeQuery{Key: "a", KeysOnly: true}, nil)
 	if it, _ := s.View().Get("a"); err != nil || r.Items[0].Value != nil || string(it.Value) != "2" {
 		t.Errorf("keys only: %+v, %v, and the key has %q", r.Items[0], err, it.Value)
 	}
 	for want, q := range map[Refusal]RangeQuery{
 		FutureRevision: {Key: "a", Revision: 6}, EmptyKey: {}, InvalidSortOption: {Key: "a", Target: 9},
 	} {
-		_, err := s.View().Range(&q)
+		_, err := s.View().Range(context.Background(), &q, nil)
 		wantRefusal(t, err, want)
 	}
 }

@@ -69,11 +69,12 @@ func (p *Recovery) applyMembers(w *txn) {
 	}
 }
 
-// reassignRevisions assigns every key a new revision above the present one, in the old order. A lost write may have had
-// the revision of one that is kept here, and a client that saw it must not confuse them.
+// reassignRevisions assigns every key a new revision above the present one, in the old order, and those of one
+// transaction in order of keys. A lost write may have had the revision of one that is kept here, and a client that saw
+// it must not confuse them.
 func (w *txn) reassignRevisions() {
 	byRevision := func(a, b *Item) int { return cmp.Compare(a.Revision, b.Revision) }
-	for _, item := range slices.SortedFunc(w.write.keys.all(), byRevision) {
+	for _, item := range slices.SortedStableFunc(w.write.keys.all(), byRevision) {
 		w.revision++
 		again := *item
 		again.Revision = w.revision

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -143,5 +144,33 @@ func TestRecoveryOnlyGoesForward(t *testing.T) {
 	fresh := New(Options{})
 	if r := apply(fresh, recovery(2, "n1"))[0]; r.Created {
 		t.Error("a cluster without an ID was recovered")
+	}
+}
+
+// Keys that one transaction has changed get their new revisions in order of keys. A sort that is not stable could order
+// them otherwise in another build, and nodes of two builds may apply one recovery.
+func TestRecoveryOrdersKeysOfOneTransaction(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{
+		ClusterID: "c", Generation: cluster.Generation{Number: 1},
+	}})
+	var even, odd Txn
+	for i := range 100 {
+		op := putOp(fmt.Sprintf("k%03d", i), "v")
+		if i%2 == 0 {
+			even.Success = append(even.Success, op)
+		} else {
+			odd.Success = append(odd.Success, op)
+		}
+	}
+	mustTxn(t, s, even)
+	mustTxn(t, s, odd)
+	mustApply(t, s, recovery(2, "n1"))
+	for i := range 100 {
+		it, _ := s.View().Get(fmt.Sprintf("k%03d", i))
+		if want := firstRevision(2) + uint64(1+i/2+i%2*50); it.Revision != want {
+			t.Errorf("%s has revision %d, want %d", it.Key, it.Revision, want)
+		}
 	}
 }

@@ -165,12 +165,20 @@ func (w *txn) raiseVersion(version uint32) {
 }
 
 func (w *txn) applyFenced(c *Command) Result {
-	if f := c.Fence; f != nil {
-		if r, ok := w.write.roles.get(f.Role); !ok || !r.Held() || r.Current.Token != f.Token {
-			return failed(cluster.CodeFenced, "token %d is not the current token of role %q", f.Token, f.Role)
-		}
+	if err := w.checkFence(c.Fence); err != nil {
+		return Result{Err: err}
 	}
 	return c.payload().apply(w)
+}
+
+func (w *txn) checkFence(f *FencingToken) *cluster.Error {
+	if f == nil {
+		return nil
+	}
+	if r, ok := w.write.roles.get(f.Role); !ok || !r.Held() || r.Current.Token != f.Token {
+		return cluster.Errorf(cluster.CodeFenced, "token %d is not the current token of role %q", f.Token, f.Role)
+	}
+	return nil
 }
 
 // failed returns the result of a command that has no effect.

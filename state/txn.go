@@ -71,7 +71,7 @@ const (
 	MaxTxnChanges   = 100_000   // keys that one transaction changes
 	MaxTxnExamined  = 2_000_000 // what a transaction with writes may cost, in keys that comparisons and ranges look at
 	maxReadExamined = 10 * MaxTxnExamined
-	MaxTxnReadBytes = 32 << 20 // keys and values that a transaction with writes returns
+	MaxTxnReadBytes = 16 << 20 // keys, values and ItemOverhead of what a transaction with writes returns
 	MaxLeaseKeys    = 10_000   // keys attached to one lease
 )
 

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -50,7 +51,7 @@ func shown(items []*Item) string {
 
 func allKeys(t testing.TB, v *View, revision int64) string {
 	t.Helper()
-	r, err := v.Range(&RangeQuery{Key: "\x00", End: "\x00", Revision: revision})
+	r, err := v.Range(context.Background(), &RangeQuery{Key: "\x00", End: "\x00", Revision: revision}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +352,7 @@ func TestTxnLimits(t *testing.T) {
 		cmds = append(cmds, put(fmt.Sprintf("k%06d", i), "v"))
 	}
 	mustApply(t, s, cmds...)
-	every := rangeOp("k", "l")
+	every := Op{Range: &RangeQuery{Key: "k", End: "l", CountOnly: true}}
 	many := Txn{Success: []Op{putOp("a", "")}}
 	for range MaxTxnExamined/len(cmds) + 1 {
 		many.Success = append(many.Success, every)
@@ -373,7 +374,7 @@ func TestTxnLimits(t *testing.T) {
 	if err := apply(s, txnCommand(p))[0].Err; !errors.Is(err, RequestTooLarge) {
 		t.Errorf("big answer: %v", err)
 	}
-	if _, err := s.View().ReadTxn(t.Context(), &Txn{Success: p.Success[:1]}); err != nil {
+	if _, err := s.View().ReadTxn(t.Context(), &Txn{Success: p.Success[:1]}, nil); err != nil {
 		t.Errorf("a transaction without writes: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"northstar/cluster"
@@ -80,22 +81,122 @@ func TestTxnCostOfOldRevisions(t *testing.T) {
 	}
 }
 
+// Comparing values, and sorting by them, costs what they are long: each node does it in Apply.
+func TestTxnCostOfValues(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	value := strings.Repeat("v", 64<<10)
+	for i := range 10 {
+		mustApply(t, s, put(fmt.Sprintf("k%d", i), value))
+	}
+	compared := &Txn{Compare: []Compare{{Key: "k", End: "l", Target: CompareValue, Value: []byte(value)}}}
+	if cost, err := costOf(s, MaxTxnExamined, compared); err != nil || cost != 10*(1+64) {
+		t.Errorf("comparison: cost %d, %v", cost, err)
+	}
+	short := &Txn{Compare: []Compare{{Key: "k", End: "l", Target: CompareValue, Value: []byte("v")}}}
+	if cost, err := costOf(s, MaxTxnExamined, short); err != nil || cost != 1 {
+		t.Errorf("comparison with a short value: cost %d, %v", cost, err)
+	}
+	sorted := &Txn{Success: []Op{{Range: &RangeQuery{Key: "k", End: "l", Target: SortByValue}}}}
+	if cost, err := costOf(s, MaxTxnExamined, sorted); err != nil || cost != 10*(sortCost+1024) {
+		t.Errorf("sorting: cost %d, %v", cost, err)
+	}
+	if _, err := costOf(s, 5*(sortCost+1024), sorted); refusalOf(err) != TooManyOps {
+		t.Errorf("sorting too much: %v", err)
+	}
+}
+
+// A transaction that would delete too much is refused before it has deleted anything.
+func TestTxnCostOfDeletions(t *testing.T) {
+	t.Parallel()
+	s := manyKeys(t, 1000)
+	p := &Txn{Success: []Op{delOp("k", "l")}}
+	if cost, err := costOf(s, 1000*deleteCost, p); err != nil || cost != 1000*deleteCost {
+		t.Errorf("cost %d, %v", cost, err)
+	}
+	keys := s.View().keys
+	run := txnRun{view: s.View(), keys: &treeWriter[*Item]{tree: &keys}, most: 1000*deleteCost - 1}
+	if _, err := run.checkAndRun(p); refusalOf(err) != TooManyOps || len(run.changes) != 0 {
+		t.Errorf("%d changes, %v", len(run.changes), err)
+	}
+}
+
+// Items count in the answer with more than their keys: it is encoded for another node, which reads a bounded message.
+func TestTxnCostOfAnswers(t *testing.T) {
+	t.Parallel()
+	s := manyKeys(t, 4000)
+	p := Txn{Success: []Op{putOp("x", "1")}}
+	for range MaxTxnReadBytes / ItemOverhead / 4000 {
+		p.Success = append(p.Success, Op{Range: &RangeQuery{Key: "k", End: "l", KeysOnly: true}})
+	}
+	if _, err := costOf(s, MaxTxnExamined, &p); refusalOf(err) != RequestTooLarge {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A read reserves room for what it collects before it does, and ends when there is none.
+func TestReadRoom(t *testing.T) {
+	t.Parallel()
+	s := manyKeys(t, 3000)
+	full := errors.New("full")
+	for name, c := range map[string]struct {
+		q     RangeQuery
+		bytes int
+	}{
+		"list": {RangeQuery{Key: "k", End: "l"}, 2*listPart*elementSize + 3000*(9+ItemOverhead)},
+		"keys": {RangeQuery{Key: "k", End: "l", KeysOnly: true}, 2*listPart*elementSize + 3000*(8+ItemOverhead)},
+		"the first of a sorted range": {
+			RangeQuery{Key: "k", End: "l", Limit: 1, Target: SortByRevision, Order: SortDescend},
+			2*listPart*elementSize + 9 + ItemOverhead,
+		},
+		"limit": {RangeQuery{Key: "k", End: "l", Limit: 2}, 2 * (9 + ItemOverhead)},
+		"count": {RangeQuery{Key: "k", End: "l", CountOnly: true}, 0},
+	} {
+		for most, want := range map[int]error{c.bytes: nil, c.bytes - 1: full} {
+			reads := map[string]func(Room) error{
+				"range": func(r Room) error { _, err := s.View().Range(t.Context(), &c.q, r); return err },
+				"transaction": func(r Room) error {
+					_, err := s.View().ReadTxn(t.Context(), &Txn{Success: []Op{{Range: &c.q}}}, r)
+					return err
+				},
+			}
+			for of, read := range reads {
+				left := most
+				err := read(func(n int) error {
+					if left -= n; left < 0 {
+						return full
+					}
+					return nil
+				})
+				if c.bytes > 0 && (!errors.Is(err, want) || err == nil && left != 0) {
+					t.Errorf("%s, %s with %d bytes: %v, %d left", of, name, most, err, left)
+				}
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.View().Range(ctx, &RangeQuery{Key: "k", End: "l"}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
 // A transaction that only reads ends with the context of its caller, and when it has cost too much.
 func TestReadTxnEnds(t *testing.T) {
 	t.Parallel()
 	s := manyKeys(t, 3000)
 	p := Txn{Success: []Op{rangeOp("k", "l")}}
 	ctx, cancel := context.WithCancel(t.Context())
-	if r, err := s.View().ReadTxn(ctx, &p); err != nil || r.Responses[0].Range.Count != 3000 {
+	if r, err := s.View().ReadTxn(ctx, &p, nil); err != nil || r.Responses[0].Range.Count != 3000 {
 		t.Fatal(err)
 	}
 	cancel()
-	if _, err := s.View().ReadTxn(ctx, &p); !errors.Is(err, context.Canceled) {
+	if _, err := s.View().ReadTxn(ctx, &p, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
 	}
 	looked := 0
 	run := txnRun{most: maxReadExamined, ended: func() bool { return true }}
-	for range run.items(s.View().keys.Root(), "k", "l", 1) {
+	for range run.items(s.View().keys.Root(), "k", "l", func(*Item) int { return 1 }) {
 		looked++
 	}
 	if looked > 1024 || refusalOf(run.checkLimits()) != TooManyOps {

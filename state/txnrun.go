@@ -22,26 +22,32 @@ type txnRun struct {
 	examined int         // cost so far, in keys that comparisons and ranges have looked at
 	most     int         // of examined
 	ended    func() bool // the caller of a transaction that is readOnly has gone; nil: not asked
-	returned int         // bytes of items in the responses
-	readOnly bool
+	returned int         // what the items in the responses count
+	room     Room        // of the responses; nil: MaxTxnReadBytes
+	full     error       // of room
 
 	rewound   *iradix.Node[*Item] // the keys at revision rewoundTo; nil: none
 	rewoundTo uint64
 }
 
-// ReadTxn executes a transaction that is ReadOnly. Errors wrap a Refusal, or are the cause of ctx's end.
-func (v *View) ReadTxn(ctx context.Context, p *Txn) (TxnResult, error) {
+// ReadTxn executes a transaction that is ReadOnly. Errors wrap a Refusal, or are those of room or the cause of ctx's
+// end.
+func (v *View) ReadTxn(ctx context.Context, p *Txn, room Room) (TxnResult, error) {
 	if err := p.Check(); err != nil {
 		return TxnResult{}, err
 	}
 	keys := v.keys
 	run := txnRun{
-		view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, readOnly: true, most: maxReadExamined,
+		view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, most: maxReadExamined,
+		room:  func(bytes int) error { return room.reserve(bytes) },
 		ended: func() bool { return ctx.Err() != nil },
 	}
 	out, err := run.checkAndRun(p)
 	if ctx.Err() != nil {
 		return TxnResult{}, context.Cause(ctx)
+	}
+	if run.full != nil {
+		return TxnResult{}, run.full
 	}
 	if err != nil {
 		return TxnResult{}, err
@@ -50,6 +56,16 @@ func (v *View) ReadTxn(ctx context.Context, p *Txn) (TxnResult, error) {
 }
 
 func (p *Txn) apply(w *txn) Result {
+	changes, out, err := p.decide(w)
+	if err != nil {
+		return Result{Err: err}
+	}
+	w.commitChanges(changes)
+	return Result{Revision: w.revision, Created: len(changes) > 0, Txn: out}
+}
+
+// decide executes a transaction on the keys, and returns its changes, or why it is refused. It changes nothing else.
+func (p *Txn) decide(w *txn) ([]change, *TxnResult, *cluster.Error) {
 	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller, most: MaxTxnExamined}
 	out, err := run.checkAndRun(p)
 	if err == nil {
@@ -57,10 +73,9 @@ func (p *Txn) apply(w *txn) Result {
 	}
 	if err != nil {
 		run.rollBack()
-		return Result{Err: err}
+		return nil, nil, err
 	}
-	w.commitChanges(run.changes)
-	return Result{Revision: w.revision, Created: len(run.changes) > 0, Txn: out}
+	return run.changes, out, nil
 }
 
 // replay returns the result of a transaction that was applied before with the recorded result. It executes the
@@ -143,7 +158,7 @@ func (r *txnRun) decide(p *Txn) {
 	succeeded := true
 	for i := range p.Compare {
 		c := &p.Compare[i]
-		if succeeded = c.holds(r.items(r.keys.open().Root(), c.Key, c.End, 1)); !succeeded {
+		if succeeded = c.holds(r.items(r.keys.open().Root(), c.Key, c.End, c.cost)); !succeeded {
 			break
 		}
 	}
@@ -257,21 +272,27 @@ func (r *txnRun) checkLimits() *cluster.Error {
 	switch {
 	case len(r.changes) > MaxTxnChanges || r.examined > r.most:
 		return refused(TooManyOps)
-	case r.returned > MaxTxnReadBytes && !r.readOnly:
+	case r.full != nil || r.room == nil && r.returned > MaxTxnReadBytes:
 		return refused(RequestTooLarge)
 	}
 	return nil
 }
 
-// sortCost is what a key costs in a range that is sorted.
-const sortCost = 4
+// grow reports whether the responses may grow. checkLimits rejects the transaction otherwise.
+func (r *txnRun) grow(bytes int) bool {
+	r.returned += bytes
+	if r.room != nil && r.full == nil {
+		r.full = r.room(bytes)
+	}
+	return r.checkLimits() == nil
+}
 
 // items yields the items of a range until the transaction has examined too much. checkLimits rejects it then.
-func (r *txnRun) items(root *iradix.Node[*Item], key, end string, cost int) iter.Seq[*Item] {
+func (r *txnRun) items(root *iradix.Node[*Item], key, end string, cost func(*Item) int) iter.Seq[*Item] {
 	return func(yield func(*Item) bool) {
 		for it := range itemsIn(root, key, end) {
 			before := r.examined
-			r.examined += cost
+			r.examined += cost(it)
 			if r.ended != nil && before/1024 != r.examined/1024 && r.ended() {
 				r.most = 0
 			}
@@ -287,12 +308,7 @@ func (r *txnRun) read(q *RangeQuery) *RangeResult {
 	if q.Revision > 0 {
 		root = r.rootAt(uint64(q.Revision), q)
 	}
-	cost := 1
-	if q.sorts() {
-		cost = sortCost
-	}
-	out := q.read(r.items(root, q.Key, q.End, cost), r.revision())
-	r.returned += sizeOf(out.Items)
+	out, _ := q.read(r.items(root, q.Key, q.End, q.cost), r.revision(), r.grow)
 	return &out
 }
 
@@ -314,13 +330,6 @@ func (r *txnRun) rootAt(revision uint64, q *RangeQuery) *iradix.Node[*Item] {
 	r.examined += r.view.rewind(keys, revision, "", "\x00")
 	r.rewound, r.rewoundTo = keys.Root(), revision
 	return r.rewound
-}
-
-func sizeOf(items []*Item) (n int) {
-	for _, it := range items {
-		n += int(it.size())
-	}
-	return n
 }
 
 func (r *txnRun) put(p *TxnPut) *PutResult {
@@ -345,17 +354,27 @@ func (r *txnRun) put(p *TxnPut) *PutResult {
 	out := &PutResult{Revision: revision}
 	if p.PrevKV && old != nil {
 		out.Prev = old
-		r.returned += int(old.size())
+		r.grow(old.resultSize())
 	}
 	return out
 }
 
+// deleteCost is what a key costs that is deleted.
+const deleteCost = 8
+
 func (r *txnRun) delete(p *TxnDelete) *DeleteResult {
 	var doomed []*Item
-	for it := range itemsIn(r.keys.open().Root(), p.Key, p.End) {
-		if doomed = append(doomed, it); len(doomed) > MaxTxnChanges {
-			break // checkLimits rejects it
+	for it := range r.items(r.keys.open().Root(), p.Key, p.End, func(*Item) int { return deleteCost }) {
+		if len(r.changes)+len(doomed) == MaxTxnChanges {
+			r.most = 0
 		}
+		if r.most == 0 || p.PrevKV && !r.grow(it.resultSize()) {
+			break
+		}
+		doomed = append(doomed, it)
+	}
+	if r.checkLimits() != nil {
+		doomed = nil // the transaction is rejected: nothing has to be undone
 	}
 	for _, it := range doomed {
 		r.keys.remove(it.Key)
@@ -366,7 +385,6 @@ func (r *txnRun) delete(p *TxnDelete) *DeleteResult {
 	out := &DeleteResult{Revision: r.revision(), Deleted: int64(len(doomed))}
 	if p.PrevKV {
 		out.Prev = doomed
-		r.returned += sizeOf(doomed)
 	}
 	return out
 }

@@ -117,6 +117,9 @@ func (v *View) List(prefix, after string, limit int) (items []Item, next string)
 // Revision returns the revision of the last change.
 func (v *View) Revision() uint64 { return v.revision }
 
+// Epoch returns the number of restores and recoveries. No watch continues in another epoch.
+func (v *View) Epoch() uint64 { return v.epoch }
+
 // AppliedIndex returns the index of the last log entry given to Apply. Entries without commands are not.
 func (v *View) AppliedIndex() uint64 { return v.index }
 

@@ -25,7 +25,13 @@ type StateSource struct {
 	Connections func() map[string]int
 	// Reloads returns the reloaded files, each with the reason why its current version cannot be used; "" if it can.
 	Reloads func() map[string]string
+	// Certificates returns when each certificate in use expires, by kind; none without TLS.
+	Certificates func() map[string]time.Time
+	Build        Build
 }
+
+// Build has the labels of build_info.
+type Build struct{ Version, Commit, Go string }
 
 // Role is a role as the metrics show it.
 type Role struct {
@@ -82,9 +88,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for class, n := range src.AuditDropped() {
 		set("audit_dropped_total", float64(n), class)
 	}
-	for file, problem := range src.Reloads() {
-		set("reload_failed", boolToFloat(problem != ""), file)
-	}
+	src.collectInstallation(set)
 	st := src.Status()
 	leading := st.Role == cluster.Leader
 	set("current_term", float64(st.Term))
@@ -108,6 +112,17 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		set("heartbeat_age_ms", ms(st.LeaderContactAge))
 	}
 	collectPeers(src.Peers(), leading, set)
+}
+
+// collectInstallation shows what belongs to the program and its files.
+func (s *StateSource) collectInstallation(set func(name string, v float64, labels ...string)) {
+	set("build_info", 1, s.Build.Version, s.Build.Commit, s.Build.Go)
+	for kind, at := range s.Certificates() {
+		set("certificate_expiry_timestamp_seconds", float64(at.Unix()), kind)
+	}
+	for file, problem := range s.Reloads() {
+		set("reload_failed", boolToFloat(problem != ""), file)
+	}
 }
 
 func collectPeers(peers []cluster.PeerStatus, leading bool, set func(name string, v float64, labels ...string)) {

@@ -36,10 +36,11 @@ func MetricDefs() []MetricDef {
 	return d.defs
 }
 
-// Bucket bounds in milliseconds.
+// Bucket bounds in milliseconds; gapBuckets in seconds.
 var (
 	electionBuckets = []float64{1, 2.5, 5, 10, 25, 50, 100, 200, 300, 500, 750, 1000, 2500, 5000, 10000, 30000}
 	ioBuckets       = []float64{0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10000}
+	gapBuckets      = []float64{.0025, .005, .0075, .01, .015, .025, .05, .1, .2, .3, .5, 1, 2.5, 5, 10, 30, 60}
 	httpBuckets     = []float64{0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 60000}
 )
 
@@ -68,6 +69,8 @@ func (d *definer) define(m *Metrics) {
 		"Time between the last heartbeat of the previous leader and the election win.").with()
 	m.failovers = d.counters("failover_count",
 		"Failovers won by this node, excluding the first election and planned transfers.", "trigger")
+	m.failoverGap = d.histograms("failover_gap_seconds", gapBuckets, "Time between the last heartbeat of the previous "+
+		"leader and the moment from which this node accepts writes in its place; failovers only.").with()
 	m.transfers = d.counters("leader_transfer_count", "Leadership transfers started by this node as leader.", "result")
 	m.transferDuration = d.histograms("leader_transfer_duration_ms", electionBuckets,
 		"Duration of leadership transfers until the target was observed as leader.").with()
@@ -116,6 +119,11 @@ func (d *definer) define(m *Metrics) {
 		"Audit records evicted from the replicated log by count, size or age limits, cluster-wide.", "class")
 	d.atScrape(Gauge, "reload_failed",
 		"1 if the last reload of the token or TLS file failed; the previous version stays active.", "file")
+	m.outcomeUnknown = d.counters("outcome_unknown_total",
+		"Requests answered by this node with 4010: the write may have been applied or not.").with()
+	d.atScrape(Gauge, "build_info", "1; the labels are those of this build.", "version", "commit", "go_version")
+	d.atScrape(Gauge, "certificate_expiry_timestamp_seconds", "When the certificate in use expires, in seconds since "+
+		"1970: node: this node's own; ca: the first of the CA file. Absent without TLS.", "kind")
 	m.authFailures = d.counters("auth_failures_total",
 		"Requests rejected as unauthenticated (missing or invalid token or certificate).").with()
 }

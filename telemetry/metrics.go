@@ -41,6 +41,8 @@ type Metrics struct {
 	electionDuration   prometheus.Observer
 	leaderlessDuration prometheus.Observer
 	failovers          *limitedVec[prometheus.Counter]
+	failoverGap        prometheus.Observer
+	outcomeUnknown     prometheus.Counter
 	transfers          *limitedVec[prometheus.Counter]
 	transferDuration   prometheus.Observer
 	votes              *limitedVec[prometheus.Counter]
@@ -107,8 +109,15 @@ func (m *Metrics) Election(trigger, result string, took, leaderless time.Duratio
 	m.outcomes.add(time.Now(), result == ResultWon)
 }
 
-// Failover counts an election won after the leader failed, or was replaced automatically.
-func (m *Metrics) Failover(trigger string) { m.failovers.with(trigger).Inc() }
+// Failover counts an election won after the leader failed, or was replaced automatically. gap is the time from the last
+// heartbeat of that leader until this node accepted writes.
+func (m *Metrics) Failover(trigger string, gap time.Duration) {
+	m.failovers.with(trigger).Inc()
+	m.failoverGap.Observe(gap.Seconds())
+}
+
+// OutcomeUnknown counts a request that was answered with 4010.
+func (m *Metrics) OutcomeUnknown() { m.outcomeUnknown.Inc() }
 
 // Transfer counts a leadership transfer that this node started as leader.
 func (m *Metrics) Transfer(result string, took time.Duration) {

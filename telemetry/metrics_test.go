@@ -24,7 +24,8 @@ const document = "../docs/metrics.md"
 func exercised() *Metrics {
 	m := New()
 	m.Election("timeout", ResultWon, 20*time.Millisecond, 300*time.Millisecond)
-	m.Failover("connection_lost")
+	m.Failover("connection_lost", 6*time.Millisecond)
+	m.OutcomeUnknown()
 	m.Transfer(ResultOK, time.Millisecond)
 	m.Vote(true, "granted")
 	m.Fsync(90 * time.Microsecond)
@@ -48,6 +49,8 @@ func exercised() *Metrics {
 		Reloads: func() map[string]string {
 			return map[string]string{"tokens": "there are none", "tls": ""}
 		},
+		Certificates: func() map[string]time.Time { return map[string]time.Time{"node": time.Unix(1<<31, 0)} },
+		Build:        Build{"v1", "abc", "go1"},
 		Watchers:     func() (int, uint64) { return 2, 40 },
 		Connections:  func() map[string]int { return map[string]int{"http": 5, "raft": 4} },
 		AuditDropped: func() map[string]uint64 { return map[string]uint64{"clients": 5, "operators": 0} },
@@ -217,6 +220,7 @@ func TestGauges_NoLeader(t *testing.T) {
 		Peers:  func() []cluster.PeerStatus { return []cluster.PeerStatus{{ID: "n2", LagEntries: 3}} },
 		Roles:  func(int) ([]Role, int) { return nil, 0 },
 
+		Certificates: func() map[string]time.Time { return nil },
 		Watchers:     func() (int, uint64) { return 0, 0 },
 		Connections:  func() map[string]int { return nil },
 		AuditDropped: func() map[string]uint64 { return nil },

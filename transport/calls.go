@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -20,7 +21,13 @@ import (
 //
 //	request and response: length [4] · number of the request [8] · bytes
 //
-// The number counts for the length. A node of an older build refuses such a connection.
+// The number counts for the length. A node of an older build refuses such a connection. A response with the number
+// stillWorking belongs to no request. One with the bit notHandled says that the request was not handled.
+
+const (
+	stillWorking = uint64(0)
+	notHandled   = uint64(1) << 63
+)
 
 const (
 	maxCall         = 4 << 20  // bytes of a request
@@ -44,6 +51,8 @@ type calls struct {
 	conns map[cluster.NodeID]*callConn
 }
 
+var errNotHandled = errors.New("the other node has another identity since the connection was opened")
+
 // callConn is one connection for calls. Its reader goroutine ends with the connection.
 type callConn struct {
 	conn    net.Conn
@@ -52,10 +61,17 @@ type callConn struct {
 
 	mu       sync.Mutex
 	next     uint64
-	waiting  map[uint64]chan []byte // capacity 1
-	expected int                    // responses, also those to callers that no longer wait
-	gone     chan struct{}          // closed when the connection has ended
-	err      error                  // set before gone is closed
+	waiting  map[uint64]chan callAnswer // capacity 1
+	expected int                        // responses, also those to callers that no longer wait
+	retired  bool                       // it takes no more requests, and is closed with the last response
+	gone     chan struct{}              // closed when the connection has ended
+	err      error                      // set before gone is closed
+}
+
+// callAnswer is the response to a request.
+type callAnswer struct {
+	body    []byte
+	handled bool
 }
 
 // Call sends a request to another node's Config.Called, and returns the response. *NotSentError: the other node has
@@ -75,7 +91,11 @@ func (t *Transport) Call(ctx context.Context, to cluster.NodeID, request []byte)
 	case <-ctx.Done():
 		return nil, &NotSentError{context.Cause(ctx)}
 	}
-	number, answer, first := c.register()
+	number, answer, first, ok := c.register()
+	if !ok {
+		<-c.writing
+		return nil, &NotSentError{errNotHandled}
+	}
 	defer c.forget(number)
 	_ = c.conn.SetWriteDeadline(time.Now().Add(t.params.stall)) // an error shows at the write
 	_, err = c.conn.Write(callFrame(number, request))
@@ -89,7 +109,12 @@ func (t *Transport) Call(ctx context.Context, to cluster.NodeID, request []byte)
 	}
 	select {
 	case response := <-answer:
-		return response, nil
+		if !response.handled {
+			t.calls.drop(to, c)
+			c.retire()
+			return nil, &NotSentError{errNotHandled}
+		}
+		return response.body, nil
 	case <-c.gone:
 		return nil, fmt.Errorf("call to node %s: %w", to, c.err)
 	case <-ctx.Done():
@@ -104,15 +129,33 @@ func callFrame(number uint64, body []byte) []byte {
 	return append(b, body...)
 }
 
-// register registers a request, and reports whether no other one is unanswered.
-func (c *callConn) register() (number uint64, response <-chan []byte, first bool) {
+// register registers a request, and reports whether no other one is unanswered. ok is false if c is retired.
+func (c *callConn) register() (number uint64, response <-chan callAnswer, first, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.retired {
+		return 0, nil, false, false
+	}
 	c.expected++
 	c.next++
-	answer := make(chan []byte, 1)
+	answer := make(chan callAnswer, 1)
 	c.waiting[c.next] = answer
-	return c.next, answer, c.expected == 1
+	return c.next, answer, c.expected == 1, true
+}
+
+// retire closes the connection when the last response has come.
+func (c *callConn) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retired = true
+	c.closeIfDone()
+}
+
+// closeIfDone closes a retired connection without unanswered requests. The lock must be held.
+func (c *callConn) closeIfDone() {
+	if c.retired && c.expected == 0 {
+		_ = closeNow(c.conn)
+	}
 }
 
 // expect limits how long the connection may be silent while responses are expected, after answered of them have come.
@@ -122,6 +165,7 @@ func (c *callConn) expect(answered int, stall time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expected = max(0, c.expected-answered)
+	c.closeIfDone()
 	var until time.Time
 	if c.expected > 0 {
 		until = time.Now().Add(stall)
@@ -185,12 +229,11 @@ func (t *Transport) openCalls(to cluster.NodeID) (*callConn, error) {
 	}
 	_ = conn.SetDeadline(time.Time{}) // that of the hello
 	c := &callConn{
-		conn: conn, hello: x, writing: make(chan struct{}, 1), waiting: map[uint64]chan []byte{},
+		conn: conn, hello: x, writing: make(chan struct{}, 1), waiting: map[uint64]chan callAnswer{},
 		gone: make(chan struct{}),
 	}
-	before := t.calls.set(to, c)
-	if before != nil {
-		_ = closeNow(before.conn)
+	if before := t.calls.set(to, c); before != nil {
+		before.retire()
 	}
 	if !t.spawn(func(ctx context.Context) { t.readResponses(ctx, to, c) }) {
 		t.calls.drop(to, c)
@@ -234,20 +277,28 @@ func (t *Transport) readResponses(ctx context.Context, to cluster.NodeID, c *cal
 	for err == nil {
 		var number uint64
 		var body []byte
-		if number, body, err = readCall(callReader{c, t.params.stall}, maxCallResponse); err == nil {
+		if number, body, err = readCall(callReader{c, t.params.stall}, maxCallResponse); err != nil {
+			break
+		}
+		if number != stillWorking {
+			c.answer(number&^notHandled, callAnswer{body, number&notHandled == 0})
 			c.expect(1, t.params.stall)
-			c.mu.Lock()
-			if answer := c.waiting[number]; answer != nil {
-				answer <- body
-				delete(c.waiting, number)
-			}
-			c.mu.Unlock()
 		}
 	}
 	t.calls.drop(to, c)
 	_ = closeNow(c.conn)
 	c.err = err
 	close(c.gone)
+}
+
+// answer passes a response on, if its caller still waits.
+func (c *callConn) answer(number uint64, response callAnswer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answer := c.waiting[number]; answer != nil {
+		answer <- response
+		delete(c.waiting, number)
+	}
 }
 
 func readCall(conn io.Reader, limit uint32) (number uint64, body []byte, err error) {
@@ -267,33 +318,71 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 	_ = conn.SetDeadline(time.Time{}) // that of the hello
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
+	s := &callServer{t: t, conn: conn, writing: make(chan struct{}, 1), cancel: cancel}
 	var handling sync.WaitGroup
-	room, writing := semaphore.NewWeighted(maxCallsBytes), make(chan struct{}, 1)
+	handling.Go(func() { s.reportProgress(ctx) })
+	room := semaphore.NewWeighted(maxCallsBytes)
 	for {
 		number, request, err := readCall(conn, maxCall)
 		if errors.Is(err, errMalformed) {
 			t.rejectConn(conn, helloReason(err), err)
 		}
-		if err != nil || t.cfg.Called == nil || t.identityChanged(x) || !t.admit(x.peer).OK() {
+		if err != nil || t.cfg.Called == nil || !t.admit(x.peer).OK() {
 			break
 		}
 		size := int64(max(len(request), maxCallsBytes/maxCalls))
 		if room.Acquire(ctx, size) != nil {
 			break
 		}
+		changed := t.identityChanged(x)
+		s.working.Add(1)
 		handling.Go(func() {
 			defer room.Release(size)
-			response := t.cfg.Called(ctx, x.peer.NodeID, request)
-			writing <- struct{}{}
-			defer func() { <-writing }()
-			_ = conn.SetWriteDeadline(time.Now().Add(t.params.stall)) // an error shows at the write
-			if _, err := conn.Write(callFrame(number, response)); err != nil {
-				cancel()
+			defer s.working.Add(-1)
+			if changed { // the other node says hello again, and loses no call
+				s.respond(number|notHandled, nil)
+				return
 			}
+			s.respond(number, t.cfg.Called(ctx, x.peer.NodeID, request))
 		})
 	}
 	cancel()
 	handling.Wait()
 	stop()
 	_ = closeNow(conn)
+}
+
+// callServer is the accepting side of a connection for calls.
+type callServer struct {
+	t       *Transport
+	conn    net.Conn
+	writing chan struct{} // capacity 1: held while a response is written
+	cancel  context.CancelFunc
+	working atomic.Int64 // requests in progress
+}
+
+func (s *callServer) respond(number uint64, body []byte) {
+	s.writing <- struct{}{}
+	defer func() { <-s.writing }()
+	_ = s.conn.SetWriteDeadline(time.Now().Add(s.t.params.stall)) // an error shows at the write
+	if _, err := s.conn.Write(callFrame(number, body)); err != nil {
+		s.cancel()
+	}
+}
+
+// reportProgress sends a sign of life while requests are in progress: the other side would take a request that takes
+// long for a broken connection, and all calls on it would fail.
+func (s *callServer) reportProgress(ctx context.Context) {
+	tick := time.NewTicker(s.t.params.stall / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if s.working.Load() > 0 && len(s.writing) == 0 { // a response that is being written is a sign as well
+			s.respond(stillWorking, nil)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,14 +141,38 @@ func TestCall_ContextEnds(t *testing.T) {
 	}
 }
 
-// A connection on which a response is due, and no byte comes, is closed: also when its callers no longer wait. The next
-// call takes a new one. After a partition TCP may be silent for long.
-func TestCall_SilentConnection(t *testing.T) {
-	t.Parallel()
-	release := make(chan struct{})
-	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
+// mutedListener accepts connections that lose what is written to them while muted.
+type mutedListener struct {
+	net.Listener
+	muted *atomic.Bool
+}
+
+func (l mutedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return mutedConn{c, l.muted}, err
+}
+
+type mutedConn struct {
+	net.Conn
+	muted *atomic.Bool
+}
+
+func (c mutedConn) Write(p []byte) (int, error) {
+	if c.muted.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// handled is a handler that answers "slow" when release is closed, and other requests immediately.
+func handled(begun chan<- struct{}, release <-chan struct{}) option {
+	return func(c *Config, _ *end) {
 		c.Called = func(ctx context.Context, _ cluster.NodeID, request []byte) []byte {
-			if string(request) == "never" {
+			if string(request) == "slow" {
+				select {
+				case begun <- struct{}{}:
+				case <-release:
+				}
 				select {
 				case <-release:
 				case <-ctx.Done():
@@ -155,7 +180,78 @@ func TestCall_SilentConnection(t *testing.T) {
 			}
 			return request
 		}
-	})
+	}
+}
+
+// A connection stays while the other node works on a request, however long that takes: a slow leader fails no calls.
+func TestCall_SlowHandler(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	n1, n2 := newEnd(t, "n1", handled(make(chan struct{}, 1), release)), newEnd(t, "n2")
+	knows(n2, n1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	time.AfterFunc(2*n2.tr.params.stall+testMin, func() { close(release) })
+	if got, err := n2.tr.Call(ctx, "n1", []byte("slow")); err != nil || string(got) != "slow" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// Calls in progress on a connection are answered, though a node has another identity meanwhile. A call that the other
+// node has not handled for that is not sent, and the next one takes a new connection.
+func TestCall_IdentityChanges(t *testing.T) {
+	t.Parallel()
+	for _, of := range []string{"n1", "n2"} {
+		begun, release := make(chan struct{}), make(chan struct{})
+		n1, n2 := newEnd(t, "n1", handled(begun, release)), newEnd(t, "n2")
+		knows(n2, n1)
+		changes := map[string]*end{"n1": n1, "n2": n2}[of]
+		changes.mu.Lock()
+		changes.self.ClusterID = ""
+		changes.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		slow := make(chan error, 1)
+		go func() {
+			_, err := n2.tr.Call(ctx, "n1", []byte("slow"))
+			slow <- err
+		}()
+		<-begun
+		before := n2.tr.calls.get("n1")
+		changes.mu.Lock()
+		changes.self.ClusterID = "c1"
+		changes.mu.Unlock()
+		var notSent *NotSentError
+		_, err := n2.tr.Call(ctx, "n1", []byte("fast"))
+		if errors.As(err, &notSent) {
+			_, err = n2.tr.Call(ctx, "n1", []byte("fast"))
+		}
+		if err != nil || n2.tr.calls.get("n1") == before {
+			t.Errorf("%s changes: %v on the same connection", of, err)
+		}
+		close(release)
+		if err := <-slow; err != nil {
+			t.Errorf("%s changes: %v", of, err)
+		}
+		select {
+		case <-before.gone:
+		case <-ctx.Done():
+			t.Errorf("%s changes: the old connection stays", of)
+		}
+	}
+}
+
+// A connection on which a response is due, and no byte comes, is closed: also when its callers no longer wait. The next
+// call takes a new one. After a partition TCP may be silent for long.
+func TestCall_SilentConnection(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	muted := new(atomic.Bool)
+	n1 := newEndOn(t, "n1", mutedListener{ln, muted}, handled(make(chan struct{}, 2), release))
 	defer close(release)
 	n2 := newEnd(t, "n2")
 	knows(n2, n1)
@@ -165,9 +261,10 @@ func TestCall_SilentConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := n2.tr.calls.get("n1")
+	muted.Store(true)
 	short, end := context.WithTimeout(ctx, testMin)
 	defer end()
-	if _, err := n2.tr.Call(short, "n1", []byte("never")); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := n2.tr.Call(short, "n1", []byte("slow")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call that is not answered: %v", err)
 	}
 	select {
@@ -175,10 +272,16 @@ func TestCall_SilentConnection(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("the silent connection stays")
 	}
+	muted.Store(false)
+	if _, err := n2.tr.Call(ctx, "n1", nil); err != nil {
+		t.Errorf("after a silent connection: %v", err)
+	}
+	muted.Store(true)
 	var notSent *NotSentError
-	if _, err := n2.tr.Call(ctx, "n1", []byte("never")); err == nil || ctx.Err() != nil || errors.As(err, &notSent) {
+	if _, err := n2.tr.Call(ctx, "n1", []byte("slow")); err == nil || ctx.Err() != nil || errors.As(err, &notSent) {
 		t.Errorf("a caller that waits: %v", err)
 	}
+	muted.Store(false)
 	if _, err := n2.tr.Call(ctx, "n1", nil); err != nil {
 		t.Errorf("after a silent connection: %v", err)
 	}
@@ -188,7 +291,7 @@ func TestCall_SilentConnection(t *testing.T) {
 func TestCallConn_Expect(t *testing.T) {
 	t.Parallel()
 	conn := &deadlines{}
-	c := &callConn{conn: conn, waiting: map[uint64]chan []byte{}}
+	c := &callConn{conn: conn, waiting: map[uint64]chan callAnswer{}}
 	for _, step := range []struct {
 		name string
 		do   func()

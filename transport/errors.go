@@ -17,6 +17,7 @@ var (
 	errTooMany            = errors.New("too many unanswered messages of this node")
 	errReplicationPaused  = errors.New("replication paused: disk stalled")
 	errNoVotes            = errors.New("no votes are exchanged")
+	errNotMember          = errors.New("the sender is not a member")
 	errElectionNotAllowed = errors.New("election not allowed on this node")
 	errElectionBlocked    = errors.New("the log does not reach this node's admission entry yet")
 	errDropped            = errors.New("message lost (injected fault)")

@@ -53,7 +53,7 @@ const maxPeers = monitor.MaxPeers
 
 // noVotesReason returns why two nodes that admit one another exchange no votes.
 func noVotesReason(a cluster.Admission) string {
-	if a.RecordStale {
+	if a.RecordStale || a.Outside {
 		return a.Reason
 	}
 	return "one of the two has no cluster ID, or they were not bootstrapped together"

@@ -83,19 +83,30 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		p.reset() // the next hello reports why
 		return
 	}
-	// A new cluster of wiped nodes would overwrite the log of a node that was not wiped. And entries stored by a wiped
-	// node must not count for those that it stored before.
-	if !a.Votes && m.facts.ClusterID == "" {
-		m.refuse("no_cluster_id", fmt.Errorf(
-			"node %s has no cluster ID and cannot lead this node, which has one or has not started with it", p.id))
-		return
-	}
-	if _, ok := rpc.Command.(*raft.TimeoutNowRequest); ok && !a.Votes {
-		m.refuse("no_votes", fmt.Errorf("%w: no votes are exchanged with node %s: %s",
-			errTimeoutNowRejected, p.id, noVotesReason(a)))
+	if kind, err := m.rejectSender(a); err != nil {
+		m.refuse(kind, err)
 		return
 	}
 	m.dispatch()
+}
+
+// rejectSender returns why a message of an admitted peer must not reach raft, and the reason of the metric; nil if it
+// may. It is not for vote requests.
+func (m incoming) rejectSender(a cluster.Admission) (kind string, err error) {
+	_, timeoutNow := m.rpc.Command.(*raft.TimeoutNowRequest)
+	switch {
+	case a.Outside:
+		return "not_member", fmt.Errorf("%w: %s", errNotMember, a.Reason)
+	// A new cluster of wiped nodes would overwrite the log of a node that was not wiped. And entries stored by a wiped
+	// node must not count for those that it stored before.
+	case !a.Votes && m.facts.ClusterID == "":
+		return "no_cluster_id", fmt.Errorf(
+			"node %s has no cluster ID and cannot lead this node, which has one or has not started with it", m.p.id)
+	case timeoutNow && !a.Votes:
+		return "no_votes", fmt.Errorf("%w: no votes are exchanged with node %s: %s", errTimeoutNowRejected, m.p.id,
+			noVotesReason(a))
+	}
+	return "", nil
 }
 
 // checkHeader compares the sender in a message with that of the connection.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -120,6 +121,27 @@ func (t *TLS) Problem() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failed
+}
+
+// Expiry returns when this node's certificate expires, or a certificate that its file has below it, and when the first
+// authority of the CA file does.
+func (t *TLS) Expiry() (node, ca time.Time) {
+	m := t.current()
+	return firstExpiry(m.raw[0]), firstExpiry(m.raw[2])
+}
+
+// firstExpiry returns the earliest end of the certificates in a PEM file that was parsed before.
+func firstExpiry(file []byte) (first time.Time) {
+	for block, rest := pem.Decode(file); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err == nil && (first.IsZero() || cert.NotAfter.Before(first)) {
+			first = cert.NotAfter
+		}
+	}
+	return first
 }
 
 // ServerConfig returns the configuration of an HTTPS server. It follows the files. With requireClient a connection

@@ -19,6 +19,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -259,6 +260,29 @@ func TestTLSFilesAreReread(t *testing.T) {
 
 func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+}
+
+func TestTLSExpiry(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	files := ca.issue(t, t.TempDir(), 2, "northstar://test/node/n1")
+	m, err := LoadTLS(files, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(m.current().cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, authority := m.Expiry()
+	if !node.Equal(leaf.NotAfter) || !authority.Equal(ca.cert.NotAfter) {
+		t.Errorf("node %v, want %v; authority %v, want %v", node, leaf.NotAfter, authority, ca.cert.NotAfter)
+	}
+	// A chain is valid as long as its first certificate to expire.
+	chain := slices.Concat(m.now.raw[2], m.now.raw[0])
+	if got, want := firstExpiry(chain), leaf.NotAfter; !got.Equal(want) {
+		t.Errorf("chain: %v, want %v", got, want)
+	}
 }
 
 func TestServerConfigClientCertificates(t *testing.T) {

@@ -45,6 +45,8 @@ func (g VoteGuard) Refuse(b VoteRequest, now time.Time) (kind, why string) {
 		return string(a.Refusal), a.Reason
 	case a.RecordStale:
 		return "outdated", "no votes are exchanged: " + noVotesReason(a)
+	case a.Outside:
+		return "not_member", "no votes are exchanged: " + noVotesReason(a)
 	case !a.Votes:
 		return "no_cluster_id", "no votes are exchanged: " + noVotesReason(a)
 	case b.missesCommitted(g.CommittedIndex, g.CommittedTerm) != "":

@@ -1,206 +1,139 @@
-// The dashboard's first page: it asks this node once a second what it knows, and
-// shows it. Everything from the network is written as text, never as markup.
-"use strict";
+// The page: which part is shown, when it is brought up to date, and what surrounds it.
 
-const interval = 1000; // ms between questions
-const patience = 3000; // ms for an answer
-const keep = 100; // events shown
+import { audit } from "./audit.js";
+import { button, h, pill, show, span } from "./dom.js";
+import { claims } from "./claims.js";
+import { elections } from "./elections.js";
+import { events } from "./events.js";
+import { keys } from "./keys.js";
+import { login, showPublic } from "./login.js";
+import { caller, isStale, may, net, onChange, run, useToken } from "./net.js";
+import { nodes } from "./nodes.js";
+import { overview } from "./overview.js";
+import { roles } from "./roles.js";
+import { sessions } from "./sessions.js";
+import * as words from "./words.js";
 
+// A page has a title, the role that may see it, show() for its elements, and may have load(), which requests what the
+// stream does not have. load is called when the page is opened, and again when the cluster's state has changed, or what
+// changes() returns.
+const pages = { overview, elections, roles, sessions, nodes, keys, events, audit, splitbrain: claims };
+const visible = () => Object.entries(pages).filter(([, page]) => may(page.role ?? "observer"));
 const $ = (id) => document.getElementById(id);
-const text = (id, value) => {
-  const node = $(id);
-  if (node.textContent !== String(value)) node.textContent = value;
-};
 
-function element(tag, className, ...children) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.append(...children);
-  return node;
+function currentPage() {
+  const id = location.hash.replace(/^#\/?/, "").split("/")[0];
+  return pages[id] && may(pages[id].role ?? "observer") ? pages[id] : overview;
 }
 
-async function ask(path) {
-  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(patience) });
-  const body = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(body.detail || answer.statusText), { status: answer.status });
-  return body;
+function draw() {
+  const page = currentPage();
+  drawAround(page);
+  if (net.refused) {
+    show($("main"), login());
+    showPublic(words);
+  } else if (net.view) {
+    show($("main"), page.show());
+    refresh(page);
+  }
 }
 
-// ago says how long something is past, in the unit that fits.
-function ago(ms) {
-  if (ms === null || ms === undefined) return "never";
-  if (ms < 1000) return `${ms} ms`;
-  if (ms < 90_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
-  if (ms < 5_400_000) return `${Math.round(ms / 60_000)} min`;
-  return `${Math.round(ms / 3_600_000)} h`;
+function drawAround(page) {
+  const view = net.view;
+  const old = isStale() || net.failed;
+  document.body.classList.toggle("stale", Boolean(old && view));
+  show(
+    $("banners"),
+    words
+      .banners(view, { stale: old && !net.failed, failed: net.failed })
+      .map((b) => h("p", { class: `banner ${b.mood}` }, b.text)),
+  );
+  const c = view?.cluster;
+  const name = (c?.cluster_name ?? $("cluster-name").textContent) || "";
+  show($("cluster-name"), name);
+  document.title = `${view ? c.leader_id || "no leader" : "NorthStar"}${name ? ` · ${name}` : ""} · NorthStar`;
+  drawConnection(view, old);
+  show(
+    $("identity"),
+    view
+      ? [`${caller().name} (${caller().role}) `, net.token ? button("Log out", () => useToken(null), "link") : ""]
+      : "",
+  );
+  show(
+    $("tabs"),
+    view
+      ? visible().map(([id, p]) => h("a", { href: `#/${id}`, "aria-current": p === page ? "page" : null }, p.title))
+      : [],
+  );
+  const self = view?.nodes.find((n) => n.node_id === view.node_id);
+  show(
+    $("node"),
+    self
+      ? `Node ${self.node_id}, ${self.version}, cluster ${c.cluster_id || "without an ID yet"}, generation ${c.generation}`
+      : "",
+  );
 }
 
-const number = new Intl.NumberFormat("en");
-
-function tile(id, mood) {
-  $(id).className = `tile ${mood}`;
+function drawConnection(view, old) {
+  const place = $("connection");
+  const address = net.origin.replace(/^https?:\/\//, "");
+  const age = span(Math.floor((Date.now() - net.lastData) / 1000) * 1000);
+  let [mood, text] = ["warn", "connecting…"];
+  if (net.refused) [mood, text] = ["warn", "log in"];
+  else if (old) [mood, text] = ["bad", net.lastData ? `not connected, data ${age} old` : "not connected"];
+  else if (view) [mood, text] = ["good", `via ${view.node_id}, live`];
+  const moved = net.moves.at(-1);
+  place.className = `pill ${mood}`;
+  place.title = `${address}${moved ? `; moved here from ${moved.from.replace(/^https?:\/\//, "")}` : ""}`;
+  show(place, text);
 }
 
-function showCluster(c) {
-  text("cluster-name", c.cluster_name);
-  document.title = `${c.leader_id || "no leader"} · ${c.cluster_name} · NorthStar`;
-  const leader = c.members.find((m) => m.id === c.leader_id);
-  text("leader", c.leader_id || "none");
-  text("leader-note", leader ? leader.http_address || leader.raft_address : "writes wait for an election");
-  tile("tile-leader", c.leader_id ? "good" : "bad");
-  text("term", number.format(c.term));
-  text("term-note", c.auto_failover ? "automatic failover is on" : "automatic failover is paused");
-  const q = c.quorum;
-  const holds = q.healthy >= q.needed && q.voters > 0;
-  text("quorum", `${q.healthy} of ${q.voters}`);
-  text("quorum-note", !holds ? `lost: ${q.needed} healthy voters are needed`
-    : q.tolerates === 0 ? "at risk: no further voter may fail"
-    : `${q.tolerates} more may fail`);
-  tile("tile-quorum", !holds ? "bad" : q.tolerates === 0 && q.voters > 1 ? "warn" : "good");
-  text("revision", number.format(c.revision));
-  text("revision-note", `generation ${c.generation}`);
-  const id = c.cluster_id ? `cluster ${c.cluster_id}` : "the cluster has no ID yet";
-  text("view", `As node ${c.observed_by} sees it · ${id}`);
-  $("rows").replaceChildren(...c.members.map(row));
-}
-
-function cell(label, className, ...children) {
-  const td = element("td", className, ...children);
-  td.dataset.label = label;
-  return td;
-}
-
-function row(m) {
-  const name = element("th", "", m.id, element("span", "sub", m.suffrage === "voter" ? "voter" : "non-voter"));
-  name.scope = "row";
-  const state = element("span", `pill ${m.state === "leader" ? "lead" : m.state === "unknown" ? "bad" : ""}`, m.state);
-  const health = element("td", "reason", element("span", `pill ${m.healthy ? "good" : m.lifecycle === "joining" ? "warn" : "bad"}`,
-    m.healthy ? m.lifecycle : m.lifecycle === "active" ? "unhealthy" : m.lifecycle));
-  health.dataset.label = "Health";
-  if (m.reasons.length) health.append(element("span", "sub", m.reasons.join("; ")));
-  return element("tr", "", name,
-    cell("State", "", state),
-    health,
-    cell("Lag", "num", number.format(m.lag_entries)),
-    cell("Last contact", "num", m.state === "leader" ? "–" : ago(m.last_contact_ms)),
-    cell("Priority", "num", m.eligible ? String(m.priority) : `${m.priority} (never leads)`),
-    cell("Zone", "", m.zone || "–"),
-    cell("Address", "", m.http_address || m.raft_address),
-    cell("Version", "", m.version || "–"));
-}
-
-let since = "";
-
-// showEvents asks for what is new. A restarted node has a new journal, which
-// answers 410 to a place in the old one.
-async function showEvents() {
-  let page;
+// refresh loads what a page needs when it is opened and when something has changed: at most every two seconds, and for
+// at most a tenth of the time.
+const loaded = { page: null, hash: "", mark: "", at: 0, took: 0, busy: false };
+async function refresh(page) {
+  const c = net.view.cluster;
+  const state = page.changes ? page.changes() : [c.revision, c.state.sessions];
+  const mark = [...state, c.leader_id, c.term, net.origin, net.events[0]?.seq].join();
+  const opened = loaded.page !== page || loaded.hash !== location.hash;
+  if (!page.load) loaded.page = page;
+  if (!page.load || loaded.busy) return;
+  if (!opened && (loaded.mark === mark || Date.now() - loaded.at < Math.max(2000, 10 * loaded.took))) return;
+  Object.assign(loaded, { page, hash: location.hash, mark, at: Date.now(), busy: true });
   try {
-    page = await ask("/v1/events?limit=100" + (since ? "&since=" + encodeURIComponent(since) : ""));
+    await page.load();
+    page.failed = "";
   } catch (err) {
-    if (err.status === 410) {
-      since = "";
-      $("events").replaceChildren();
-      return;
-    }
-    if (err.status === 401 || err.status === 403) {
-      text("events-note", "requires a token");
-      $("events-note").hidden = false;
-      return;
-    }
-    throw err;
+    page.failed = err.message;
+    loaded.mark = ""; // try again
   }
-  const first = since === "";
-  since = page.next;
-  for (const e of page.items) {
-    const at = element("time", "", new Date(e.at).toLocaleTimeString([], { hour12: false }));
-    at.dateTime = e.at;
-    at.title = e.at;
-    $("events").prepend(element("li", first ? "" : "new", at, element("span", "type", e.type), element("span", "message", e.message)));
-  }
-  while ($("events").children.length > keep) $("events").lastChild.remove();
-  text("events-note", "nothing yet");
-  $("events-note").hidden = $("events").children.length > 0;
+  Object.assign(loaded, { took: Date.now() - loaded.at, busy: false });
+  schedule();
 }
 
-// showClaims shows what the split-brain detector of this node compares.
-async function showClaims() {
-  let r;
-  try {
-    r = await ask("/admin/splitbrain");
-  } catch (err) {
-    if (err.status !== 401 && err.status !== 403 && err.status !== 503) throw err;
-    text("verdict", "not shown");
-    $("verdict").className = "pill";
-    $("findings").replaceChildren();
-    $("claims-table").hidden = true;
-    text("claims-note", err.status === 503 ? err.message : "requires the operator role");
-    return;
-  }
-  text("verdict", r.verdict.replace("_", " "));
-  $("verdict").className = `pill ${r.verdict === "ok" ? "good" : r.verdict === "unreachable" ? "warn" : "bad"}`;
-  $("findings").replaceChildren(...r.findings.map((f) => element("li", "", f.detail, f.refusing ? "; this node serves nobody because of it" : "")));
-  const now = Date.parse(r.checked_at);
-  $("claims").replaceChildren(...r.claims.map((c) => {
-    const name = element("th", "", c.node_id);
-    name.scope = "row";
-    return element("tr", "", name,
-      cell("Said", "", { self: "by itself", peer: "to this node", http: "at its HTTP address" }[c.source] || c.source),
-      cell("Leads", "", c.error || !c.term ? "–" : element("span", `pill ${c.leads ? "lead" : ""}`, c.leads ? "yes" : "no")),
-      cell("Term", "num", c.term ? number.format(c.term) : "–"),
-      cell("Leader", "", c.error ? element("span", "sub", c.error) : c.leader_id || "–"),
-      cell("Cluster", "", c.cluster_id ? `${c.cluster_id.slice(0, 8)}… generation ${c.generation}` : "–"),
-      cell("Age", "num", ago(Math.max(0, now - Date.parse(c.at)))),
-      cell("Address", "", c.address || "–"));
-  }));
-  $("claims-table").hidden = false;
-  text("claims-note", "what each member says of itself and the leader, compared once a second");
+let scheduled = false;
+function schedule() {
+  if (scheduled) return;
+  scheduled = true;
+  setTimeout(() => {
+    scheduled = false;
+    draw();
+  }, 0);
 }
 
-let lastAnswer = 0;
-
-function connection(className, words) {
-  $("connection").className = `pill ${className}`;
-  text("connection", words);
-}
-
-async function turn() {
-  try {
-    const [c, s] = await Promise.all([ask("/v1/cluster"), ask("/status")]);
-    lastAnswer = Date.now();
-    showCluster(c);
-    text("node", `This is node ${s.node_id}, ${s.version}, up since ${new Date(s.started_at).toLocaleString()}`);
-    if (s.warnings.length || s.lifecycle !== "active") connection("warn", s.warnings[0] || `node ${s.node_id} is ${s.lifecycle}`);
-    else connection("good", `live from ${s.node_id}`);
-    document.body.classList.remove("stale");
-    $("offline").hidden = true;
-    await Promise.all([showClaims(), showEvents()]);
-  } catch (err) {
-    connection("bad", "not connected");
-    document.body.classList.add("stale");
-    $("offline").hidden = false;
-    text("offline", lastAnswer === 0
-      ? "This node does not answer. Trying again every second."
-      : `This node has not answered for ${ago(Date.now() - lastAnswer)}. What is below is old; trying again every second.`);
-  }
-}
-
-// The loop sleeps between turns, and is woken when the page is looked at again.
-let wake = () => {};
-document.addEventListener("visibilitychange", () => wake());
-
-async function run() {
-  for (;;) {
-    const start = Date.now();
-    if (!document.hidden) await turn();
-    await new Promise((done) => {
-      const timer = setTimeout(done, Math.max(0, interval - (Date.now() - start)));
-      wake = () => {
-        clearTimeout(timer);
-        done();
-      };
-    });
-  }
-}
-
+onChange(schedule);
+document.addEventListener("northstar:reload", () => {
+  loaded.page = null;
+  schedule();
+});
+addEventListener("hashchange", () => {
+  schedule();
+  $("main").focus({ preventScroll: true });
+  scrollTo(0, 0);
+});
+setInterval(() => {
+  // the age of old data grows
+  if (isStale() || net.failed) schedule();
+}, 1000);
+draw();
 run();

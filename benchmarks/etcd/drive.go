@@ -14,21 +14,25 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 )
 
 // driver does what it is notified, one thing at a time.
 type driver struct {
 	endpoints []string
+	attach    bool             // leases of holders that are killed end with their connections
 	client    *clientv3.Client // for watches, requests and measurements
 	roles     *roles
 	lost      atomic.Int64 // leases that have ended
+	watchers  watchers
 	endings   []func()
 }
 
 // drive reads one command a line and answers each with one line: "ok" and what
 // was measured, durations in ns, or "error" and the reason. It ends with its input.
-func drive(ctx context.Context, endpoints []string, in io.Reader, out io.Writer) error {
-	d := &driver{endpoints: endpoints}
+func drive(ctx context.Context, endpoints []string, attach bool, in io.Reader, out io.Writer) error {
+	d := &driver{endpoints: endpoints, attach: attach}
 	defer d.close()
 	var err error
 	if d.client, err = d.dial(); err != nil {
@@ -63,7 +67,7 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 		took, err := d.roles.round(ctx, args[0])
 		return strconv.FormatInt(int64(took), 10), err
 	}
-	numbers := make([]int, 2)
+	numbers := make([]int, 3)
 	for i, a := range args[1:] {
 		n, err := strconv.Atoi(a)
 		if err != nil || i >= len(numbers) {
@@ -81,13 +85,28 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 		return strconv.Itoa(int(d.lost.Load())), nil
 	case "renew": // with N clients for so many ms
 		return d.renew(ctx, numbers[0], ttl)
+	case "put", "range": // with N clients for so many ms, over so many connections
+		return d.load(ctx, args[0] == "put", numbers[0], ttl, numbers[2])
+	case "watch": // N watchers
+		return "", d.watch(ctx, numbers[0])
+	case "events": // so many a second, for so many ms
+		return d.events(ctx, numbers[0], ttl)
 	}
 	return "", fmt.Errorf("unknown command %q", args[0])
 }
 
-// config is of a client that says nothing on its own.
-func config(endpoints []string) clientv3.Config {
-	return clientv3.Config{Endpoints: endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}
+// config is of a client that says nothing on its own. With attach, its leases end with its connections, on NorthStar.
+func config(endpoints []string, attach bool) clientv3.Config {
+	c := clientv3.Config{Endpoints: endpoints, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}
+	if attach {
+		c.DialOptions = append(c.DialOptions, grpc.WithChainStreamInterceptor(func(
+			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+			opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			return open(metadata.AppendToOutgoingContext(ctx, "northstar-attach", "1"), desc, cc, method, opts...)
+		}))
+	}
+	return c
 }
 
 // dial connects to endpoints, all unless some are given.
@@ -95,7 +114,7 @@ func (d *driver) dial(endpoints ...string) (*clientv3.Client, error) {
 	if len(endpoints) == 0 {
 		endpoints = d.endpoints
 	}
-	c, err := clientv3.New(config(endpoints))
+	c, err := clientv3.New(config(endpoints, false))
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,7 +82,7 @@ func (d *driver) renew(ctx context.Context, n int, during time.Duration) (string
 	}()
 	ids := make([]clientv3.LeaseID, n)
 	var all sync.WaitGroup
-	errs := make(chan error, 2*n)
+	errs := make(chan error, n)
 	for i, c := range clients {
 		all.Go(func() {
 			got, err := c.Grant(ctx, 60)
@@ -96,35 +94,12 @@ func (d *driver) renew(ctx context.Context, n int, during time.Duration) (string
 		})
 	}
 	all.Wait()
-	start := time.Now().Add(during / 5)
-	end := start.Add(during)
-	took := make([][]time.Duration, n)
-	for i, c := range clients {
-		all.Go(func() {
-			for {
-				at := time.Now()
-				if at.After(end) {
-					return
-				}
-				if _, err := c.KeepAliveOnce(ctx, ids[i]); err != nil {
-					errs <- err
-					return
-				}
-				if at.After(start) {
-					took[i] = append(took[i], time.Since(at))
-				}
-			}
-		})
-	}
-	all.Wait()
 	close(errs)
 	if err := <-errs; err != nil {
 		return "", err
 	}
-	sorted := slices.Concat(took...)
-	if len(sorted) == 0 {
-		return "", fmt.Errorf("no renewal in %v", during)
-	}
-	slices.Sort(sorted)
-	return fmt.Sprint(len(sorted), int64(sorted[len(sorted)/2]), int64(sorted[len(sorted)*99/100])), nil
+	return measure(ctx, n, during, func(ctx context.Context, client, _ int) error {
+		_, err := clients[client].KeepAliveOnce(ctx, ids[client])
+		return err
+	})
 }

@@ -37,6 +37,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	endpoints := fs.String("endpoints", "", "etcd's client addresses, host:port, comma-separated")
+	attach := fs.Bool("attach", false, "leases of holders end with their connections: only NorthStar knows that")
 	switch args[0] {
 	case "serve":
 		var s server
@@ -53,13 +54,13 @@ func run(ctx context.Context, args []string) error {
 		if err := fs.Parse(args[1:]); err != nil {
 			return err
 		}
-		return drive(ctx, strings.Split(*endpoints, ","), os.Stdin, os.Stdout)
+		return drive(ctx, strings.Split(*endpoints, ","), *attach, os.Stdin, os.Stdout)
 	case "hold":
 		role := fs.String("role", "", "to campaign for")
 		if err := fs.Parse(args[1:]); err != nil {
 			return err
 		}
-		return hold(ctx, strings.Split(*endpoints, ","), *role, os.Stdin, os.Stdout)
+		return hold(ctx, config(strings.Split(*endpoints, ","), *attach), *role, os.Stdin, os.Stdout)
 	}
 	return fmt.Errorf("unknown command %q: %s", args[0], usage)
 }

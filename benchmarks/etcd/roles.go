@@ -76,9 +76,15 @@ func (r *roles) killed(ctx context.Context, name string) (time.Duration, error) 
 	if err != nil {
 		return 0, err
 	}
-	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name)
+	cmd := exec.Command(self, "hold", "--endpoints", strings.Join(r.d.endpoints, ","), "--role", name,
+		fmt.Sprintf("--attach=%v", r.d.attach))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe() // without it the holder would end by itself
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
 	said, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, err
@@ -140,8 +146,8 @@ func (r *roles) queued(ctx context.Context, name string, n int64) error {
 }
 
 // hold is the process that is killed: it holds a role until its input ends.
-func hold(ctx context.Context, endpoints []string, role string, in io.Reader, out io.Writer) error {
-	c, err := clientv3.New(config(endpoints))
+func hold(ctx context.Context, cfg clientv3.Config, role string, in io.Reader, out io.Writer) error {
+	c, err := clientv3.New(cfg)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,10 @@ const (
 	AttachedSessionEnds   = "attached session ends on disconnect"
 	OldGenerationExcluded = "old generation is excluded after recovery"
 	DurableAnswers        = "no answer before the term is durable"
+	AtomicTransactions    = "a transaction changes all of its keys or none"
+	OneHistory            = "all reads and watches show one history"
+	LeasesLive            = "renewed leases live for their TTL"
+	CompactedIsRefused    = "compacted revisions are refused, and no others"
 )
 
 // Invariants lists all invariants.
@@ -48,7 +52,8 @@ var Invariants = []string{
 	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive,
 	TransferReachesTarget,
 	CutOffLeaderStepsDown, Liveness, NoNeedlessElection, OneLease, TakeoverBound, AuditOnce, AttachedSessionEnds,
-	OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors, DurableAnswers,
+	OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors, DurableAnswers, AtomicTransactions, OneHistory,
+	LeasesLive, CompactedIsRefused,
 }
 
 // Violation is one violated invariant.

@@ -27,6 +27,7 @@ type Mutant struct {
 	Depth      int      // the steps within which it must
 	Invariants []string // the invariants of which one must break
 	MaxSeeds   int      // seeds within which it must
+	Nightly    bool     // it takes too long for every change
 	Seed       uint64   // the first of these; with the sources of that day it was enough
 	diff       string
 }
@@ -107,6 +108,8 @@ func (m *Mutant) set(key, value string) (err error) {
 		_, err = fmt.Sscanf(value, "%s %d", &m.Explorer, &m.Depth)
 	case "Invariants":
 		m.Invariants = strings.Split(value, "; ")
+	case "Nightly":
+		m.Nightly, err = strconv.ParseBool(value)
 	case "MaxSeeds":
 		m.MaxSeeds, err = strconv.Atoi(value)
 	case "Seed":

@@ -2,5 +2,5 @@ package pg
 
 import "syscall"
 
-// endWithParent has the kernel end the server, with its backends, when the thread that started it ends.
-func endWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGQUIT }
+// endWithParent has the kernel send a signal to the process when the thread that started it ends.
+func endWithParent(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }

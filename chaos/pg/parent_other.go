@@ -5,4 +5,4 @@ package pg
 import "syscall"
 
 // endWithParent does nothing: a process that is killed leaves its server here.
-func endWithParent(*syscall.SysProcAttr) {}
+func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}

@@ -41,15 +41,7 @@ type Server struct {
 // Start makes a database and starts its server. Stop ends both. Where the system
 // can do that (Linux), the server also ends with this process, however that ends.
 func Start(ctx context.Context) (s *Server, err error) {
-	bin, err := binaries()
-	if err != nil {
-		return nil, err
-	}
-	s = &Server{bin: bin}
-	if s.as, err = unprivileged(); err != nil {
-		return nil, err
-	}
-	if s.dir, err = os.MkdirTemp("", "northstar-pg-"); err != nil {
+	if s, err = prepare(); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -57,28 +49,45 @@ func Start(ctx context.Context) (s *Server, err error) {
 			os.RemoveAll(s.dir)
 		}
 	}()
-	if s.as != nil {
-		if err := os.Chown(s.dir, int(s.as.Uid), int(s.as.Gid)); err != nil {
-			return nil, err
-		}
-	}
 	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E",
 		"UTF8")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return s, s.Up(ctx)
+}
+
+// prepare finds the programs, a user and a port for a server, and makes its directory.
+func prepare() (*Server, error) {
+	s := &Server{}
+	var err error
+	if s.bin, err = binaries(); err != nil {
+		return nil, err
+	}
+	if s.as, err = unprivileged(); err != nil {
+		return nil, err
 	}
 	addrs, err := ports.Reserve(1)
 	if err != nil {
 		return nil, err
 	}
 	_, s.port, _ = net.SplitHostPort(addrs[0])
-	return s, s.Up(ctx)
+	if s.dir, err = os.MkdirTemp("", "northstar-pg-"); err != nil {
+		return nil, err
+	}
+	if s.as != nil {
+		if err := os.Chown(s.dir, int(s.as.Uid), int(s.as.Gid)); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(s.dir))
+		}
+	}
+	return s, nil
 }
 
 // binaries finds the newest server's programs.
 func binaries() (string, error) {
 	if path, err := exec.LookPath("postgres"); err == nil {
-		return filepath.Dir(path), nil
+		path, err = filepath.EvalSymlinks(path) // all programs are beside the real one
+		return filepath.Dir(path), err
 	}
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres") // the pattern is good
 	version := func(path string) int {
@@ -132,7 +141,7 @@ func (s *Server) Up(ctx context.Context) error {
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c",
 		"shared_buffers=16MB", "-c", "max_connections=60")
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	endWithParent(s.cmd.SysProcAttr)
+	endWithParent(s.cmd.SysProcAttr, syscall.SIGQUIT)
 	s.ended = make(chan struct{})
 	started := make(chan error, 1)
 	go keep(s.cmd, started, s.ended)

@@ -24,6 +24,7 @@ import (
 // Node is one process of a cluster.
 type Node struct {
 	ID, Raft, HTTP string
+	Etcd           string   // address for etcd clients; "": none
 	Wrapper        []string // command that runs the program, for example in a namespace; nil: none
 	Cmd            *exec.Cmd
 	log            *os.File
@@ -42,8 +43,28 @@ type Cluster struct {
 // NorthStar prepares a cluster of size northstar-node processes.
 func NorthStar(bin string, size int, extra ...string) (*Cluster, error) {
 	return prepare("northstar", size, append([]string{"--log-level", "warn"}, extra...), func(n *Node) []string {
-		return []string{bin, "run", "--raft-addr", n.Raft, "--http-addr", n.HTTP}
+		args := []string{bin, "run", "--raft-addr", n.Raft, "--http-addr", n.HTTP}
+		if n.Etcd != "" {
+			args = append(args, "--etcd-addr", n.Etcd)
+		}
+		return args
 	})
+}
+
+// EtcdAPI prepares a cluster as NorthStar does, whose nodes serve the etcd API.
+func EtcdAPI(bin string, size int, extra ...string) (*Cluster, error) {
+	c, err := NorthStar(bin, size, extra...)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := ports.Reserve(size)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range c.Nodes {
+		n.Etcd = addrs[i]
+	}
+	return c, nil
 }
 
 // Bare prepares a cluster of size bare hashicorp/raft processes.

@@ -71,6 +71,7 @@ const (
 	blackholeMAC = "02:00:00:00:00:ff" // packets sent there are dropped
 	raftPort     = 7700
 	httpPort     = 7701
+	etcdPort     = 2379
 )
 
 // Attach puts a cluster that has not been started into the network.
@@ -78,6 +79,9 @@ func (w *Network) Attach(c *Cluster) error {
 	w.nodes = c.Nodes
 	for i, n := range c.Nodes {
 		n.Raft, n.HTTP, n.Wrapper = w.nodeAddr(i, raftPort), w.nodeAddr(i, httpPort), w.inside(i)
+		if n.Etcd != "" {
+			n.Etcd = w.nodeAddr(i, etcdPort)
+		}
 		space, port := w.space(i), w.port(i)
 		if err := ip("netns", "add", space); err != nil {
 			return err

@@ -31,7 +31,7 @@ import (
 func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	only := fs.String("only", "", "these, separated by commas; absent: all")
-	budget := fs.Int("budget", math.MaxInt, "without -only, those that at most so many simulation runs are to find")
+	budget := fs.Int("budget", math.MaxInt, "without -only, those that at most so many simulation runs are to find, and that are not marked Nightly")
 	procs := fs.Int("procs", runtime.NumCPU(), "mutants at a time: each uses one core")
 	update := fs.Bool("update", false, "begin with the seed that found it from now on: in its patch and in docs/testing.md")
 	if err := fs.Parse(args); err != nil {
@@ -140,7 +140,7 @@ func chooseMutants(only string, budget int) ([]mutants.Mutant, error) {
 	if only == "" {
 		all, err := mutants.All()
 		all = slices.DeleteFunc(all, func(m mutants.Mutant) bool {
-			return m.MaxSeeds > budget || m.Test != "" && budget < math.MaxInt
+			return m.MaxSeeds > budget || (m.Nightly || m.Test != "") && budget < math.MaxInt
 		})
 		slices.SortStableFunc(all, longestFirst)
 		return all, err

@@ -20,6 +20,7 @@ const (
 // Addresses of a node in the simulated network.
 func raftAddress(id cluster.NodeID) string { return string(id) + ":7700" }
 func httpAddress(id cluster.NodeID) string { return string(id) + ":7701" }
+func etcdAddress(id cluster.NodeID) string { return string(id) + ":2379" } // in the scenario etcd
 
 // defaults is made once: reading it takes longer than the rest of a start.
 var defaults = node.Default()

@@ -48,6 +48,7 @@ var scenarios = map[string]func(seed uint64, nodes int) Config{
 	"lease-orders":          leaseOrders,
 	"restore":               restoreFaults,
 	"votepower":             votePower,
+	"etcd":                  etcdClients,
 }
 
 // Sizes are the numbers of nodes that runs have.
@@ -262,4 +263,15 @@ func rejoinSoleVoter(seed uint64, nodes int) Config {
 // configured builds nodes with a changed configuration.
 func configured(change func(*node.Config)) func(Env) (Node, error) {
 	return func(env Env) (Node, error) { return buildNode(env, change) }
+}
+
+// etcdClients has clients of the etcd API beside those of the native one: transactions on several keys, leases that
+// end, watches, old revisions and compactions.
+func etcdClients(seed uint64, nodes int) Config {
+	cfg := DefaultConfig(seed, nodes)
+	cfg.Length = 12 * time.Second
+	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners, cfg.EvictInterval = 1, 0, 1, 0, traffic.Range{}
+	cfg.EtcdClients, cfg.EtcdHolders, cfg.EtcdWatchers = 3, 2, 2
+	cfg.Build = configured(func(c *node.Config) { c.EtcdAddr = etcdAddress(c.ID) })
+	return cfg
 }

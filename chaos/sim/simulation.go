@@ -178,7 +178,7 @@ func (sim *Simulation) Run() Result {
 	sim.traffic.Stop()
 	for _, v := range slices.Concat(
 		sim.traffic.StopWatchers(), sim.traffic.Roles.Check(sim.cfg.NoElections),
-		sim.traffic.CheckAudit(reportTimeout), sim.checkAttached(),
+		sim.traffic.CheckAudit(reportTimeout), sim.checkAttached(), sim.traffic.CheckEtcd(reportTimeout),
 	) {
 		sim.violated(v)
 	}

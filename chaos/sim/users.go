@@ -28,7 +28,7 @@ func (sim *Simulation) newTraffic() *traffic.Traffic {
 
 func (u users) Nodes() (all []traffic.Node) {
 	for _, m := range u.members {
-		all = append(all, traffic.Node{ID: string(m.id), HTTP: httpAddress(m.id)})
+		all = append(all, traffic.Node{ID: string(m.id), HTTP: httpAddress(m.id), Etcd: etcdAddress(m.id)})
 	}
 	return all
 }

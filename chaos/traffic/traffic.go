@@ -26,8 +26,8 @@ type Cluster interface {
 	Violated(check.Violation)
 }
 
-// Node is a member of the cluster as clients see it.
-type Node struct{ ID, HTTP string }
+// Node is a member of the cluster as clients see it. Etcd is empty if it does not serve the etcd API.
+type Node struct{ ID, HTTP, Etcd string }
 
 // KV is a node, or a whole cluster, as one attempt of an operation reaches it. An error is a *cluster.Error if the
 // outcome is known.
@@ -73,6 +73,10 @@ type Config struct {
 	Operators   int     // number of operators whose admin calls are compared with the audit log
 	Attachers   int     // number of clients that attach sessions to connections
 
+	EtcdClients  int // number of clients of the etcd API that read and write several keys together
+	EtcdHolders  int // number of clients of the etcd API that hold a lock with a lease
+	EtcdWatchers int // number of watchers of all changes over the etcd API; the other two kinds need one
+
 	AvailabilityWriters bool  // one at each node; their acknowledgements are WriteAcks
 	EvictInterval       Range // between two revocations of the role; the zero Range: none
 
@@ -94,6 +98,7 @@ type Traffic struct {
 	History   check.History
 	Revisions *check.Revisions
 	Roles     RoleHistory
+	etcd      etcdHistory
 
 	quit      chan struct{} // closed when no operation may begin anymore
 	once      sync.Once
@@ -143,6 +148,7 @@ func (t *Traffic) Start() {
 		t.running.Go(e.run)
 	}
 	t.startOperators()
+	t.startEtcd()
 	for i := range cfg.Attachers {
 		a := &attacher{t.newUser(2100 + uint64(i))}
 		t.running.Go(a.run)

@@ -30,13 +30,14 @@ type Watcher struct {
 	watch check.Watch
 }
 
-// StartWatchers starts the watchers over HTTP. They follow revisions newer than since.
+// StartWatchers starts the watchers over HTTP and over the etcd API. They follow revisions newer than since.
 func (t *Traffic) StartWatchers(since uint64) {
 	for i := range t.cfg.Watchers {
 		name := fmt.Sprintf("w%d", i+1)
 		m := t.cluster.Machine(name)
 		t.AddWatcher(name, since, user{t, m, t.cfg.Rand(name, "watcher", 0)}.followHTTP).close = m.Close
 	}
+	t.startEtcdWatchers(since)
 }
 
 // AddWatcher starts one more watcher.

@@ -21,7 +21,7 @@ type child struct {
 	self, logFile string
 	args          []string
 	print         *printer
-	exited        func(id string, at time.Time)
+	exited        func(id string)
 
 	ctx     context.Context
 	cancel  context.CancelFunc // stops the process permanently, with SIGTERM
@@ -86,11 +86,10 @@ func (c *child) start() (*exec.Cmd, error) {
 // wait waits for the exit of the process, and reports its cause unless the exit was requested.
 func (c *child) wait(cmd *exec.Cmd) {
 	err := cmd.Wait()
-	at := time.Now()
 	if c.ctx.Err() != nil {
 		return
 	}
-	c.exited(string(c.ID), at)
+	c.exited(string(c.ID))
 	reason := "ended by itself"
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

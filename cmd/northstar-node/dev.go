@@ -34,6 +34,8 @@ type devCommand struct {
 	DataDir  string `name:"data-dir" placeholder:"DIR" help:"Directory of the data and logs of the nodes. Default: a temporary directory, removed at the end."`
 	Etcd     bool   `help:"Serve the etcd v3 API on each node: node i, from 0, uses the port 2379+i. With --base-port 0: any free ports."`
 	BasePort int    `name:"base-port" default:"7700" help:"Node i, from 0, uses the ports base+2i (peers) and base+2i+1 (HTTP). 0: any free ports."`
+
+	KillEvery time.Duration `name:"kill-every" placeholder:"10s" help:"Kill the leader again and again (SIGKILL), and show each failover; at least 6s, and 3 nodes."`
 }
 
 // Run starts the nodes, prints their events until the first signal, and stops them.
@@ -71,7 +73,10 @@ func (d *devCommand) Run(p *commandEnv) error {
 		return err
 	}
 	c.printMembers(dir, temporary)
-	c.watch(p.graceful)
+	c.watch(p.graceful, d.KillEvery)
+	if failovers := c.leader.summary(); failovers != "" {
+		c.print.line("%s", failovers)
+	}
 	c.print.line("stopping")
 	c.shutdown(p.immediate)
 	return nil
@@ -84,6 +89,9 @@ func (d *devCommand) check() error {
 	case d.BasePort != 0 && (d.BasePort < 1 || d.BasePort+2*d.Nodes-1 > 65535):
 		return fmt.Errorf("--base-port: %d nodes need the ports up to base + %d (got %d)", d.Nodes, 2*d.Nodes-1,
 			d.BasePort)
+	case d.KillEvery != 0 && (d.KillEvery < restartDelay+time.Second || d.Nodes < 3):
+		return fmt.Errorf("--kill-every: must be at least %v, with at least 3 nodes (got %v)", restartDelay+time.Second,
+			d.KillEvery)
 	case d.BasePort == 0 && d.DataDir != "":
 		return errors.New("--base-port: 0 cannot be combined with --data-dir, because nodes keep their addresses")
 	}
@@ -236,14 +244,37 @@ func (c *devCluster) printMembers(dir string, temporary bool) {
 		c.children[0].HTTPAddress, etcd, dir, note))
 }
 
-// watch prints events until ctx ends.
-func (c *devCluster) watch(ctx context.Context) {
+// watch prints events until ctx ends. With killEvery it kills the leader that often.
+func (c *devCluster) watch(ctx context.Context, killEvery time.Duration) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.leader.run(ctx) })
+	if killEvery > 0 {
+		wg.Go(func() { c.killLeaders(ctx, killEvery) })
+	}
 	for _, ch := range c.children {
 		wg.Go(func() { followEvents(ctx, string(ch.ID), ch.HTTPAddress, c.print) })
 	}
 	wg.Wait()
+}
+
+// killLeaders kills the leader's process at an interval until ctx ends. Without a leader it kills nothing.
+func (c *devCluster) killLeaders(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		leader := c.leader.current()
+		for _, ch := range c.children {
+			if p := ch.process.Load(); p != nil && string(ch.ID) == leader {
+				c.print.line("killing the leader, %s (pid %d)", ch.ID, p.Pid)
+				_ = p.Kill() // it may have exited
+			}
+		}
+	}
 }
 
 // shutdown stops the followers first and the leader last. The leader then has no target for a transfer and just

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 // Poll intervals of the demo.
 const (
 	pollWithLeader  = 100 * time.Millisecond
-	pollNoLeader    = 5 * time.Millisecond // short, to measure the time without a leader
+	pollNoLeader    = 20 * time.Millisecond
 	pollTimeout     = 500 * time.Millisecond
+	recordTimeout   = 3 * time.Second // wait for the record of an election
 	eventRetryDelay = 500 * time.Millisecond
 )
 
@@ -38,7 +40,7 @@ func (p *printer) line(format string, args ...any) {
 	p.text(time.Now().Format("15:04:05.000") + "  " + fmt.Sprintf(format, args...) + "\n")
 }
 
-// leaderTracker polls all nodes for the leader, and prints every change.
+// leaderTracker polls all nodes for the leader, and prints every change with what the cluster has recorded of it.
 type leaderTracker struct {
 	members   node.InitialCluster
 	print     *printer
@@ -47,10 +49,11 @@ type leaderTracker struct {
 	wake      chan struct{} // capacity 1: a process has exited
 
 	mu             sync.Mutex
-	id             string    // "" if there is none
-	term           uint64    // of the latest leader
-	deadLeaderTerm uint64    // term of the leader whose process has exited: reports of that term are stale
-	lost           time.Time // start of the time without a leader; zero before the first
+	id             string  // "" if there is none
+	term           uint64  // of the latest leader
+	deadLeaderTerm uint64  // term of the leader whose process has exited: reports of that term are stale
+	crashed        bool    // the process of the last leader has exited, and none was elected since
+	failovers      []int64 // milliseconds without a leader after each crash of a leader
 }
 
 func newLeaderTracker(members node.InitialCluster, print *printer) *leaderTracker {
@@ -67,10 +70,10 @@ func (t *leaderTracker) current() string {
 }
 
 // exited records that the process of a node has exited.
-func (t *leaderTracker) exited(id string, at time.Time) {
+func (t *leaderTracker) exited(id string) {
 	t.mu.Lock()
 	if t.id == id {
-		t.id, t.lost, t.deadLeaderTerm = "", at, t.term
+		t.id, t.deadLeaderTerm, t.crashed = "", t.term, true
 	}
 	t.mu.Unlock()
 	select {
@@ -83,7 +86,9 @@ func (t *leaderTracker) exited(id string, at time.Time) {
 func (t *leaderTracker) run(ctx context.Context) {
 	defer t.http.CloseIdleConnections()
 	for {
-		t.observe(t.ask(ctx), time.Now())
+		if l, from := t.observe(t.ask(ctx), time.Now()); l.LeaderID != "" {
+			t.report(from, l, t.election(ctx, l))
+		}
 		wait := pollWithLeader
 		if t.current() == "" {
 			wait = pollNoLeader
@@ -97,30 +102,81 @@ func (t *leaderTracker) run(ctx context.Context) {
 	}
 }
 
-// observe processes the latest response; the zero Leader if no node reports one.
-func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) {
+// observe processes the latest response; the zero Leader if no node reports one. It returns a leader whose election is
+// to be reported, and the one before; else the zero Leader.
+func (t *leaderTracker) observe(l apiv1.Leader, now time.Time) (elected apiv1.Leader, from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case l.LeaderID == "":
 		if t.id != "" {
 			t.print.line("leader lost: was %s, no node reports a leader", t.id)
-			t.id, t.lost = "", now
+			t.id = ""
 		}
-		return
+		return elected, ""
 	case l.Term < t.term, l.Term == t.term && (t.id == l.LeaderID || t.deadLeaderTerm == l.Term):
-		return
+		return elected, ""
 	case t.term == 0:
 		t.print.line("leader elected: %s in %d ms (term %d)", l.LeaderID, now.Sub(t.startedAt).Milliseconds(), l.Term)
-	case t.id == "":
-		t.print.line("leader elected: %s after %d ms without a leader (term %d)",
-			l.LeaderID, now.Sub(t.lost).Milliseconds(), l.Term)
-	case t.id == l.LeaderID:
-		t.print.line("leader elected again: %s (term %d)", l.LeaderID, l.Term)
+	case t.term == l.Term:
+		t.print.line("leader found again: %s (term %d)", l.LeaderID, l.Term)
 	default:
-		t.print.line("leader changed: %s to %s (term %d)", t.id, l.LeaderID, l.Term)
+		elected, from = l, t.id
 	}
 	t.id, t.term = l.LeaderID, l.Term
+	return elected, from
+}
+
+// report prints an election by the cluster's own record; nil: it is not known.
+func (t *leaderTracker) report(from string, l apiv1.Leader, el *apiv1.Election) {
+	what := "leader elected: " + l.LeaderID
+	if from != "" && from != l.LeaderID {
+		what = "leader changed: " + from + " to " + l.LeaderID
+	}
+	if el == nil {
+		t.print.line("%s (term %d)", what, l.Term)
+		return
+	}
+	t.print.line("%s after %d ms without a leader (term %d, %s)", what, el.LeaderlessMS, l.Term, el.Trigger)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.crashed {
+		t.failovers, t.crashed = append(t.failovers, el.LeaderlessMS), false
+	}
+}
+
+// summary describes the failovers after crashes; "" without any.
+func (t *leaderTracker) summary() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.failovers) == 0 {
+		return ""
+	}
+	all := slices.Sorted(slices.Values(t.failovers))
+	return fmt.Sprintf("%d failovers after crashes: %d ms without a leader in the median, %d ms at most", len(all), (all[(len(all)-1)/2]+all[len(all)/2])/2,
+		all[len(all)-1])
+}
+
+// election returns the leader's record of its election. It waits for it for a short time: the record is the first entry
+// that the leader commits.
+func (t *leaderTracker) election(ctx context.Context, l apiv1.Leader) *apiv1.Election {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	for {
+		var list apiv1.Elections
+		if t.get(ctx, "http://"+l.LeaderAddress+apiv1.PathElection+"?limit=10", &list) {
+			for _, el := range list.Items {
+				if el.Term == l.Term && el.Won() {
+					return &el
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pollNoLeader):
+		}
+	}
 }
 
 // ask asks every node and returns the response with the highest term.
@@ -140,20 +196,25 @@ func (t *leaderTracker) ask(ctx context.Context) apiv1.Leader {
 
 // askNode returns the zero Leader if the node does not respond or knows none.
 func (t *leaderTracker) askNode(ctx context.Context, url string) (l apiv1.Leader) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return l
-	}
-	resp, err := t.http.Do(req)
-	if err != nil {
-		return l
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil || resp.StatusCode != http.StatusOK || json.Unmarshal(body, &l) != nil {
+	if !t.get(ctx, url, &l) {
 		return apiv1.Leader{}
 	}
 	return l
+}
+
+// get decodes the JSON of a successful response, and reports whether there was one.
+func (t *leaderTracker) get(ctx context.Context, url string, out any) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := t.http.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	return err == nil && resp.StatusCode == http.StatusOK && json.Unmarshal(body, out) == nil
 }
 
 // followEvents prints the events of one node until ctx ends, across its restarts. The leaderTracker reports

@@ -18,26 +18,41 @@ func TestLeaderTracker(t *testing.T) {
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	leads := func(id string, term uint64) apiv1.Leader { return apiv1.Leader{LeaderID: id, Term: term} }
 
-	tr.observe(apiv1.Leader{}, at(10))
-	tr.observe(leads("n2", 2), at(312)) // elected
-	tr.observe(leads("n2", 2), at(400))
-	tr.exited("n3", at(450))            // a follower
-	tr.exited("n2", at(500))            // the leader
-	tr.observe(leads("n2", 2), at(510)) // the others have not noticed
-	tr.observe(apiv1.Leader{}, at(650))
-	tr.observe(leads("n1", 3), at(790)) // elected
-	tr.observe(leads("n2", 2), at(800)) // stale
-	tr.observe(leads("n3", 4), at(900)) // transfer
-	tr.observe(leads("n3", 5), at(950)) // it lost the others briefly
-	tr.observe(apiv1.Leader{}, at(1000))
-	tr.observe(leads("n3", 5), at(1100)) // it was only partitioned
+	observe := func(l apiv1.Leader, ms int, el *apiv1.Election) {
+		if elected, from := tr.observe(l, at(ms)); elected.LeaderID != "" {
+			tr.report(from, elected, el)
+		}
+	}
+	record := func(trigger string, leaderless int64) *apiv1.Election {
+		return &apiv1.Election{Trigger: trigger, LeaderlessMS: leaderless}
+	}
+	observe(apiv1.Leader{}, 10, nil)
+	observe(leads("n2", 2), 312, nil) // elected
+	observe(leads("n2", 2), 400, nil)
+	tr.exited("n3")                   // a follower
+	tr.exited("n2")                   // the leader
+	observe(leads("n2", 2), 510, nil) // the others have not noticed
+	observe(apiv1.Leader{}, 650, nil)
+	observe(leads("n1", 3), 790, record("connection_lost", 17)) // elected
+	observe(leads("n2", 2), 800, nil)                           // stale
+	observe(leads("n3", 4), 900, record("transfer", 6))
+	observe(leads("n3", 5), 950, record("timeout", 280)) // it lost the others briefly
+	observe(leads("n1", 6), 960, nil)                    // its record is not known
+	observe(apiv1.Leader{}, 1000, nil)
+	observe(leads("n1", 6), 1100, nil) // it was only partitioned
+	tr.exited("n1")
+	observe(leads("n2", 7), 1200, record("connection_lost", 21))
+	tr.print.line("%s", tr.summary())
 	want := []string{
 		"leader elected: n2 in 312 ms (term 2)",
-		"leader elected: n1 after 290 ms without a leader (term 3)",
-		"leader changed: n1 to n3 (term 4)",
-		"leader elected again: n3 (term 5)",
-		"leader lost: was n3, no node reports a leader",
-		"leader elected: n3 after 100 ms without a leader (term 5)",
+		"leader elected: n1 after 17 ms without a leader (term 3, connection_lost)",
+		"leader changed: n1 to n3 after 6 ms without a leader (term 4, transfer)",
+		"leader elected: n3 after 280 ms without a leader (term 5, timeout)",
+		"leader changed: n3 to n1 (term 6)",
+		"leader lost: was n1, no node reports a leader",
+		"leader found again: n1 (term 6)",
+		"leader elected: n2 after 21 ms without a leader (term 7, connection_lost)",
+		"2 failovers after crashes: 19 ms without a leader in the median, 21 ms at most",
 	}
 	var got []string
 	for line := range strings.Lines(out.String()) {

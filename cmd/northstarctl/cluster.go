@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -13,11 +14,18 @@ import (
 )
 
 type statusCmd struct {
-	Node string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Show this node's own view."`
+	Node     string        `arg:"" optional:"" placeholder:"HOST:PORT" help:"Show this node's own view."`
+	Watch    bool          `short:"w" help:"Show it again and again, until Ctrl-C."`
+	Interval time.Duration `default:"1s" help:"With --watch: how often."`
 }
 
 func (s *statusCmd) Run(a *app) error {
-	if s.Node != "" {
+	switch {
+	case s.Interval < minWatchInterval:
+		return usagef("--interval: must be at least %v (got %v)", minWatchInterval, s.Interval)
+	case s.Watch:
+		return s.watch(a)
+	case s.Node != "":
 		return s.node(a)
 	}
 	cl, err := request(a, "asking for the cluster", (*client.Client).Cluster)
@@ -35,6 +43,57 @@ func (s *statusCmd) Run(a *app) error {
 	return nil
 }
 
+const minWatchInterval = 100 * time.Millisecond
+
+// watch shows the state until Ctrl-C: on a terminal always on the same screen. An error does not end it.
+func (s *statusCmd) watch(a *app) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	tick := time.NewTicker(s.Interval)
+	defer tick.Stop()
+	for {
+		show, err := s.sample(a, c)
+		if err != nil && a.ctx.Err() != nil {
+			return a.untilInterrupted(err)
+		}
+		if terminal(a.stdout) {
+			fmt.Fprintf(a.stdout, "\x1b[H\x1b[2Jevery %v, last at %s\n\n", s.Interval, time.Now().Format(time.TimeOnly))
+		}
+		if err != nil {
+			fmt.Fprintf(a.stderr, "northstarctl: %v\n", err)
+		} else if err := show(); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-a.ctx.Done():
+			return a.untilInterrupted(a.ctx.Err())
+		}
+	}
+}
+
+// sample asks once, and returns what prints the response.
+func (s *statusCmd) sample(a *app, c *client.Client) (show func() error, err error) {
+	ctx, cancel := context.WithTimeout(a.ctx, a.Timeout)
+	defer cancel()
+	var v any
+	var text func() error
+	if s.Node != "" {
+		st, e := c.Status(ctx, s.Node)
+		v, text, err = st, func() error { return a.printStatus(st) }, e
+	} else {
+		cl, e := c.Cluster(ctx)
+		v, text, err = cl, func() error { return a.printCluster(cl) }, e
+	}
+	if a.Output == "table" {
+		return text, err
+	}
+	return func() error { return a.printStreamed(v) }, err
+}
+
 func (a *app) printCluster(cl apiv1.Cluster) error {
 	leader := cl.LeaderID
 	if leader == "" {
@@ -42,9 +101,11 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	}
 	fmt.Fprintf(a.stdout, "cluster   %s (%s), generation %d\n", cl.ClusterName, orDash(cl.ClusterID), cl.Generation)
 	fmt.Fprintf(a.stdout, "leader    %s, term %d, revision %d\n", leader, cl.Term, cl.Revision)
-	q := cl.Quorum
-	fmt.Fprintf(a.stdout, "quorum    %d of %d voters needed, %d healthy, tolerates %d more failures\n",
-		q.Needed, q.Voters, q.Healthy, q.Tolerates)
+	quorum := quorumText(cl.Quorum)
+	if cl.Quorum.Healthy < cl.Quorum.Needed {
+		quorum = a.colour(text.FgRed, quorum)
+	}
+	fmt.Fprintf(a.stdout, "quorum    %s\n", quorum)
 	if cl.State != (apiv1.StateSize{}) { // a leader of an older build does not say it
 		fmt.Fprintf(a.stdout, "state     %s\n", stateLine(cl.State))
 	}
@@ -54,6 +115,9 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 			line += ": start an election with northstarctl failover"
 		}
 		fmt.Fprintln(a.stdout, a.colour(text.FgYellow, line))
+	}
+	if cl.LeaderID == "" {
+		fmt.Fprintln(a.stdout, "next      northstarctl why: what is missing, and what to do")
 	}
 	fmt.Fprintln(a.stdout)
 	return tableOf(a, []string{"id", "state", "health", "suffrage", "http", "contact", "lag", "version"}, cl.Members,
@@ -90,27 +154,29 @@ func (a *app) health(m apiv1.Member) string {
 }
 
 func (s *statusCmd) node(a *app) error {
-	return show(a, "asking "+s.Node, with((*client.Client).Status, s.Node), func(st apiv1.Status) error {
-		rows := [][]any{
-			{"node", st.NodeID},
-			{"cluster", fmt.Sprintf("%s (%s), generation %d", st.ClusterName, orDash(st.ClusterID), st.Generation)},
-			{"state", fmt.Sprintf("%s, %s, %s", st.State, st.Suffrage, st.Lifecycle)},
-			{"term", st.Term},
-			{"leader", strings.TrimSpace(orDash(st.LeaderID) + " " + st.LeaderAddress)},
-			{"last contact", ms(st.LastContactMS)},
-			{"log", fmt.Sprintf("last %d, committed %d, applied %d", st.LastLogIndex, st.CommitIndex, st.AppliedIndex)},
-			{"revision", st.Revision},
-			{"priority", fmt.Sprintf("%d, eligible %s, zone %s", st.Priority, yesNo(st.Eligible), orDash(st.Zone))},
-			{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s",
-				st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled), yesNo(st.Disk.ReadOnly))},
-			{"version", orDash(st.Version)},
-			{"started", formatTime(&st.StartedAt)},
-		}
-		for _, w := range st.Warnings {
-			rows = append(rows, []any{"warning", a.colour(text.FgYellow, w)})
-		}
-		return a.table([]string{"field", "value"}, rows)
-	})
+	return show(a, "asking "+s.Node, with((*client.Client).Status, s.Node), a.printStatus)
+}
+
+func (a *app) printStatus(st apiv1.Status) error {
+	rows := [][]any{
+		{"node", st.NodeID},
+		{"cluster", fmt.Sprintf("%s (%s), generation %d", st.ClusterName, orDash(st.ClusterID), st.Generation)},
+		{"state", fmt.Sprintf("%s, %s, %s", st.State, st.Suffrage, st.Lifecycle)},
+		{"term", st.Term},
+		{"leader", strings.TrimSpace(orDash(st.LeaderID) + " " + st.LeaderAddress)},
+		{"last contact", ms(st.LastContactMS)},
+		{"log", fmt.Sprintf("last %d, committed %d, applied %d", st.LastLogIndex, st.CommitIndex, st.AppliedIndex)},
+		{"revision", st.Revision},
+		{"priority", fmt.Sprintf("%d, eligible %s, zone %s", st.Priority, yesNo(st.Eligible), orDash(st.Zone))},
+		{"disk", fmt.Sprintf("fsync p99 %d ms, stalled %s, read-only %s",
+			st.Disk.FsyncP99MS, yesNo(st.Disk.Stalled), yesNo(st.Disk.ReadOnly))},
+		{"version", orDash(st.Version)},
+		{"started", formatTime(&st.StartedAt)},
+	}
+	for _, w := range st.Warnings {
+		rows = append(rows, []any{"warning", a.colour(text.FgYellow, w)})
+	}
+	return a.table([]string{"field", "value"}, rows)
 }
 
 type leaderCmd struct{}

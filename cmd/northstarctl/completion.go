@@ -57,18 +57,10 @@ func describe(app *kong.Application) completionSpec {
 	g := completionSpec{}
 	var walk func(n *kong.Node, path string, inherited []completionWord)
 	walk = func(n *kong.Node, path string, inherited []completionWord) {
-		p := completionNode{Path: path, Flags: slices.Clone(inherited)}
-		for _, f := range n.Flags {
-			names := []string{"--" + f.Name}
-			if f.Short != 0 {
-				names = append(names, "-"+string(f.Short))
-			}
-			p.Flags = append(p.Flags, completionWord{names[0], summary(f.Help)})
-			if !f.IsBool() {
-				g.add(names, f.EnumSlice())
-			} else if f.Tag.Negatable != "" {
-				p.Flags = append(p.Flags, completionWord{"--no-" + f.Name, summary(f.Help)})
-			}
+		inherited = slices.Concat(inherited, g.flags(n))
+		p := completionNode{Path: path, Flags: inherited}
+		if n.DefaultCmd != nil {
+			p.Flags = slices.Concat(inherited, g.flags(n.DefaultCmd))
 		}
 		for _, arg := range n.Positional {
 			for _, v := range arg.EnumSlice() {
@@ -81,11 +73,28 @@ func describe(app *kong.Application) completionSpec {
 		}
 		g.Places = append(g.Places, p)
 		for _, child := range visible {
-			walk(child, path+" "+child.Name, p.Flags)
+			walk(child, path+" "+child.Name, inherited)
 		}
 	}
 	walk(app.Node, "", nil)
 	return g
+}
+
+// flags returns the flags of a command, and records those with a value.
+func (g *completionSpec) flags(n *kong.Node) (words []completionWord) {
+	for _, f := range n.Flags {
+		names := []string{"--" + f.Name}
+		if f.Short != 0 {
+			names = append(names, "-"+string(f.Short))
+		}
+		words = append(words, completionWord{names[0], summary(f.Help)})
+		if !f.IsBool() {
+			g.add(names, f.EnumSlice())
+		} else if f.Tag.Negatable != "" {
+			words = append(words, completionWord{"--no-" + f.Name, summary(f.Help)})
+		}
+	}
+	return words
 }
 
 // add records a flag with a value, once even if several commands have it.

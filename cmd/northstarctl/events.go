@@ -9,72 +9,6 @@ import (
 	"northstar/client"
 )
 
-type electionsCmd struct {
-	Limit  int  `default:"20" help:"Maximum number."`
-	Votes  bool `help:"Each voter's response and its reason."`
-	Follow bool `short:"f" help:"Print elections as they end, lost ones too, until Ctrl-C."`
-}
-
-func (e *electionsCmd) Run(a *app) error {
-	if e.Limit < 1 {
-		return usagef("--limit: must be 1 or more")
-	}
-	if e.Follow {
-		return e.follow(a)
-	}
-	list, err := request(a, "asking for elections", with((*client.Client).Elections, e.Limit))
-	if err != nil {
-		return err
-	}
-	a.warnMissing("lost elections", list.Missing)
-	return a.printResult(list.Items, func() error {
-		header := []string{"started", "term", "trigger", "candidate", "result", "votes", "took", "leaderless", "reason"}
-		err := tableOf(a, header, list.Items, func(el apiv1.Election) []any {
-			granted := 0
-			for _, v := range el.Votes {
-				if v.Granted {
-					granted++
-				}
-			}
-			return []any{
-				formatTime(&el.StartedAt), el.Term, el.Trigger, el.CandidateID, el.Result,
-				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS),
-				orDash(el.Reason),
-			}
-		})
-		if err != nil || !e.Votes {
-			return err
-		}
-		var rows [][]any
-		for _, el := range list.Items {
-			for _, v := range el.Votes {
-				rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
-			}
-		}
-		fmt.Fprintln(a.stdout)
-		return a.table([]string{"term", "candidate", "voter", "granted", "reason"}, rows)
-	})
-}
-
-func (e *electionsCmd) follow(a *app) error {
-	return follow(a, func(c *client.Client) iter.Seq2[apiv1.Event, error] {
-		return c.FollowEvents(a.ctx, "", "election")
-	}, func(ev apiv1.Event) (any, string) {
-		el, ok := ev.Election()
-		if !ok {
-			return nil, "" // only reports the leader
-		}
-		text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", formatTime(&ev.At),
-			ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
-		for _, v := range el.Votes {
-			if e.Votes {
-				text += strings.TrimRight(fmt.Sprintf("\n    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ")
-			}
-		}
-		return ev, text
-	})
-}
-
 type eventsCmd struct {
 	Follow bool   `short:"f" help:"Print events as they happen, until Ctrl-C."`
 	Since  string `placeholder:"SEQ" help:"Only events after the one with this seq."`
@@ -116,19 +50,19 @@ func (a *app) warnMissing(what string, nodes []string) {
 type auditCmd struct {
 	Since string `placeholder:"SEQ" help:"Only records after the one with this seq."`
 	Limit int    `default:"100" help:"Maximum number: the newest records, or the first ones after --since."`
-	Class string `help:"Only calls of operators (to /admin) or of clients (all others, and forbidden ones)."`
+	Class string `enum:"operators,clients,all" default:"operators" help:"Calls of operators (to /admin), of clients (all others, and forbidden ones), or all."`
 	Who   string `placeholder:"NAME" help:"Only calls of this token or certificate."`
 	Stale bool   `help:"Read locally from the contacted node, also without a leader (may be stale)."`
 }
 
 func (c *auditCmd) Run(a *app) error {
-	switch {
-	case c.Limit < 1 || c.Limit > apiv1.MaxListLimit:
+	if c.Limit < 1 || c.Limit > apiv1.MaxListLimit {
 		return usagef("--limit: must be 1 to %d (got %d)", apiv1.MaxListLimit, c.Limit)
-	case c.Class != "" && c.Class != "operators" && c.Class != "clients":
-		return usagef("--class: must be operators or clients (got %q)", c.Class)
 	}
 	q := client.AuditQuery{Since: c.Since, Limit: c.Limit, Class: c.Class, Who: c.Who, Stale: c.Stale}
+	if c.Class == "all" {
+		q.Class = ""
+	}
 	return show(a, "asking for the audit log", with((*client.Client).Audit, q), func(log apiv1.Audit) error {
 		return tableOf(a, []string{"when", "who", "role", "from", "what", "result", "reason"}, log.Items,
 			func(r apiv1.AuditRecord) []any {

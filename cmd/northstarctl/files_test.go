@@ -275,10 +275,12 @@ func TestBashCompletion(t *testing.T) {
 		"sna":                        "snapshot",
 		"--token x kv ":              "get put del ls watch",
 		"kv --endpoints kv put --if": "--if-revision --if-present --if-absent",
-		"-o ":                        "table json",
+		"-o ":                        "table json yaml",
 		"completion ":                "bash zsh fish",
 		"kv get kv":                  "",
 		"members set n1 --no":        "--no-eligible",
+		"nodes --sta":                "--status", // of its default command
+		"nodes show --sta":           "",
 	} {
 		words := append([]string{"northstarctl"}, strings.Split(line, " ")...)
 		quoted := make([]string, len(words))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,10 @@ import (
 )
 
 type kvCmd struct {
-	Get   kvGetCmd   `cmd:"" help:"Print the value of a key, byte by byte."`
+	Get   kvGetCmd   `cmd:"" help:"Print the value of a key, byte by byte; on a terminal a newline follows."`
 	Put   kvPutCmd   `cmd:"" help:"Write a key."`
 	Del   kvDelCmd   `cmd:"" help:"Delete a key."`
-	Ls    kvLsCmd    `cmd:"" help:"List keys."`
+	Ls    kvLsCmd    `cmd:"" aliases:"list" help:"List keys."`
 	Watch kvWatchCmd `cmd:"" help:"Print changes as they happen, until Ctrl-C."`
 }
 
@@ -43,7 +44,10 @@ func (k *kvGetCmd) Run(a *app) error {
 	}
 	return a.printResult(keyValue{e.Key, e.Value, e.Revision}, func() error {
 		_, err := a.stdout.Write(e.Value)
-		return err
+		if err != nil || !terminal(a.stdout) || bytes.HasSuffix(e.Value, []byte("\n")) {
+			return err
+		}
+		return a.printf("\n")
 	})
 }
 
@@ -134,7 +138,7 @@ type kvLsCmd struct {
 	Consistency string `enum:"linearizable,lease,stale" default:"linearizable" help:"One of ${enum}."`
 }
 
-// Run streams the JSON array item by item; it is not closed if the list fails. A table is collected in memory.
+// Run streams the JSON array item by item; it is not closed if the list fails. Other output is collected in memory.
 func (k *kvLsCmd) Run(a *app) error {
 	if k.Limit < 0 {
 		return usagef("--limit: must be 0 (all) or more")
@@ -149,15 +153,14 @@ func (k *kvLsCmd) Run(a *app) error {
 	opts := client.ListOptions{
 		Consistency: client.Consistency(k.Consistency), Limit: min(k.Limit, apiv1.MaxListLimit), After: k.After,
 	}
-	var rows [][]any
+	items := []apiv1.Item{}
 	n := 0
 	for item, err := range c.List(a.ctx, k.Prefix, opts) {
 		if err != nil {
 			return err
 		}
 		if a.Output != "json" {
-			rows = append(rows,
-				[]any{printable([]byte(item.Key)), item.Revision, item.Version, len(item.Value), printable(item.Value)})
+			items = append(items, item)
 		} else if err := a.printItem(n, item); err != nil {
 			return err
 		}
@@ -169,7 +172,11 @@ func (k *kvLsCmd) Run(a *app) error {
 	if a.Output == "json" {
 		return a.closeArray(n)
 	}
-	return a.table([]string{"key", "revision", "version", "bytes", "value"}, rows)
+	return a.printResult(items, func() error {
+		return tableOf(a, []string{"key", "revision", "version", "bytes", "value"}, items, func(i apiv1.Item) []any {
+			return []any{printable([]byte(i.Key)), i.Revision, i.Version, len(i.Value), printable(i.Value)}
+		})
+	})
 }
 
 type kvWatchCmd struct {
@@ -206,7 +213,7 @@ func watchOptions(since *uint64) client.WatchOptions {
 
 // untilInterrupted returns nil if Ctrl-C ended the command.
 func (a *app) untilInterrupted(err error) error {
-	if a.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(a.ctx), context.Canceled) {
 		return nil
 	}
 	return err

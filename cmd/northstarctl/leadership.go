@@ -124,13 +124,13 @@ type autoCmd struct {
 }
 
 type autoPauseCmd struct {
-	For    time.Duration `name:"for" placeholder:"DURATION" help:"Resume automatically after this time; default: never."`
-	Reason string        `help:"Reason, for the audit log."`
+	For time.Duration `name:"for" placeholder:"DURATION" help:"Resume automatically after this time; default: never."`
+	changeFlags
 }
 
 func (p *autoPauseCmd) Run(a *app) error {
 	off := false
-	body := apiv1.AutoFailover{Enabled: &off, Reason: p.Reason}
+	body := apiv1.AutoFailover{Enabled: &off}
 	switch {
 	case p.For < 0 || p.For > 0 && p.For < time.Millisecond:
 		return usagef("--for: must be at least 1ms (got %v)", p.For)
@@ -138,19 +138,21 @@ func (p *autoPauseCmd) Run(a *app) error {
 		ttl := p.For.Milliseconds()
 		body.TTLMS = &ttl
 	}
-	return a.setAutoFailover("pausing automatic failover", body)
+	return a.setAutoFailover(p.changeFlags, "pausing automatic failover", body)
 }
 
-type autoResumeCmd struct {
-	Reason string `help:"Reason, for the audit log."`
-}
+type autoResumeCmd struct{ changeFlags }
 
 func (r *autoResumeCmd) Run(a *app) error {
 	on := true
-	return a.setAutoFailover("resuming automatic failover", apiv1.AutoFailover{Enabled: &on, Reason: r.Reason})
+	return a.setAutoFailover(r.changeFlags, "resuming automatic failover", apiv1.AutoFailover{Enabled: &on})
 }
 
-func (a *app) setAutoFailover(what string, body apiv1.AutoFailover) error {
+func (a *app) setAutoFailover(f changeFlags, what string, body apiv1.AutoFailover) error {
+	body.Reason, body.PlanID = f.Reason, f.Plan
+	if f.DryRun {
+		return a.plan(with((*client.Client).PlanSetAutoFailover, body))
+	}
 	return show(a, what, with((*client.Client).SetAutoFailover, body), a.printAutoFailover)
 }
 

@@ -32,9 +32,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	for _, name := range []string{"ENDPOINTS", "TOKEN", "CA", "CERT", "KEY"} {
+	for _, name := range []string{"ENDPOINTS", "TOKEN", "TOKEN_FILE", "CA", "CERT", "KEY", "CONTEXT"} {
 		os.Unsetenv("NORTHSTAR_" + name)
 	}
+	os.Setenv("NORTHSTAR_CONTEXT_FILE", "/does/not/exist") // not the contexts of who runs the tests
 	goleak.VerifyTestMain(m)
 }
 
@@ -248,6 +249,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			Warnings: []string{"lost: much", "nodes of generation 1 can still form a quorum of their own"},
 		})
 	default:
+		if s.serveSessions(w, r, string(body)) {
+			return
+		}
 		e := cluster.Errorf(cluster.CodeBadRequest, "no such key")
 		e.Status = http.StatusNotFound
 		problem(w, e)
@@ -349,52 +353,75 @@ func ctl(t *testing.T, s *server, stdin string, args ...string) (code int, stdou
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"status":             {"status"},
-		"status_node":        nil, // below
-		"leader":             {"leader"},
-		"leader_json":        {"leader", "-o", "json"},
-		"members":            {"members", "list"},
-		"members_json":       {"members", "list", "-o", "json"},
-		"transfer":           {"transfer", "--to", "n2"},
-		"transfer_plan":      {"transfer", "--to", "n2", "--dry-run"},
-		"transfer_plan_json": {"transfer", "--dry-run", "-o", "json"},
-		"failover":           {"failover"},
-		"failover_plan":      {"failover", "--dry-run"},
-		"emergency_plan":     {"failover", "--emergency", "--to", "n2", "--dry-run"},
-		"recover":            {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--reason", "drill", "--yes"},
-		"recover_plan":       {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--dry-run"},
-		"auto_failover":      {"auto-failover", "status"},
-		"splitbrain":         {"splitbrain", "--check", "--reason", "drill"},
-		"elections":          {"elections", "--votes"},
-		"elections_follow":   {"elections", "--follow", "--votes"},
-		"audit":              {"audit", "--who", "ann", "--class", "operators", "--since", "7", "--limit", "5"},
-		"events":             {"events"},
-		"events_follow":      {"events", "--follow"},
-		"kv_get":             {"kv", "get", "app/config"},
-		"kv_get_json":        {"kv", "get", "app/config", "-o", "json"},
-		"kv_put":             {"kv", "put", "app/config", "v"},
-		"kv_del":             {"kv", "del", "app/config"},
-		"kv_ls":              {"kv", "ls"},
-		"kv_ls_json":         {"kv", "ls", "-o", "json"},
-		"kv_ls_json_one":     {"kv", "ls", "--limit", "1", "-o", "json"},
-		"kv_watch":           {"kv", "watch", "--since", "9"},
-		"kv_watch_json":      {"kv", "watch", "--since", "9", "-o", "json"},
-		"members_add":        {"members", "add", "n4", "--raft", "h:1", "--http", "h:2"},
-		"members_add_plan":   {"members", "add", "n4", "--raft", "h:1", "--http", "h:2", "--dry-run"},
-		"members_set_plan":   {"members", "set", "n4", "--priority", "7", "--readmit", "--dry-run"}, // sends no request
-		"members_del_plan":   {"members", "remove", "n4", "--dry-run"},
-		"demote_plan":        {"members", "demote", "n4", "--dry-run"},
-		"demote_plan_json":   {"members", "demote", "n4", "--dry-run", "-o", "json"},
-		"drain":              {"drain", "n2", "--wait", "--reason", "upgrade"},
-		"drain_stays":        {"drain", "n1", "--wait", "--for", "200ms"},
-		"drain_json":         {"drain", "n2", "-o", "json"},
-		"drain_plan":         {"drain", "n2", "--wait", "--dry-run"},
-		"undrain":            {"undrain", "n2"},
-		"undrain_plan":       {"undrain", "n2", "--dry-run"},
-		"transfer_json":      {"transfer", "-o", "json"},
-		"recover_plan_json":  {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--dry-run", "-o", "json"},
-		"help":               {"--help"},
-		"help_kv_put":        {"kv", "put", "--help"},
+		"status":              {"status"},
+		"status_node":         nil, // below
+		"leader":              {"leader"},
+		"leader_json":         {"leader", "-o", "json"},
+		"members":             {"members", "list"},
+		"members_json":        {"members", "list", "-o", "json"},
+		"transfer":            {"transfer", "--to", "n2"},
+		"transfer_plan":       {"transfer", "--to", "n2", "--dry-run"},
+		"transfer_plan_json":  {"transfer", "--dry-run", "-o", "json"},
+		"failover":            {"failover"},
+		"failover_plan":       {"failover", "--dry-run"},
+		"emergency_plan":      {"failover", "--emergency", "--to", "n2", "--dry-run"},
+		"recover":             {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--reason", "drill", "--yes"},
+		"recover_plan":        {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--dry-run"},
+		"auto_failover":       {"auto-failover", "status"},
+		"splitbrain":          {"splitbrain", "--check", "--reason", "drill"},
+		"elections":           {"elections", "--votes"},
+		"elections_show":      {"elections", "show"},
+		"elections_show_json": {"elections", "show", "4", "-o", "json"},
+		"why":                 {"why"},
+		"why_node":            {"why", "n3"},
+		"why_code":            {"why", "ERR_FORBIDDEN"},
+		"why_refused":         {"why", "refused", "--limit", "2"},
+		"sessions":            {"sessions"},
+		"sessions_list":       {"sessions", "list", "--prefix", "work"},
+		"sessions_show":       {"sessions", "show", "s1"},
+		"sessions_show_yaml":  {"sessions", "show", "s1", "-o", "yaml"},
+		"sessions_end":        {"sessions", "end", "s1", "s2", "--yes"},
+		"sessions_end_all":    {"sessions", "end", "--identity", "client alice", "--yes"},
+		"role_transfer":       {"role", "transfer", "job", "--to", "worker-b", "--reason", "drill"},
+		"role_evict_plan":     {"role", "evict", "job", "--dry-run"},
+		"role_evict":          {"role", "evict", "job"},
+		"nodes":               {"nodes", "--status", "active"},
+		"nodes_show":          {"nodes", "show", "web-1"},
+		"nodes_counts":        {"nodes", "counts"},
+		"nodes_drain":         {"nodes", "drain", "web-1"},
+		"nodes_rm":            {"nodes", "rm", "web-1"},
+		"nodes_watch":         {"nodes", "watch", "--since", "1"},
+		"nodes_watch_yaml":    {"nodes", "watch", "--since", "1", "-o", "yaml"},
+		"members_yaml":        {"members", "ls", "-o", "yaml"},
+		"elections_follow":    {"elections", "--follow", "--votes"},
+		"audit":               {"audit", "--who", "ann", "--class", "operators", "--since", "7", "--limit", "5"},
+		"events":              {"events"},
+		"events_follow":       {"events", "--follow"},
+		"kv_get":              {"kv", "get", "app/config"},
+		"kv_get_json":         {"kv", "get", "app/config", "-o", "json"},
+		"kv_put":              {"kv", "put", "app/config", "v"},
+		"kv_del":              {"kv", "del", "app/config"},
+		"kv_ls":               {"kv", "ls"},
+		"kv_ls_json":          {"kv", "ls", "-o", "json"},
+		"kv_ls_json_one":      {"kv", "ls", "--limit", "1", "-o", "json"},
+		"kv_watch":            {"kv", "watch", "--since", "9"},
+		"kv_watch_json":       {"kv", "watch", "--since", "9", "-o", "json"},
+		"members_add":         {"members", "add", "n4", "--raft", "h:1", "--http", "h:2"},
+		"members_add_plan":    {"members", "add", "n4", "--raft", "h:1", "--http", "h:2", "--dry-run"},
+		"members_set_plan":    {"members", "set", "n4", "--priority", "7", "--readmit", "--dry-run"}, // no request
+		"members_del_plan":    {"members", "remove", "n4", "--dry-run"},
+		"demote_plan":         {"members", "demote", "n4", "--dry-run"},
+		"demote_plan_json":    {"members", "demote", "n4", "--dry-run", "-o", "json"},
+		"drain":               {"drain", "n2", "--wait", "--reason", "upgrade"},
+		"drain_stays":         {"drain", "n1", "--wait", "--for", "200ms"},
+		"drain_json":          {"drain", "n2", "-o", "json"},
+		"drain_plan":          {"drain", "n2", "--wait", "--dry-run"},
+		"undrain":             {"undrain", "n2"},
+		"undrain_plan":        {"undrain", "n2", "--dry-run"},
+		"transfer_json":       {"transfer", "-o", "json"},
+		"recover_plan_json":   {"recover", "--survivors", "n1,n2", "--confirm", "c-1", "--dry-run", "-o", "json"},
+		"help":                {"--help"},
+		"help_kv_put":         {"kv", "put", "--help"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
@@ -465,14 +492,26 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"done":      {nil, "kv put app/config v", exitDone},
 		"failed":    {noRetry, "kv put app/config v", exitFailed},
-		"not found": {nil, "kv get nothing", exitFailed},
+		"not found": {nil, "kv get nothing", exitMissing},
+		"no session": {
+			cluster.Errorf(cluster.CodeSessionEnded, "it has ended"), "sessions show s9", exitMissing,
+		},
+		"no election": {nil, "elections show 99", exitMissing},
+		"no member":   {nil, "why n9", exitMissing},
 		"condition": {
-			cluster.Errorf(cluster.CodeConditionFailed, "x"), "kv put app/config v --if-revision 3", exitFailed,
+			cluster.Errorf(cluster.CodeConditionFailed, "x"), "kv put app/config v --if-revision 3", exitCondition,
 		},
 		"fenced": {
 			cluster.Errorf(cluster.CodeFenced, "token 3"), "kv put app/config v --fence job=2",
-			exitFailed,
+			exitCondition,
 		},
+		"role held":        {cluster.Errorf(cluster.CodeRoleHeld, "by a"), "role campaign job --session s1", exitCondition},
+		"no question":      {nil, "why what?", exitUsage},
+		"no sessions":      {nil, "sessions end", exitUsage},
+		"both":             {nil, "sessions end s1 --prefix a", exitUsage},
+		"no candidate":     {nil, "role transfer job", exitUsage},
+		"no help":          {nil, "help frobnicate", exitUsage},
+		"bad interval":     {nil, "status --watch --interval 1ms", exitUsage},
 		"no leader":        {cluster.Errorf(cluster.CodeNoLeader, "none"), "kv get app/config", exitNoLeader},
 		"unauthenticated":  {cluster.Errorf(cluster.CodeUnauthenticated, "no token"), "kv get app/config", exitRefused},
 		"forbidden":        {cluster.Errorf(cluster.CodeForbidden, "observer"), "members demote n4", exitRefused},

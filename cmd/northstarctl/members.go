@@ -12,7 +12,7 @@ import (
 )
 
 type membersCmd struct {
-	List    membersListCmd    `cmd:"" help:"List the members."`
+	Ls      membersLsCmd      `cmd:"" aliases:"list" help:"List the members."`
 	Add     membersAddCmd     `cmd:"" help:"Add a node; it becomes a voter once it is caught up."`
 	Remove  membersRemoveCmd  `cmd:"" help:"Remove a node permanently."`
 	Set     membersSetCmd     `cmd:"" help:"Change a member's settings."`
@@ -20,9 +20,9 @@ type membersCmd struct {
 	Demote  membersDemoteCmd  `cmd:"" help:"Make a voter a non-voter."`
 }
 
-type membersListCmd struct{}
+type membersLsCmd struct{}
 
-func (*membersListCmd) Run(a *app) error {
+func (*membersLsCmd) Run(a *app) error {
 	header := []string{
 		"id", "suffrage", "state", "health", "raft", "http", "priority", "eligible", "zone", "lifecycle",
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -15,11 +16,19 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/mattn/go-isatty"
+	"go.yaml.in/yaml/v3"
 )
 
-// printResult prints a result: as JSON, or with text.
+// printResult prints a result: as JSON or YAML, or with text.
 func (a *app) printResult(v any, people func() error) error {
-	if a.Output != "json" {
+	switch a.Output {
+	case "yaml":
+		doc, err := toYAML(v)
+		if err != nil {
+			return err
+		}
+		return a.printf("%s", doc)
+	case "table":
 		return people()
 	}
 	enc := json.NewEncoder(a.stdout)
@@ -46,6 +55,45 @@ func (a *app) printItem(i int, v any) error {
 // closeArray ends the array of n items of printItem.
 func (a *app) closeArray(n int) error {
 	return a.printf("%s", []string{"[]\n", "\n]\n"}[min(n, 1)])
+}
+
+// printStreamed prints one of many results: one line of JSON, or one YAML document.
+func (a *app) printStreamed(v any) error {
+	if a.Output == "json" {
+		return a.printJSONLine(v)
+	}
+	doc, err := toYAML(v)
+	if err != nil {
+		return err
+	}
+	return a.printf("---\n%s", doc)
+}
+
+// toYAML returns the JSON form of a value as YAML: the same names and order. JSON is YAML, in another style.
+func toYAML(v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, err
+	}
+	setBlockStyle(&doc)
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func setBlockStyle(n *yaml.Node) {
+	n.Style = 0
+	for _, child := range n.Content {
+		setBlockStyle(child)
+	}
 }
 
 // printJSONLine prints one of many results as one line of JSON.

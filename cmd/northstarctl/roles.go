@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,12 +14,14 @@ import (
 )
 
 type roleCmd struct {
-	Ls       roleLsCmd       `cmd:"" help:"List the roles and their holders."`
+	Ls       roleLsCmd       `cmd:"" aliases:"list" help:"List the roles and their holders."`
 	Show     roleShowCmd     `cmd:"" help:"Show the holder of a role and its queue."`
 	Campaign roleCampaignCmd `cmd:"" help:"Campaign for a role."`
 	Resign   roleResignCmd   `cmd:"" help:"Release a role, or leave its queue."`
 	Watch    roleWatchCmd    `cmd:"" help:"Print elections and vacancies of a role as they happen, until Ctrl-C."`
 	History  roleHistoryCmd  `cmd:"" help:"Show the past holders of a role, newest first."`
+	Transfer roleTransferCmd `cmd:"" help:"Hand a role over to one of its candidates."`
+	Evict    roleEvictCmd    `cmd:"" help:"Take a role from its holder; the next candidate is elected."`
 }
 
 type roleLsCmd struct {
@@ -151,9 +152,9 @@ func renewLoop(ctx context.Context, c *client.Client, session string, ttl time.D
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, client.ErrFenced):
-			return fmt.Errorf("role revoked: %w", err)
+			return fmt.Errorf("role revoked: %v", err) // without %w: not a condition of the command itself
 		case errors.Is(err, client.ErrSessionEnded), time.Since(last) > ttl-ttl/10:
-			return fmt.Errorf("role may be lost: %w", err)
+			return fmt.Errorf("role may be lost: %v", err)
 		}
 	}
 }
@@ -206,30 +207,5 @@ func (r *roleHistoryCmd) Run(a *app) error {
 	header := []string{"token", "holder", "acquired", "ended", "cause"}
 	return list(a, "asking for the history of role "+r.Role, past, header, func(t apiv1.Tenure) []any {
 		return []any{t.Token, t.Holder, formatTime(&t.AcquiredAt), formatTime(t.EndedAt), orDash(t.Cause)}
-	})
-}
-
-type nodesCmd struct {
-	Status     string `help:"Only nodes that are joining, active, draining or dead."`
-	Role       string `help:"Only nodes with this role."`
-	Capability string `help:"Only nodes with this capability."`
-}
-
-func (n *nodesCmd) Run(a *app) error {
-	filter := client.NodeFilter{Status: n.Status, Role: n.Role, Capability: n.Capability}
-	pages := allPages(func(c *client.Client, ctx context.Context, after string) ([]apiv1.Node, string, error) {
-		page, err := c.Nodes(ctx, filter, after)
-		return page.Items, page.Next, err
-	})
-	header := []string{"node", "status", "address", "http port", "roles", "capabilities", "version", "load"}
-	return list(a, "listing nodes", pages, header, func(n apiv1.Node) []any {
-		load := "-"
-		if n.Load != nil {
-			load = fmt.Sprintf("%.0f%%", 50*(n.Load.CPU+n.Load.Memory))
-		}
-		return []any{
-			n.ID, n.Status, orDash(n.Address), n.HTTPPort, orDash(strings.Join(n.Roles, ",")),
-			orDash(strings.Join(n.Capabilities, ",")), orDash(n.Version), load,
-		}
 	})
 }

@@ -257,7 +257,7 @@ func (r roleRelease) release(ctx context.Context) error {
 	if r.Postgres != "" {
 		return postgres.Release(ctx, postgres.Config{DSN: r.Postgres, Role: r.Role}, r.Session)
 	}
-	c, err := r.Cluster.connect()
+	c, err := r.Cluster.connect(nil)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ type Config struct {
 	SnapshotThreshold      uint64
 	SnapshotInterval       time.Duration
 	TrailingLogs           uint64
+	LogBytes               uint64 // a snapshot is written after so many bytes of entries, or as many as the newest has
 
 	Log       raft.LogStore
 	Stable    VoteStore

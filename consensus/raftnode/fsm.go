@@ -54,6 +54,7 @@ type FSM struct {
 	// index of the newest snapshot in storage
 	snapshotEnd atomic.Uint64
 	halted      atomic.Bool
+	size        logSize // of the applied entries
 
 	mu      sync.Mutex
 	waiting chan struct{} // closed at the next apply; nil when no goroutine waits
@@ -110,6 +111,7 @@ func (f *FSM) applyOne(l *raft.Log) any {
 	if l.Index <= f.applied.Load() {
 		return ApplyResult{Err: errors.New("applied before")}
 	}
+	f.size.add(l.Index, len(l.Data))
 	if l.Type != raft.LogCommand {
 		f.applied.Store(l.Index)
 		return ApplyResult{}
@@ -197,6 +199,7 @@ func (f *FSM) replace(r io.Reader) error {
 			f.cfg.IncarnationCleared(m.ID, index)
 		}
 	}
+	f.size.reset(index)
 	f.applied.Store(index)
 	f.delivered.Store(index)
 	f.wake()

@@ -32,6 +32,7 @@ type Instance struct {
 	store           *raftStore
 	changed         chan struct{}  // capacity 1: role, term or leader may have changed
 	heartbeat       chan struct{}  // capacity 1: send heartbeats now
+	logTooLarge     chan struct{}  // capacity 1: write a snapshot now
 	flagProbes      chan flagProbe // capacity 1
 	watchdog        transferWatchdog
 	electionBlocked atomic.Bool
@@ -48,7 +49,7 @@ func Start(cfg Config) (i *Instance, err error) {
 	defer recoverTo(&err)
 	i = &Instance{
 		cfg:     cfg,
-		changed: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1), logTooLarge: make(chan struct{}, 1),
 		flagProbes: make(chan flagProbe, 1),
 		watchdog:   transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
 		transfers:  map[cluster.NodeID]*TransferAttempt{},
@@ -145,6 +146,10 @@ func (i *Instance) Maintain() {
 	if until := i.shortSnapshotIntervalUntil; !until.IsZero() && !time.Now().Before(until) {
 		i.shortSnapshotIntervalUntil = time.Time{}
 		conf.SnapshotInterval = i.cfg.SnapshotInterval
+	}
+	conf.TrailingLogs = i.cfg.FSM.size.trailingLogs(i.cfg.TrailingLogs, i.maxLogBytes())
+	if i.isLogTooLarge() {
+		Notify(i.logTooLarge)
 	}
 	if conf == before {
 		return

@@ -24,6 +24,8 @@ type Snapshots struct {
 	fsm    *FSM
 	newest atomic.Pointer[LogPosition] // nil: none; written under recording
 
+	newestSize atomic.Int64 // bytes of the newest snapshot
+
 	continuedAt atomic.Pointer[LogPosition] // the end of a snapshot that the log is known to continue; nil: none
 	recording   sync.Mutex
 	deleteRange func(from, to uint64) error // deletes entries; Start sets it to that of raft.Raft's log
@@ -45,7 +47,7 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 	for _, m := range list {
 		if p := (LogPosition{m.Index, m.Term}); p != undone {
 			if s.newest.Load() == nil {
-				s.record(p)
+				s.record(p, m.Size)
 			}
 			continue
 		}
@@ -90,7 +92,7 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	return &recordingSink{sink, s, LogPosition{index, term}}, nil
+	return &recordingSink{SnapshotSink: sink, snaps: s, end: LogPosition{index, term}}, nil
 }
 
 // errNewerSnapshot is why a snapshot fails that raft.Raft takes itself. raft.Raft writes it beside its main loop, which
@@ -102,6 +104,14 @@ type recordingSink struct {
 	raft.SnapshotSink
 	snaps *Snapshots
 	end   LogPosition
+	size  int64
+}
+
+// Write adds data to the snapshot.
+func (s *recordingSink) Write(p []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(p)
+	s.size += int64(n)
+	return n, err
 }
 
 // Close ends the snapshot. It fails if there is a newer one.
@@ -109,7 +119,7 @@ func (s *recordingSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil {
 		return err
 	}
-	if !s.snaps.record(s.end) {
+	if !s.snaps.record(s.end, s.size) {
 		return errNewerSnapshot
 	}
 	return s.snaps.removeOld()
@@ -173,13 +183,14 @@ func (s *Snapshots) newestIndex() uint64 {
 	return 0
 }
 
-// record makes p the end of the newest snapshot. It reports false if there is a newer one.
-func (s *Snapshots) record(p LogPosition) bool {
+// record makes p the end of the newest snapshot, which has size bytes. It reports false if there is a newer one.
+func (s *Snapshots) record(p LogPosition, size int64) bool {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	if s.newestIndex() > p.Index {
 		return false
 	}
+	s.newestSize.Store(size)
 	s.newest.Store(&p)
 	s.fsm.snapshotEnd.Store(p.Index)
 	return true

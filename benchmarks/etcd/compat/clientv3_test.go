@@ -13,10 +13,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
-// client returns an unmodified etcd client of some nodes.
+// client returns an unmodified etcd client of some nodes, which ends with the test.
 func client(t testing.TB, nodes ...*node) *clientv3.Client {
+	t.Helper()
+	c := newClient(t, nodes...)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func newClient(t testing.TB, nodes ...*node) *clientv3.Client {
+	t.Helper()
+	return newClientWith(t, nil, nodes...)
+}
+
+func newClientWith(t testing.TB, options []grpc.DialOption, nodes ...*node) *clientv3.Client {
 	t.Helper()
 	var endpoints []string
 	for _, n := range nodes {
@@ -24,18 +37,19 @@ func client(t testing.TB, nodes ...*node) *clientv3.Client {
 	}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, DialTimeout: 10 * time.Second, DialKeepAliveTime: 10 * time.Second, Logger: zap.NewNop(),
+		DialOptions: options,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 // leader returns the node that leads, and the others.
 func leader(t testing.TB, nodes []*node) (first *node, others []*node) {
 	t.Helper()
-	c := client(t, nodes...)
+	c := newClient(t, nodes...)
+	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for first == nil {
@@ -204,7 +218,7 @@ func testSTM(ctx context.Context, t *testing.T, nodes []*node) {
 // fails, no watch misses an event, and the session lives.
 func TestLeaderCrash(t *testing.T) {
 	const kills, writers = 5, 16
-	nodes := startNorthstar(t, 3)
+	nodes := startNorthstar(t, 3, calm()...)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	s := session(t, client(t, nodes...), 5)
@@ -275,7 +289,8 @@ func awaitCount(ctx context.Context, t *testing.T, n *atomic.Int64, want int64) 
 // awaitMember waits until a node that was started again serves linearizable reads.
 func awaitMember(ctx context.Context, t *testing.T, n *node) {
 	t.Helper()
-	c := client(t, n)
+	c := newClient(t, n)
+	defer c.Close()
 	for {
 		if _, err := c.Get(ctx, "k"); err == nil {
 			return

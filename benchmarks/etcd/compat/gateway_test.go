@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,22 +51,32 @@ var changing = regexp.MustCompile(`"(cluster_id|member_id|raft_term|memberID)":"
 func record(t *testing.T, addr, request string) string {
 	t.Helper()
 	take := 0
-	if strings.HasPrefix(request, "take ") {
-		if _, err := fmt.Sscanf(request, "take %d", &take); err != nil {
+	words := strings.SplitN(request, " ", 3)
+	method := http.MethodPost
+	switch words[0] {
+	case "get":
+		method, request = http.MethodGet, words[1]
+	case "take", "any":
+		if _, err := fmt.Sscan(words[1], &take); err != nil {
 			t.Fatal(err)
 		}
-		request = strings.SplitN(request, " ", 3)[2]
+		request = words[2]
 	}
 	path, body, _ := strings.Cut(request, " ")
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
 	client := http.Client{Timeout: 10 * time.Second}
-	resp, err := client.Post("http://"+addr+path, "application/json", strings.NewReader(body))
+	resp, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var out strings.Builder
+	var out []string
 	documents := json.NewDecoder(resp.Body)
-	for n := 0; take == 0 || n < take; n++ {
+	for take == 0 || len(out) < take {
 		var one json.RawMessage
 		if err := documents.Decode(&one); err == io.EOF {
 			break
@@ -77,7 +88,11 @@ func record(t *testing.T, addr, request string) string {
 		if err := json.Compact(&compact, one); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&out, "< %d %s\n", resp.StatusCode, changing.ReplaceAllString(compact.String(), `"$1":"N"`))
+		text := changing.ReplaceAllString(compact.String(), `"$1":"N"`)
+		out = append(out, fmt.Sprintf("< %d %s\n", resp.StatusCode, text))
 	}
-	return out.String()
+	if words[0] == "any" {
+		slices.Sort(out)
+	}
+	return strings.Join(out, "")
 }

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/url"
@@ -43,11 +44,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// dataDir returns a directory in memory where there is one: the tests compare answers, not disks.
+var onDisk = flag.Bool("disk", false, "data directories on disk, below TMPDIR")
+
+// dataDir returns a directory in memory where there is one, unless -disk is set: most tests compare answers, not disks.
 func dataDir(t testing.TB) string {
 	t.Helper()
 	base := "/dev/shm"
-	if _, err := os.Stat(base); err != nil {
+	if _, err := os.Stat(base); err != nil || *onDisk {
 		base = ""
 	}
 	dir, err := os.MkdirTemp(base, "northstar-compat-")
@@ -78,7 +81,7 @@ func startEtcd(t testing.TB) string {
 	t.Helper()
 	addrs := addresses(t, 2)
 	cfg := embed.NewConfig()
-	cfg.Name, cfg.Dir, cfg.LogLevel, cfg.UnsafeNoFsync = "n1", dataDir(t), "error", true
+	cfg.Name, cfg.Dir, cfg.LogLevel, cfg.UnsafeNoFsync = "n1", dataDir(t), "fatal", true
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls(addrs[0]), urls(addrs[0])
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls(addrs[1]), urls(addrs[1])
 	cfg.InitialCluster = "n1=http://" + addrs[0]
@@ -105,8 +108,18 @@ type node struct {
 	cmd            *exec.Cmd
 }
 
+// calm are timeouts of clusters whose clients must not see an error: with the default ones an overloaded machine causes
+// elections, and requests are held for twice the longer one. A killed leader is noticed without them. With -limits the
+// default ones are used.
+func calm() []string {
+	if *gapLimits {
+		return nil
+	}
+	return []string{"--election-timeout-min", "5s", "--election-timeout-max", "10s"}
+}
+
 // startNorthstar runs a cluster and returns its nodes once each serves a client.
-func startNorthstar(t testing.TB, size int) []*node {
+func startNorthstar(t testing.TB, size int, extra ...string) []*node {
 	t.Helper()
 	dir, addrs := dataDir(t), addresses(t, 3*size)
 	var initial []string
@@ -122,6 +135,7 @@ func startNorthstar(t testing.TB, size int) []*node {
 			"--http-addr", n.http, "--etcd-addr", n.etcd, "--initial-cluster", strings.Join(initial, ","),
 			"--disk-reserve", "1MiB", "--log-level", "warn",
 		}
+		n.args = append(n.args, extra...)
 		n.start(t)
 		nodes[i] = n
 		t.Cleanup(func() {
@@ -165,6 +179,14 @@ func (n *node) start(t testing.TB) {
 	n.cmd.Stderr = log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// signal sends SIGKILL and does not wait.
+func (n *node) signal(t testing.TB) {
+	t.Helper()
+	if err := n.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,0 +1,180 @@
+// Elections: who led when, how long nobody led, and why each election happened.
+
+import { clock, count, h, note, pill, section, since, span, table } from "./dom.js";
+import { get, net } from "./net.js";
+import * as words from "./words.js";
+
+let items = null;
+let missing = [];
+let steps = new Map(); // of failovers, by term: of the winners that still know them
+
+export const elections = {
+  title: "Elections",
+  changes: () => [], // terms and events are enough
+  async load() {
+    const [list, events] = await Promise.all([
+      get("/v1/elections?limit=100"),
+      get("/v1/events?type=election&limit=500"),
+    ]);
+    items = list.items;
+    missing = list.missing;
+    steps = new Map(
+      events.items.filter((e) => e.fields?.result === "won" && e.fields.steps).map((e) => [e.term, e.fields.steps]),
+    );
+  },
+  show() {
+    if (!items) return [note(elections.failed || "Loading…")];
+    if (items.length === 0) return [section("Elections", note("There was no election yet."))];
+    const longest = Math.max(...items.map((e) => e.leaderless_ms), 1);
+    return [
+      section("Who led when", tenures(items.filter((e) => e.result === "won"))),
+      section(
+        "Elections",
+        note(
+          "Newest first. The bar is the time without a leader, all to the same scale. Open an election to see why it happened.",
+        ),
+        h(
+          "div",
+          { class: "lanes" },
+          items.map((e) => lane(e, longest)),
+        ),
+        missing.length > 0 && note(`Lost elections of ${missing.join(", ")} are not shown: these nodes do not answer.`),
+      ),
+    ];
+  },
+};
+
+const hues = 6;
+const shade = (id, ids) => `lead-${ids.indexOf(id) % hues}`;
+const ledAt = (e) => Date.parse(e.started_at) + e.duration_ms;
+
+// tenures draws the terms from the oldest known to now, to scale; a gap without a leader is red.
+function tenures(won) {
+  const oldest = [...won].reverse();
+  const ids = [...new Set(net.view.cluster.members.map((m) => m.id).concat(oldest.map((e) => e.candidate_id)))].sort();
+  const from = ledAt(oldest[0]);
+  const to = Math.max(Date.parse(net.view.at), from + 1);
+  const x = (at) => (1000 * (at - from)) / (to - from);
+  const bars = oldest.map((e, i) => {
+    const next = oldest[i + 1];
+    const end = next ? ledAt(next) - next.leaderless_ms : net.view.cluster.leader_id ? to : Math.min(to, net.lastData);
+    const [x1, x2] = [x(ledAt(e)), x(end)];
+    return h(
+      "rect",
+      { class: shade(e.candidate_id, ids), x: x1.toFixed(1), y: 8, height: 28, width: Math.max(1, x2 - x1).toFixed(1) },
+      h("title", {}, `${e.candidate_id}, term ${e.term}, ${span(end - ledAt(e))}`),
+    );
+  });
+  const gaps = oldest
+    .slice(1)
+    .filter((e) => e.leaderless_ms > 0)
+    .map((e) =>
+      h(
+        "rect",
+        {
+          class: "gap",
+          x: x(ledAt(e) - e.leaderless_ms).toFixed(1),
+          y: 4,
+          height: 36,
+          width: Math.max(1.5, x(ledAt(e)) - x(ledAt(e) - e.leaderless_ms)).toFixed(1),
+        },
+        h("title", {}, `no leader for ${span(e.leaderless_ms)} before term ${e.term}`),
+      ),
+    );
+  const names = ids.filter((id) => oldest.some((e) => e.candidate_id === id));
+  return h(
+    "div",
+    { class: "tenures" },
+    h(
+      "svg",
+      {
+        viewBox: "0 0 1000 44",
+        preserveAspectRatio: "none",
+        role: "img",
+        "aria-label": `Terms of ${names.join(", ")} since ${new Date(from).toLocaleString()}`,
+      },
+      bars,
+      gaps,
+    ),
+    h(
+      "p",
+      { class: "legend muted" },
+      names.map((id) => h("span", { class: `key ${shade(id, ids)}` }, id)),
+      h("span", { class: "key gap" }, "no leader"),
+      h("span", {}, `from ${span(to - from)} ago until now`),
+    ),
+  );
+}
+
+function mark(e) {
+  if (e.result !== "won") return pill("bad", "failed");
+  if (words.planned(e)) return pill("", "planned");
+  if (e.trigger === "startup") return pill("", "first start");
+  return pill("warn", "failover");
+}
+
+function lane(e, longest) {
+  const won = e.result === "won";
+  const width = won ? Math.max(e.leaderless_ms > 0 ? 3 : 0, (300 * e.leaderless_ms) / longest) : 0;
+  return h(
+    "details",
+    { class: "lane", "data-key": `${e.term} ${e.result} ${e.candidate_id}` },
+    h(
+      "summary",
+      {},
+      h("span", { class: "term" }, `Term ${count(e.term)}`),
+      h("strong", {}, e.candidate_id),
+      mark(e),
+      h(
+        "span",
+        { class: "gapbar" },
+        h(
+          "svg",
+          { viewBox: "0 0 300 12", preserveAspectRatio: "none", "aria-hidden": "true" },
+          h("rect", { class: "gap", x: 0, y: 2, height: 8, width: width.toFixed(1) }),
+        ),
+        won ? (e.leaderless_ms > 0 ? `${span(e.leaderless_ms)} without a leader` : "no gap") : "nobody was elected",
+      ),
+      h("span", { class: "muted" }, clock(e.started_at)),
+    ),
+    explain(e),
+  );
+}
+
+function explain(e) {
+  const phases = words.steps(steps.get(e.term));
+  return h(
+    "div",
+    { class: "explained" },
+    words.election(e).map((sentence) => h("p", {}, sentence)),
+    e.votes.length > 0
+      ? table(
+          `Votes of term ${e.term}`,
+          [
+            ["Voter", ""],
+            ["Vote", ""],
+            ["Reason", ""],
+          ],
+          e.votes.map((v) => ({
+            key: v.voter_id,
+            cells: [v.voter_id, v.granted ? pill("good", "granted") : pill("bad", "not granted"), v.reason || "–"],
+          })),
+        )
+      : note("No votes were recorded."),
+    phases.length > 0 &&
+      table(
+        `Steps of term ${e.term}`,
+        [
+          ["Step", ""],
+          ["After", "num"],
+          ["Took", "num"],
+        ],
+        phases.map((s) => ({
+          key: s.text,
+          cells: [s.text, span(s.at), span(s.took)],
+        })),
+      ),
+    phases.length > 0 && note("Times count from when the failure was noticed."),
+    note(`Started ${since(e.started_at)} ago.`),
+  );
+}

@@ -1,0 +1,177 @@
+// Sentences: what the data means, for someone who sees a cluster for the first time.
+
+import { count, plural, size, span } from "./dom.js";
+
+// quorum says in words how many voters are healthy, and how many may still fail.
+export function quorum(c) {
+  const q = c.quorum;
+  const healthy = `${q.healthy} of ${q.voters} voters healthy`;
+  if (q.voters === 0) return { mood: "bad", big: "No voters", small: "This cluster has no configuration yet." };
+  if (q.healthy < q.needed) {
+    return {
+      mood: "bad",
+      big: "Quorum lost",
+      small: `${healthy}; ${q.needed} are needed to elect a leader and to write.`,
+    };
+  }
+  if (q.tolerates === 0) {
+    return q.voters === 1
+      ? { mood: "warn", big: "1 voter, none may fail", small: "A cluster of one stops when its node stops." }
+      : { mood: "warn", big: `${healthy}, none may fail`, small: "One more failure stops all writes." };
+  }
+  const may = q.tolerates === 1 ? "one may fail" : `${q.tolerates} may fail`;
+  return {
+    mood: q.healthy < q.voters ? "warn" : "good",
+    big: `${healthy}, ${may}`,
+    small: `A majority is ${q.needed} of ${q.voters}.`,
+  };
+}
+
+// banners lists what an operator must know now, the gravest first.
+export function banners(view, conditions) {
+  const out = [];
+  const add = (mood, text) => out.push({ mood, text });
+  if (conditions.failed)
+    add("bad", `${conditions.failed} Trying again every second.${view ? " What is below is old." : ""}`);
+  else if (conditions.stale) add("bad", "No data has come for some seconds. What is below is old.");
+  if (!view) return out;
+  const c = view.cluster;
+  const self = view.nodes.find((n) => n.node_id === view.node_id);
+  const split = view.split_brain;
+  if (split && ["split_brain", "stale_leader", "foreign_cluster"].includes(split.verdict)) {
+    add("bad", `${verdicts[split.verdict]} ${split.findings.map((f) => f.detail).join("; ")}`);
+  }
+  if (c.quorum.voters > 0 && c.quorum.healthy < c.quorum.needed) {
+    add(
+      "bad",
+      `Quorum lost: only ${c.quorum.healthy} of ${c.quorum.voters} voters are healthy, ${c.quorum.needed} are needed. Nothing can be written until enough nodes come back. If they never will, an operator can recover the cluster from the nodes that are left.`,
+    );
+  } else if (!c.leader_id) {
+    add("bad", "No leader: writes wait for an election.");
+  }
+  for (const n of view.nodes) {
+    if (n.disk.read_only)
+      add("bad", `Node ${n.node_id} is read-only: its disk is nearly full. It recovers by itself when space is freed.`);
+    if (n.disk.stalled) add("bad", `The disk of node ${n.node_id} does not answer.`);
+    if (n.lifecycle === "dead")
+      add("bad", `Node ${n.node_id} is refused by the cluster: ${n.warnings[0] ?? "see its log"}`);
+  }
+  const limit = c.state.bytes_limit;
+  if (limit > 0 && c.state.bytes > (limit * 15) / 16) {
+    add(
+      "bad",
+      `The state is full: ${size(c.state.bytes)} of ${size(limit)}. What grows it is refused until something is deleted.`,
+    );
+  } else if (limit > 0 && c.state.bytes > limit * 0.8) {
+    add("warn", `The state is at ${Math.round((100 * c.state.bytes) / limit)} % of its limit of ${size(limit)}.`);
+  }
+  if (!c.auto_failover) {
+    const a = view.auto_failover;
+    const until = a?.paused_until ? ` until ${new Date(a.paused_until).toLocaleTimeString([], { hour12: false })}` : "";
+    const who = a?.operator ? ` by ${a.operator}${a.reason ? ` (${a.reason})` : ""}` : "";
+    add("warn", `Automatic failover is paused${until}${who}: a leader that fails is not replaced.`);
+  }
+  if (c.observed_by !== c.leader_id && c.leader_id) {
+    add(
+      "warn",
+      `The leader ${c.leader_id} does not answer node ${view.node_id}: members are shown as that node sees them.`,
+    );
+  }
+  for (const w of self?.lifecycle === "dead" ? [] : (self?.warnings ?? [])) add("warn", `Node ${self.node_id}: ${w}`);
+  return out;
+}
+
+export const verdicts = {
+  ok: "All nodes agree on one leader.",
+  unreachable: "Some nodes cannot be asked, so it is not known what they believe.",
+  stale_leader: "A node still believes that it leads, although a later leader was elected. It cannot commit anything.",
+  foreign_cluster: "A node of another cluster, or of an older generation of this one, answers at a member's address.",
+  split_brain:
+    "Two nodes claim to lead, or two processes use one node's ID. The nodes concerned refuse reads and writes.",
+};
+
+// claim says in one sentence what a node says of itself and the leader.
+export function claim(c) {
+  if (c.error) return `could not be asked: ${c.error}`;
+  if (!c.term) return "says nothing of a leader yet";
+  if (c.leads) return `says that it leads, in term ${count(c.term)}`;
+  if (c.leader_id) return `follows ${c.leader_id}, in term ${count(c.term)}`;
+  return `knows no leader, in term ${count(c.term)}`;
+}
+
+export const sources = {
+  self: "from the node itself",
+  peer: "heard on the connection between the nodes, which counts",
+  http: "read at its HTTP address, for comparison only",
+};
+
+const because = {
+  startup: "the cluster started and had no leader yet",
+  timeout: "no leader was heard for the length of the election timeout",
+  connection_lost: "the leader's connection broke or it fell silent, and the survivors agreed that it was dead",
+  transfer: "leadership was handed over as planned",
+  manual: "an operator ordered a failover",
+  emergency: "an operator ordered an emergency failover",
+  priority: "a better placed node took leadership over",
+  disk_stall: "the leader's disk stopped answering",
+};
+export const planned = (e) => e.trigger === "transfer" || e.trigger === "priority";
+
+// election explains an election in full sentences.
+export function election(e) {
+  const voters = e.votes.length;
+  const granted = e.votes.filter((v) => v.granted).length;
+  const out = [`The election of term ${count(e.term)} began because ${because[e.trigger] ?? `of ${e.trigger}`}.`];
+  if (e.operator) out.push(`The operator ${e.operator} asked for it${e.reason ? `: ${e.reason}.` : "."}`);
+  else if (e.reason) out.push(`In the words of the candidate: ${e.reason}.`);
+  const votes = voters ? ` with ${granted} of ${plural(voters, "recorded vote")}` : "";
+  out.push(
+    e.result === "won"
+      ? `Node ${e.candidate_id} won${votes} after ${span(e.duration_ms)}.`
+      : `Node ${e.candidate_id} did not win${votes ? `: ${granted} of ${plural(voters, "recorded vote")} granted` : ""}.`,
+  );
+  if (e.result === "won") {
+    out.push(
+      e.leaderless_ms > 0
+        ? `The cluster had no leader for ${span(e.leaderless_ms)}.`
+        : "The cluster was at no time without a leader.",
+    );
+  }
+  return out;
+}
+
+// steps names the phases of a failover, each from the one before.
+export function steps(fields) {
+  const names = [
+    ["confirmed_us", "the leader's process was confirmed dead or silent"],
+    ["agreed_us", "a majority agreed, and this node's turn came"],
+    ["stood_us", "the election started"],
+    ["elected_us", "a majority voted for the candidate"],
+    ["serving_us", "the new leader served requests"],
+  ];
+  let before = 0;
+  return names
+    .filter(([name]) => fields?.[name] !== undefined)
+    .map(([name, text]) => {
+      const at = fields[name] / 1000;
+      const took = at - before;
+      before = at;
+      return { text, at, took };
+    });
+}
+
+export const causes = {
+  expired: "its session was not renewed in time",
+  disconnected: "its connection broke",
+  session_ended: "its session was ended",
+  resigned: "it resigned",
+  evicted: "an operator evicted it",
+  transferred: "an operator handed the role over",
+  restored: "a backup was restored",
+  recovered: "the cluster was recovered",
+};
+
+// flapping reports whether a role changed hands too often of late.
+export function flapping(tenures, now = Date.now()) {
+  return tenures.filter((t) => now - Date.parse(t.acquired_at) < 600_000).length >= 5;
+}

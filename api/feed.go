@@ -1,0 +1,143 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/stream"
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+const (
+	feedInterval = time.Second            // between two views of an open page
+	feedPause    = 200 * time.Millisecond // at least, also when events come faster
+	feedEvents   = 200                    // events that an opened page gets
+	maxPages     = 64                     // open pages of a node
+)
+
+// feed is one open page. It pushes what the page shows all the time; the page requests other data when it is viewed.
+type feed struct {
+	c     *request
+	since string    // offset in the events of all nodes; "": nothing was sent yet
+	shown time.Time // time of the newest sample that was sent
+}
+
+// getFeed serves GET /dashboard/feed.
+func getFeed(c *request) error {
+	if err := c.s.pages.take(c.holder(), 1); err != nil {
+		return err
+	}
+	defer c.s.pages.give(c.holder(), 1)
+	f := &feed{c: c}
+	return c.stream(f.next)
+}
+
+// next waits until it is time for another view, and adds it with what is new.
+func (f *feed) next(ctx context.Context, e *stream.Events) error {
+	if f.since != "" {
+		if err := f.wait(ctx); err != nil {
+			return err
+		}
+	}
+	var view apiv1.DashboardView
+	var entries apiv1.Events
+	var eventErr error
+	var asking sync.WaitGroup
+	asking.Go(func() { view = f.c.dashboardView(ctx) })
+	asking.Go(func() { entries, eventErr = f.c.mergedEvents(ctx, f.since, "", feedEvents) })
+	asking.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if eventErr != nil {
+		return eventErr // the page connects again, from the newest events on
+	}
+	f.since = entries.Next
+	if err := addJSON(e, apiv1.EventView, view); err != nil {
+		return err
+	}
+	for _, s := range f.c.s.history.after(f.shown) {
+		if err := addJSON(e, apiv1.EventSample, s); err != nil {
+			return err
+		}
+		f.shown = s.At
+	}
+	for _, it := range entries.Items {
+		if err := addJSON(e, apiv1.EventEntry, it); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addJSON(e *stream.Events, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return e.Event("", name, data)
+}
+
+// wait waits for feedInterval, or for an event of this node.
+func (f *feed) wait(ctx context.Context) error {
+	select {
+	case <-time.After(feedPause):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return f.c.s.waitOwnEvents(ctx, f.since, "", feedInterval-feedPause)
+}
+
+// dashboardView returns what the page shows to this caller.
+func (c *request) dashboardView(ctx context.Context) apiv1.DashboardView {
+	now := time.Now()
+	out := apiv1.DashboardView{
+		Caller: apiv1.Caller{Name: c.caller.name, Role: string(c.caller.role)},
+		NodeID: string(c.s.deps.Node.ID), At: now.UTC(), Cluster: c.clusterFor(now), Nodes: c.statuses(ctx, now),
+	}
+	if c.caller.role.Allows(token.Operator) {
+		out.AutoFailover = new(c.s.autoFailover(now))
+		if r, err := c.s.deps.SplitBrain.Report(ctx); err == nil {
+			out.SplitBrain = new(c.s.wireReport(r))
+		}
+	}
+	return out
+}
+
+// clusterFor returns the leader's view, or this node's own if the leader does not respond.
+func (c *request) clusterFor(now time.Time) apiv1.Cluster {
+	st := c.s.reads.Status()
+	if st.Role != cluster.Leader && st.LeaderID != "" {
+		var view apiv1.Cluster
+		body, err := c.s.leadersView(c.r, st.LeaderID)
+		if err == nil && json.Unmarshal(body, &view) == nil {
+			return view
+		}
+	}
+	return c.s.clusterView(now)
+}
+
+// statuses returns the status of this node and of each other member that answers, in order of ID.
+func (c *request) statuses(ctx context.Context, now time.Time) []apiv1.Status {
+	ids := c.s.otherMembers()
+	asked, errs := make([]apiv1.Status, len(ids)), make([]error, len(ids))
+	var asking sync.WaitGroup
+	for i, id := range ids {
+		asking.Go(func() { errs[i] = c.askMember(ctx, id, apiv1.PathStatus, nil, &asked[i]) })
+	}
+	asking.Wait()
+	all := []apiv1.Status{c.s.status(now)}
+	for i, st := range asked {
+		if errs[i] == nil {
+			all = append(all, st)
+		}
+	}
+	slices.SortFunc(all, func(a, b apiv1.Status) int { return strings.Compare(a.NodeID, b.NodeID) })
+	return all
+}

@@ -1,0 +1,161 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// feedEvent is one event that a page gets.
+type feedEvent struct{ name, data string }
+
+// readFeed returns what a page gets within a time.
+func readFeed(s *Server, bearer string, took time.Duration) (events []feedEvent) {
+	ctx, cancel := context.WithTimeout(context.Background(), took)
+	defer cancel()
+	r := httptest.NewRequest("GET", apiv1.PathFeed, nil).WithContext(ctx)
+	r.Header.Set("Authorization", "Bearer "+bearer)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	for block := range strings.SplitSeq(w.Body.String(), "\n\n") {
+		name, data, ok := strings.Cut(block, "\ndata: ")
+		if ok {
+			events = append(events, feedEvent{strings.TrimPrefix(name, "event: "), data})
+		}
+	}
+	return events
+}
+
+func (e feedEvent) view(t *testing.T) (v apiv1.DashboardView) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(e.data), &v); err != nil {
+		t.Fatalf("%s: %v", e.data, err)
+	}
+	return v
+}
+
+func TestFeed_ViewsSamplesAndEvents(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		file, tokens := tokenFile()
+		s := bareServerOf(t, f, withTokens(file))
+		journal := s.deps.Journal
+		journal.Append(cluster.Event{Type: "node", Message: "before"})
+		ctx, stop := context.WithCancel(t.Context())
+		go s.history.run(ctx, f)
+		go func() {
+			time.Sleep(3500 * time.Millisecond)
+			journal.Append(cluster.Event{Type: "node", Message: "meanwhile"})
+		}()
+		events := readFeed(s, tokens[token.Operator], 12*time.Second)
+		stop()
+		counts := map[string]int{}
+		var entries []string
+		for _, e := range events {
+			counts[e.name]++
+			if e.name == apiv1.EventEntry {
+				var entry apiv1.Event
+				if err := json.Unmarshal([]byte(e.data), &entry); err != nil {
+					t.Fatal(err)
+				}
+				entries = append(entries, entry.Message)
+			}
+		}
+		if counts[apiv1.EventView] < 12 || counts[apiv1.EventView] > 15 {
+			t.Errorf("%d views in 12 s", counts[apiv1.EventView])
+		}
+		if counts[apiv1.EventSample] != 2 {
+			t.Errorf("%d samples in 12 s, want 2", counts[apiv1.EventSample])
+		}
+		if !slices.Equal(entries, []string{"before", "meanwhile"}) {
+			t.Errorf("events: %q", entries)
+		}
+		v := events[0].view(t)
+		if v.Caller.Role != "operator" || v.NodeID != "n1" || v.Cluster.LeaderID != "n1" || len(v.Nodes) != 1 ||
+			v.SplitBrain == nil || v.AutoFailover == nil {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+// TestFeed_HidesFromObservers: an observer gets nothing that only an operator may request.
+func TestFeed_HidesFromObservers(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := tokenFile()
+		s := bareServer(t, withTokens(file))
+		for role, want := range map[token.Role]bool{token.Observer: false, token.Client: false, token.Operator: true} {
+			v := readFeed(s, tokens[role], time.Second)[0].view(t)
+			if got := v.SplitBrain != nil; got != want {
+				t.Errorf("%s: claims: %v, want %v", role, got, want)
+			}
+			if got := v.AutoFailover != nil; got != want {
+				t.Errorf("%s: who paused automatic failover: %v, want %v", role, got, want)
+			}
+			if v.Caller.Role != string(role) {
+				t.Errorf("%s: %+v", role, v.Caller)
+			}
+		}
+	})
+}
+
+// TestFeed_ShowsOtherNodes: a follower answers with the leader's view, and with the status of each node.
+func TestFeed_ShowsOtherNodes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		leader := newFakeCluster("n1", true)
+		n1 := startServer(t, leader)
+		follower := newFakeCluster("n2", false)
+		follower.addRecord(cluster.Member{ID: "n1", HTTPAddress: n1.addr})
+		follower.addRecord(cluster.Member{ID: "n3", HTTPAddress: unusedAddress(t)})
+		n2 := startServer(t, follower, func(d *Deps) { d.Node.ID = "n2" })
+		follower.lead("n1", 2)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		r := httptest.NewRequest("GET", "http://127.0.0.1"+apiv1.PathFeed, nil).WithContext(ctx)
+		r.RemoteAddr = loopback
+		w := httptest.NewRecorder()
+		n2.ServeHTTP(w, r)
+		_, data, _ := strings.Cut(w.Body.String(), "\ndata: ")
+		data, _, _ = strings.Cut(data, "\n")
+		v := feedEvent{data: data}.view(t)
+		if v.NodeID != "n2" || v.Cluster.ObservedBy != "n1" || len(v.Nodes) != 2 || v.Nodes[0].NodeID != "n1" {
+			t.Errorf("%s", data)
+		}
+	})
+}
+
+// TestFeed_IsLimited: each open page costs the other nodes requests, so a node has a limited number of them. Operators
+// are not shut out by others.
+func TestFeed_IsLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := tokenFile()
+		s := bareServer(t, withTokens(file))
+		var open sync.WaitGroup
+		for range maxPages {
+			open.Go(func() { readFeed(s, tokens[token.Observer], 5*time.Second) })
+		}
+		synctest.Wait()
+		if got := s.pages.Load(); got != maxPages/4 {
+			t.Errorf("%d pages of one identity are open, want %d", got, maxPages/4)
+		}
+		if got := readFeed(s, tokens[token.Observer], time.Second); len(got) > 0 {
+			t.Errorf("another page is served: %v", got)
+		}
+		if got := readFeed(s, tokens[token.Operator], time.Second); len(got) == 0 {
+			t.Error("an operator's page is refused")
+		}
+		open.Wait()
+		if got := s.pages.Load(); got != 0 {
+			t.Errorf("%d pages are left", got)
+		}
+	})
+}

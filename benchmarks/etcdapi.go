@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"northstar/benchmarks/load"
+)
+
+// etcdAPI names NorthStar where etcd's own client drives it.
+const etcdAPI = "northstar, etcd API"
+
+// startBoth starts a cluster of each kind, which the same program drives.
+func (b *bench) startBoth(ctx context.Context) (names []string, suts []*etcd, err error) {
+	ours, err := b.startEtcdAPI(ctx)
+	if err != nil || b.noCompare {
+		return []string{etcdAPI}, []*etcd{ours}, err
+	}
+	other, err := b.startEtcd(ctx)
+	return []string{etcdAPI, "etcd"}, []*etcd{ours, other}, err
+}
+
+// sharedBy is how many clients share a connection, in the second half of the rows.
+const sharedBy = 16
+
+// etcdThroughput compares puts and linearizable ranges of etcd's Go client, which are spread over all nodes.
+func (b *bench) etcdThroughput(ctx context.Context) error {
+	names, suts, err := b.startBoth(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\netcd API: 3 nodes, clientv3 at all nodes, %d B values, %s a run, median of %d\n", valueSize, b.duration,
+		b.rounds)
+	columns := []any{}
+	for range names {
+		columns = append(columns, "/s", "p50 ms", "p99 ms")
+	}
+	printRow(fmt.Sprint(names), append(columns, "ratio")...)
+	for _, command := range []string{"put", "range"} {
+		for _, shared := range []int{1, sharedBy} {
+			for _, clients := range []int{1, 64, 256} {
+				if clients < shared {
+					continue
+				}
+				row, err := b.etcdLoads(ctx, suts, command, clients, clients/shared)
+				if err != nil {
+					return err
+				}
+				printRow(fmt.Sprintf("%s, %d clients, %d connections", command, clients, clients/shared), row...)
+			}
+		}
+	}
+	return nil
+}
+
+// etcdLoads measures one load on each cluster, in turns.
+func (b *bench) etcdLoads(
+	ctx context.Context, suts []*etcd, command string, clients, connections int,
+) (row []any, err error) {
+	got := make([][]load.Result, len(suts))
+	for range b.rounds {
+		for i, e := range suts {
+			r, err := e.result(ctx, b.duration, command, clients, b.duration.Milliseconds(), connections)
+			if err != nil {
+				return nil, err
+			}
+			got[i] = append(got[i], r)
+		}
+	}
+	var medians []load.Result
+	for _, results := range got {
+		m := median(results)
+		medians = append(medians, m)
+		row = append(row, fmt.Sprintf("%.0f", m.PerSecond()), ms(m.P50), ms(m.P99))
+	}
+	if len(medians) > 1 {
+		row = append(row, fmt.Sprintf("%.2f", medians[0].PerSecond()/medians[1].PerSecond()))
+	}
+	return row, nil
+}
+
+// etcdLeases compares what a leader uses while clientv3 keeps leases alive.
+func (b *bench) etcdLeases(ctx context.Context) error {
+	fmt.Printf("\n%d leases of %s, kept alive by clientv3: the leader over %s\n", b.renewedTogether, keptTTL, keptWindow)
+	printRow("", "% of a core", "RSS MB", "KB each", "ended")
+	for _, name := range b.etcdContenders() {
+		if err := errors.Join(b.keptBy(ctx, name, b.renewedTogether, false), b.close()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) etcdContenders() []string {
+	if b.noCompare {
+		return []string{etcdAPI}
+	}
+	return []string{etcdAPI, "etcd"}
+}
+
+// etcdWatchers compares how fast events reach many watchers, at all nodes, and what that costs the nodes.
+func (b *bench) etcdWatchers(ctx context.Context) error {
+	const window = 10 * time.Second
+	names, suts, err := b.startBoth(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%d watchers of 100 keys, %d puts a second for %s: from the put to each watcher\n", b.watchers,
+		b.eventRate, window)
+	printRow("", "events/s", "p50 ms", "p99 ms", "% of a core", "RSS MB")
+	for i, e := range suts {
+		if _, err := e.do(ctx, "watch", b.watchers); err != nil {
+			return err
+		}
+		if err := wait(ctx, time.Second); err != nil {
+			return err
+		}
+		before, _, err := usage(e.cluster)
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		r, err := e.result(ctx, window, "events", b.eventRate, window.Milliseconds())
+		if err != nil {
+			return fmt.Errorf("%s: %w", names[i], err)
+		}
+		took := time.Since(began)
+		after, rss, err := usage(e.cluster)
+		if err != nil {
+			return err
+		}
+		printRow(names[i], fmt.Sprintf("%.0f", r.PerSecond()), ms(r.P50), ms(r.P99),
+			fmt.Sprintf("%.1f", 100*float64(after-before)/float64(took)), fmt.Sprintf("%.0f", rss))
+	}
+	return nil
+}
+
+// etcdElections compares elections of clientv3's package concurrency. On NorthStar, a lease may also end with its
+// connection: because the nodes are configured so, or because the client asks for it.
+func (b *bench) etcdElections(ctx context.Context) error {
+	names, clusters, err := b.startBoth(ctx)
+	if err != nil {
+		return err
+	}
+	switched, err := b.startEtcdAPI(ctx, "--etcd-lease-connection")
+	if err != nil {
+		return err
+	}
+	asking, err := b.startDriver(ctx, clusters[0].cluster, clusters[0].clients, "--attach")
+	if err != nil {
+		return err
+	}
+	names = append(names, "lease-connection", "northstar-attach")
+	var suts []roleSUT
+	for i, e := range append(clusters, switched, asking) {
+		suts = append(suts, roleSUT{names[i], e.cluster, e.took, map[string][]time.Duration{}})
+	}
+	if err := b.elect(ctx, suts); err != nil {
+		return err
+	}
+	fmt.Printf("\nelections of clientv3: 3 nodes, TTL 1 s of holders that are killed, %d rounds in turns; ms\n", b.elections)
+	printElections(suts, false)
+	return nil
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// step is a phase of a failover: how long after the failure was noticed it was reached.
+type step struct {
+	after time.Duration
+	text  string
+}
+
+// explainElection describes one election in full sentences, one paragraph a line. before is the leader until then, ""
+// if unknown.
+func explainElection(el apiv1.Election, before string, steps []step) []string {
+	end := el.StartedAt.Add(time.Duration(el.DurationMS) * time.Millisecond)
+	lines := []string{fmt.Sprintf("Term %d: node %s was elected leader at %s.", el.Term, el.CandidateID, formatTime(&end))}
+	if !el.Won() {
+		lines[0] = fmt.Sprintf("Term %d: node %s asked for votes from %s on, and was not elected.", el.Term,
+			el.CandidateID, formatTime(&el.StartedAt))
+	}
+	lines = append(lines, "Cause: "+cause(el, before))
+	if el.Reason != "" {
+		lines = append(lines, "Recorded reason: "+strings.TrimSuffix(el.Reason, ".")+".")
+	}
+	if el.Operator != "" {
+		lines = append(lines, fmt.Sprintf("It was requested by %s.", el.Operator))
+	}
+	lines = append(lines, votes(el))
+	if len(steps) > 0 {
+		line := "Steps, from when the failure was noticed:"
+		for _, s := range steps {
+			line += fmt.Sprintf(" after %s %s;", milliseconds(s.after), s.text)
+		}
+		lines = append(lines, strings.TrimSuffix(line, ";")+".")
+	}
+	return append(lines, duration(el))
+}
+
+// cause returns why the election began.
+func cause(el apiv1.Election, before string) string {
+	previous := "the previous leader"
+	if before != "" {
+		previous = "the previous leader, " + before + ","
+	}
+	switch el.Trigger {
+	case "startup":
+		return fmt.Sprintf("node %s had just started and knew no leader.", el.CandidateID)
+	case "timeout":
+		return fmt.Sprintf("node %s had not heard from %s in time.", el.CandidateID, previous)
+	case "connection_lost":
+		return fmt.Sprintf("%s failed, and the survivors agreed on it without waiting for Raft's timer.", previous)
+	case "transfer":
+		return fmt.Sprintf("a planned transfer: %s handed leadership over.", previous)
+	case "manual":
+		return "an operator asked for a failover."
+	case "emergency":
+		return "an operator asked for an emergency failover, without health checks."
+	case "priority":
+		return fmt.Sprintf("node %s has a higher priority: %s handed leadership over to it.", el.CandidateID, previous)
+	case "disk_stall":
+		return fmt.Sprintf("the disk of %s was stalled, so it handed leadership over.", previous)
+	}
+	return el.Trigger + "."
+}
+
+// votes returns what each voter answered.
+func votes(el apiv1.Election) string {
+	if len(el.Votes) == 0 {
+		return "Votes: none are recorded."
+	}
+	granted := 0
+	var each []string
+	for _, v := range el.Votes {
+		if v.Granted {
+			granted++
+		}
+		each = append(each, v.VoterID+" "+vote(v))
+	}
+	return fmt.Sprintf("Votes: %d of %d voters granted theirs, %d were needed: %s.", granted, len(el.Votes),
+		len(el.Votes)/2+1, strings.Join(each, "; "))
+}
+
+// vote returns what one voter answered.
+func vote(v apiv1.Vote) string {
+	answer := "refused"
+	switch {
+	case v.Granted:
+		answer = "granted"
+	case v.Reason == cluster.VotePending:
+		return "had not answered"
+	case v.Reason == "not reached", strings.HasPrefix(v.Reason, "no answer"):
+		answer = "did not answer"
+	}
+	if v.Reason != "" {
+		answer += " (" + v.Reason + ")"
+	}
+	return answer
+}
+
+// duration returns how long the election and the time without a leader took.
+func duration(el apiv1.Election) string {
+	took := fmt.Sprintf("The election took %d ms.", el.DurationMS)
+	switch {
+	case el.LeaderlessMS > 0 && el.Won():
+		return took + fmt.Sprintf(" The cluster was without a leader for %d ms in all.", el.LeaderlessMS)
+	case el.LeaderlessMS > 0:
+		return took + fmt.Sprintf(" At its end the cluster had been without a leader for %d ms.", el.LeaderlessMS)
+	case el.Won() && el.Trigger == "startup":
+		return took + " There was no leader before it."
+	}
+	return took + " No time without a leader is recorded."
+}
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"northstar/api/apiv1"
+	"northstar/client"
+)
+
+type sessionsCmd struct {
+	Ls   sessionsLsCmd   `cmd:"" default:"withargs" aliases:"list" help:"List the live sessions, oldest first."`
+	Show sessionsShowCmd `cmd:"" help:"Show a session and what it holds."`
+	End  sessionsEndCmd  `cmd:"" help:"End sessions: their roles are released, and their keys deleted."`
+}
+
+type sessionsLsCmd struct {
+	Identity string `placeholder:"NAME" help:"Only sessions made by this identity, such as 'client alice'."`
+	Prefix   string `help:"Only sessions whose name starts with this."`
+}
+
+func (s *sessionsLsCmd) Run(a *app) error {
+	pages := allPages(func(c *client.Client, ctx context.Context, after string) ([]apiv1.Session, string, error) {
+		page, err := c.Sessions(ctx, after)
+		var matching []apiv1.Session
+		for _, item := range page.Items {
+			if (s.Identity == "" || item.Identity == s.Identity) && strings.HasPrefix(item.Name, s.Prefix) {
+				matching = append(matching, item)
+			}
+		}
+		return matching, page.Next, err
+	})
+	header := []string{"session", "name", "identity", "ends in", "ttl", "roles", "keys", "created"}
+	return list(a, "listing sessions", pages, header, func(s apiv1.Session) []any {
+		return []any{
+			s.SessionID, s.Name, orDash(s.Identity), ms(&s.RemainingMS), ms(&s.TTLMS),
+			orDash(strings.Join(s.Roles, ",")), s.Keys, formatTime(&s.CreatedAt),
+		}
+	})
+}
+
+type sessionsShowCmd struct {
+	ID string `arg:"" help:"Session ID."`
+}
+
+func (s *sessionsShowCmd) Run(a *app) error {
+	return show(a, "asking for session "+s.ID, with((*client.Client).GetSession, s.ID), func(s apiv1.Session) error {
+		rows := [][]any{
+			{"session", s.SessionID},
+			{"name", s.Name},
+			{"identity", orDash(s.Identity)},
+			{"created", formatTime(&s.CreatedAt)},
+			{"ends in", fmt.Sprintf("%d ms, unless it is renewed (ttl %d ms)", s.RemainingMS, s.TTLMS)},
+			{"roles", orDash(strings.Join(s.Roles, ", "))},
+			{"keys", s.Keys},
+		}
+		for _, r := range s.RevokedRoles {
+			rows = append(rows, []any{"revoked", fmt.Sprintf("role %s, token %d: not released yet", r.Role, r.Token)})
+		}
+		for _, k := range slices.Sorted(maps.Keys(s.Meta)) {
+			rows = append(rows, []any{"meta " + printable([]byte(k)), printable([]byte(s.Meta[k]))})
+		}
+		return a.table([]string{"field", "value"}, rows)
+	})
+}
+
+type sessionsEndCmd struct {
+	IDs      []string `arg:"" optional:"" name:"id" help:"Session IDs."`
+	Identity string   `placeholder:"NAME" help:"Instead: all sessions made by this identity, such as 'client alice'."`
+	Prefix   string   `help:"Instead, or of that identity: all sessions whose name starts with this."`
+}
+
+func (s *sessionsEndCmd) Run(a *app) error {
+	many := s.Identity != "" || s.Prefix != ""
+	if many == (len(s.IDs) > 0) {
+		return usagef("either session IDs or --identity or --prefix are required")
+	}
+	what := "Sessions " + strings.Join(s.IDs, ", ")
+	if many {
+		what = strings.TrimSpace(fmt.Sprintf("All sessions%s%s", suffix(" of ", s.Identity),
+			suffix(" with names starting with ", s.Prefix)))
+	}
+	if err := a.confirm("%s will end: their roles are released, and the keys tied to them are deleted.",
+		what); err != nil {
+		return err
+	}
+	call := s.endEach
+	if many {
+		call = s.endMatching
+	}
+	return show(a, "ending sessions", call, func(ended apiv1.SessionsEnded) error {
+		return a.printf("%d sessions ended\n", len(ended.SessionIDs))
+	})
+}
+
+func (s *sessionsEndCmd) endEach(c *client.Client, ctx context.Context) (apiv1.SessionsEnded, error) {
+	ended := apiv1.SessionsEnded{SessionIDs: []string{}}
+	for _, id := range s.IDs {
+		if err := c.EndSession(ctx, id); err != nil {
+			return ended, fmt.Errorf("%w (ended before: %d)", err, len(ended.SessionIDs))
+		}
+		ended.SessionIDs = append(ended.SessionIDs, id)
+	}
+	return ended, nil
+}
+
+func (s *sessionsEndCmd) endMatching(c *client.Client, ctx context.Context) (apiv1.SessionsEnded, error) {
+	all := apiv1.SessionsEnded{SessionIDs: []string{}}
+	for {
+		page, err := c.EndSessions(ctx, s.Identity, s.Prefix)
+		if err != nil {
+			return all, fmt.Errorf("%w (ended before: %d)", err, len(all.SessionIDs))
+		}
+		all.SessionIDs = append(all.SessionIDs, page.SessionIDs...)
+		if !page.More {
+			return all, nil
+		}
+	}
+}
+
+// suffix returns text after a word, or nothing without text.
+func suffix(word, text string) string {
+	if text == "" {
+		return ""
+	}
+	return word + text
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"northstar/api/apiv1"
+)
+
+// explainLeader returns why the leader leads, or why there is none, one paragraph a line.
+func (s situation) explainLeader() []string {
+	if s.cluster.LeaderID == "" {
+		return s.explainNoLeader()
+	}
+	lines := []string{fmt.Sprintf("Node %s leads, in term %d.", s.cluster.LeaderID, s.cluster.Term)}
+	lines = append(lines, s.explainTerm(s.cluster.Term)...)
+	return append(append(lines, s.explainRank()), s.explainQuorum()...)
+}
+
+// explainTerm describes the elections of a term.
+func (s situation) explainTerm(term uint64) (lines []string) {
+	for _, el := range s.history.of(term) {
+		lines = append(lines, el.Explanation...)
+	}
+	if len(lines) == 0 {
+		lines = append(lines, fmt.Sprintf("The node that answered has no record of the election of term %d "+
+			"yet.", term))
+	}
+	return lines
+}
+
+// explainRank compares the leader's priority with those of the others.
+func (s situation) explainRank() string {
+	leader, _ := s.member(s.cluster.LeaderID)
+	var better []string
+	for _, m := range s.cluster.Members {
+		if m.Suffrage == "voter" && m.Priority > leader.Priority {
+			why := s.obstacle(m)
+			if why == "" {
+				why = "it takes leadership over once it has been stable for failover.takeover-delay, unless automatic " +
+					"failover is paused"
+			}
+			better = append(better, fmt.Sprintf("node %s has priority %d; %s", m.ID, m.Priority, why))
+		}
+	}
+	if len(better) > 0 {
+		return fmt.Sprintf("Its priority is %d, and not the highest: %s.", leader.Priority, strings.Join(better, ". Also, "))
+	}
+	return fmt.Sprintf("Its priority, %d, is the highest of the voters, so no other node takes leadership over.",
+		leader.Priority)
+}
+
+// explainQuorum returns how many voters are healthy, as a sentence.
+func (s situation) explainQuorum() []string {
+	return []string{"Quorum: " + quorumText(s.cluster.Quorum) + "."}
+}
+
+// obstacle returns why a member cannot lead now; "" if nothing is known to prevent it.
+func (s situation) obstacle(m apiv1.Member) string {
+	var why []string
+	if m.Suffrage != "voter" {
+		why = append(why, "it is not a voter")
+	}
+	if m.Priority == 0 {
+		why = append(why, "its priority is 0, so it never leads")
+	}
+	if !m.Eligible {
+		why = append(why, "it is not eligible")
+	}
+	if m.Lifecycle == "draining" {
+		why = append(why, "it is draining")
+	}
+	r, asked := s.nodes[m.ID]
+	switch {
+	case asked && r.err != nil:
+		why = append(why, "it does not answer ("+silence(r.err)+")")
+	case asked:
+		for _, w := range r.status.Warnings {
+			why = append(why, "it reports: "+w)
+		}
+		if r.status.Disk.Stalled {
+			why = append(why, "its disk is stalled")
+		}
+		if r.status.Disk.ReadOnly {
+			why = append(why, "its disk is full")
+		}
+	case !m.Healthy:
+		why = append(why, strings.Join(m.Reasons, ", "))
+	}
+	return strings.Join(why, ", ")
+}
+
+// silence returns why a node gave no view of itself.
+func silence(err error) string {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused: its process does not run"
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("nothing heard for %v: it hangs, or cannot be reached", statusTimeout)
+	}
+	return err.Error()
+}
+
+func (s situation) member(id string) (apiv1.Member, bool) {
+	i := slices.IndexFunc(s.cluster.Members, func(m apiv1.Member) bool { return m.ID == id })
+	if i < 0 {
+		return apiv1.Member{}, false
+	}
+	return s.cluster.Members[i], true
+}
+
+// explainNode returns why a node leads or does not. known is false if it is not a member.
+func (s situation) explainNode(id string) (lines []string, known bool) {
+	m, known := s.member(id)
+	switch {
+	case !known:
+		return nil, false
+	case id == s.cluster.LeaderID:
+		return s.explainLeader(), true
+	case s.cluster.LeaderID == "":
+		return s.explainNoLeader(), true
+	}
+	lines = []string{fmt.Sprintf("Node %s does not lead, because node %s does, in term %d.", id, s.cluster.LeaderID,
+		s.cluster.Term)}
+	leader, _ := s.member(s.cluster.LeaderID)
+	switch why := s.obstacle(m); {
+	case why != "":
+		lines = append(lines, fmt.Sprintf("It cannot lead now: %s.", why))
+	case m.Priority > leader.Priority:
+		lines = append(lines, fmt.Sprintf("Its priority, %d, is higher than the leader's, %d: it takes leadership over "+
+			"once it has been stable for failover.takeover-delay.", m.Priority, leader.Priority))
+	default:
+		lines = append(lines, fmt.Sprintf("It could lead. Its priority, %d, is not higher than the leader's, %d, so "+
+			"leadership stays where it is until that node fails or an operator moves it: northstarctl transfer --to %s.",
+			m.Priority, leader.Priority, id))
+	}
+	return append(lines, s.explainTerm(s.cluster.Term)...), true
+}
+
+// explainNoLeader returns why there is no leader, and what to do.
+func (s situation) explainNoLeader() []string {
+	lines := []string{fmt.Sprintf("There is no leader, as node %s sees it.", orDash(s.cluster.ObservedBy))}
+	var answering, silent, able, unable []string
+	for _, m := range s.cluster.Members {
+		if m.Suffrage != "voter" {
+			continue
+		}
+		if r := s.nodes[m.ID]; r.err != nil {
+			silent = append(silent, fmt.Sprintf("%s (%s)", m.ID, silence(r.err)))
+			continue
+		}
+		answering = append(answering, m.ID)
+		if why := s.obstacle(m); why != "" {
+			unable = append(unable, fmt.Sprintf("node %s: %s", m.ID, why))
+		} else {
+			able = append(able, m.ID)
+		}
+	}
+	q := s.cluster.Quorum
+	switch {
+	case len(answering) < q.Needed:
+		lines = append(lines, s.explainLostQuorum(answering, silent)...)
+	case !s.cluster.AutoFailover:
+		lines = append(lines, s.explainPause()+" Start an election with: northstarctl failover.")
+	case len(able) == 0:
+		lines = append(lines, "No node that answers may lead: "+strings.Join(unable, "; ")+".")
+	default:
+		lines = append(lines, fmt.Sprintf("%d of %d voters answer, and %d are enough to elect a leader: an election should "+
+			"be under way. If it stays so, the nodes may not reach each other: northstarctl splitbrain --check.",
+			len(answering), q.Voters, q.Needed))
+	}
+	return append(lines, s.explainLastElections()...)
+}
+
+func (s situation) explainLostQuorum(answering, silent []string) []string {
+	return []string{
+		fmt.Sprintf("The quorum is LOST: %d of %d voters answer (%s), and %d are needed to elect a leader or to write.",
+			len(answering), s.cluster.Quorum.Voters, orDash(strings.Join(answering, ", ")), s.cluster.Quorum.Needed),
+		fmt.Sprintf("These do not answer: %s.", strings.Join(silent, "; ")),
+		"Start them again: nothing is lost then. Only if their data is lost permanently: northstarctl recover --survivors " +
+			strings.Join(answering, ",") + " --confirm " + orDash(s.cluster.ClusterID) +
+			" --dry-run. What the survivors never received is lost by that.",
+	}
+}
+
+// explainPause returns who paused automatic failover, as far as that is known.
+func (s situation) explainPause() string {
+	line := "Automatic failover is paused"
+	if s.pause.Operator != "" {
+		line += fmt.Sprintf(" by %s (%s)", s.pause.Operator, orDash(s.pause.Reason))
+	}
+	if s.pause.PausedUntil != nil {
+		line += ", until " + formatTime(s.pause.PausedUntil)
+	}
+	return line + ": no node starts an election by itself."
+}
+
+// explainLastElections describes the last leader's election, and the attempts after it.
+func (s situation) explainLastElections() []string {
+	for i, el := range s.history.elections {
+		if !el.Won() {
+			continue
+		}
+		end := el.StartedAt
+		lines := []string{fmt.Sprintf("The last leader was node %s, elected in term %d at %s.", el.CandidateID, el.Term,
+			formatTime(&end))}
+		if i == 0 {
+			return append(lines, "No later attempt is recorded.")
+		}
+		lost := s.history.elections[0]
+		return append(append(lines, fmt.Sprintf("%d attempts since then were lost. The newest:", i)),
+			explainElection(lost, el.CandidateID, nil)...)
+	}
+	return []string{"No election is recorded."}
+}
+
+// quorumText returns in words how many voters are healthy, and how many more may fail.
+func quorumText(q apiv1.Quorum) string {
+	text := fmt.Sprintf("%d of %d voters healthy", q.Healthy, q.Voters)
+	switch {
+	case q.Healthy < q.Needed:
+		return fmt.Sprintf("LOST: %s, %d needed; no leader can be elected, and no write is possible", text, q.Needed)
+	case q.Tolerates == 0 && q.Healthy < q.Voters:
+		return fmt.Sprintf("at risk: %s, %d needed: none may fail", text, q.Needed)
+	case q.Tolerates == 0:
+		return fmt.Sprintf("ok: %s, none may fail", text)
+	}
+	return fmt.Sprintf("ok: %s, %d may fail", text, q.Tolerates)
+}

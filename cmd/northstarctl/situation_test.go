@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"northstar/api/apiv1"
+)
+
+// examined returns the situation of three voters without a leader, of which those named answer.
+func examined(answering ...string) situation {
+	s := situation{
+		cluster: apiv1.Cluster{
+			ClusterID: "c1", ObservedBy: "n1", AutoFailover: true, Quorum: apiv1.Quorum{Voters: 3, Needed: 2},
+		},
+		nodes: map[string]nodeReport{
+			"n1": {err: syscall.ECONNREFUSED}, "n2": {err: context.DeadlineExceeded},
+			"n3": {err: errors.New("no route")},
+		},
+	}
+	for _, id := range []string{"n1", "n2", "n3"} {
+		s.cluster.Members = append(s.cluster.Members, apiv1.Member{
+			ID: id, Suffrage: "voter", Priority: 100, Eligible: true, Lifecycle: "active", Healthy: true,
+		})
+	}
+	for _, id := range answering {
+		s.nodes[id] = nodeReport{}
+	}
+	return s
+}
+
+// Each reason for which a cluster has no leader is told apart, with what to do.
+func TestWhy_NoLeader(t *testing.T) {
+	t.Parallel()
+	paused := examined("n1", "n2")
+	paused.cluster.AutoFailover = false
+	paused.pause = apiv1.AutoFailoverState{Operator: "ann", Reason: "network work"}
+	unable := examined("n1", "n2")
+	unable.cluster.Members[0].Eligible = false
+	unable.nodes["n2"] = nodeReport{status: apiv1.Status{Disk: apiv1.Disk{Stalled: true}}}
+	lost := examined("n1", "n2")
+	lost.history.elections = []apiv1.Election{
+		{
+			Term: 6, CandidateID: "n2", Result: "lost", Trigger: "timeout",
+			Votes: []apiv1.Vote{
+				{VoterID: "n1", Reason: "log behind: 3 < 4"}, {VoterID: "n2", Granted: true, Reason: "itself"},
+			},
+		},
+		{Term: 5, CandidateID: "n3", Result: "won"},
+	}
+	for name, tc := range map[string]struct {
+		s    situation
+		want []string
+	}{
+		"quorum lost": {examined("n1"), []string{
+			"The quorum is LOST: 1 of 3 voters answer (n1), and 2 are needed",
+			"n2 (nothing heard for 2s: it hangs, or cannot be reached); n3 (no route)",
+			"northstarctl recover --survivors n1 --confirm c1 --dry-run",
+		}},
+		"paused": {paused, []string{
+			"Automatic failover is paused by ann (network work)", "Start an election with: northstarctl failover.",
+		}},
+		"none may lead": {unable, []string{
+			"No node that answers may lead: node n1: it is not eligible; node n2: its disk is stalled.",
+		}},
+		"under way": {lost, []string{
+			"2 of 3 voters answer", "The last leader was node n3, elected in term 5", "1 attempts since then were lost",
+			"n1 refused (log behind: 3 < 4); n2 granted (itself)",
+		}},
+	} {
+		got := strings.Join(tc.s.explainLeader(), "\n")
+		for _, want := range tc.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, got)
+			}
+		}
+	}
+	if !strings.Contains(strings.Join(examined().explainNoLeader(), "\n"), "n1 (connection refused") {
+		t.Error("a refused connection is not said")
+	}
+}
+
+// A node that does not lead is told apart: it cannot, it will, or it could.
+func TestWhy_NodeDoesNotLead(t *testing.T) {
+	t.Parallel()
+	s := examined("n1", "n2", "n3")
+	s.cluster.LeaderID, s.cluster.Term = "n1", 9
+	s.cluster.Members[1].Priority = 200
+	s.cluster.Members[2].Lifecycle = "draining"
+	for id, want := range map[string]string{
+		"n1": "Its priority is 100, and not the highest: node n2 has priority 200; it takes leadership over once",
+		"n2": "Its priority, 200, is higher than the leader's, 100: it takes leadership over once",
+		"n3": "It cannot lead now: it is draining.",
+	} {
+		lines, known := s.explainNode(id)
+		if got := strings.Join(lines, "\n"); !known || !strings.Contains(got, want) {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
+	s.cluster.Members[1].Priority = 100
+	if lines, _ := s.explainNode("n2"); !strings.Contains(strings.Join(lines, "\n"), "northstarctl transfer --to n2") {
+		t.Errorf("%q", lines)
+	}
+}

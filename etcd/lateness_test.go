@@ -1,0 +1,111 @@
+package etcd
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"northstar/state"
+)
+
+// slowCall is a call whose first answers about leases take long.
+type slowCall struct {
+	fakeCall
+	grants  time.Duration // of a grant
+	renewal []time.Duration
+	renewed int
+}
+
+func (c *slowCall) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
+	r, err := c.fakeCall.Propose(ctx, cmd)
+	time.Sleep(c.grants)
+	return r, err
+}
+
+func (c *slowCall) RenewLease(ctx context.Context, lease *state.Session) (bool, error) {
+	if c.renewed < len(c.renewal) {
+		time.Sleep(c.renewal[c.renewed])
+	}
+	c.renewed++
+	return c.fakeCall.RenewLease(ctx, lease)
+}
+
+// TestLateRenewal: the leader counts a TTL from the question, and the client from the answer. A renewal whose answer
+// took longer than the grace of the lease is repeated, and so a lease is renewed whose grant took so long.
+func TestLateRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(t)
+		s := New(testDeps(n))
+		defer s.grpc.Stop()
+		l := &leaseService{s: s}
+		for _, c := range []struct {
+			ttl   int64
+			grant time.Duration
+			renew []time.Duration
+			want  int // renewals
+		}{
+			{10, 900 * time.Millisecond, nil, 0},
+			{10, 1100 * time.Millisecond, nil, 1},
+			{1, 600 * time.Millisecond, []time.Duration{600 * time.Millisecond}, 2},
+		} {
+			call := &slowCall{fakeCall: fakeCall{t.Context(), n}, grants: c.grant, renewal: c.renew}
+			ctx := context.WithValue(t.Context(), callKey{}, Call(call))
+			granted, err := l.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: c.ttl})
+			if err != nil || call.renewed != c.want {
+				t.Errorf("a grant that took %v: %d renewals, %v", c.grant, call.renewed, err)
+			}
+			call.renewal, call.renewed = []time.Duration{2 * time.Second, 2 * time.Second}, 0
+			out, err := l.renew(ctx, granted.ID, &heldLeases{})
+			if err != nil || out.TTL != c.ttl || call.renewed != 3 {
+				t.Errorf("a slow renewal: TTL %d after %d, %v", out.TTL, call.renewed, err)
+			}
+		}
+	})
+}
+
+// laggingCall is a call at a node that applies what the cluster has acknowledged only when it asks for the read index.
+type laggingCall struct {
+	fakeCall
+	behind func() // applies it
+}
+
+func (c *laggingCall) ReadIndex(context.Context) error {
+	c.behind()
+	return nil
+}
+
+func (c *laggingCall) RenewLease(_ context.Context, lease *state.Session) (bool, error) {
+	return lease.Owner == "new", nil // the leader knows
+}
+
+// TestRenewalOfReusedNumber: a node that still has the lease which had the number before renews the one that has it
+// now.
+func TestRenewalOfReusedNumber(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := New(testDeps(n))
+	defer s.grpc.Stop()
+	grant := func(owner string) state.Command {
+		return state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 5, TTL: 10, Owner: owner}}
+	}
+	n.apply(t, grant("old"))
+	call := &laggingCall{fakeCall: fakeCall{t.Context(), n}, behind: func() {
+		n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}}, grant("new"))
+	}}
+	ctx := context.WithValue(t.Context(), callKey{}, Call(call))
+	out, err := (&leaseService{s: s}).renew(ctx, 5, &heldLeases{})
+	if err != nil || out.TTL != 10 {
+		t.Errorf("TTL %d, %v", out.TTL, err)
+	}
+	call.behind = func() {
+		n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}}, grant("gone"))
+	}
+	n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 5}}, grant("old"))
+	if out, err := (&leaseService{s: s}).renew(ctx, 5, &heldLeases{}); err != nil || out.TTL != 0 {
+		t.Errorf("of a lease that has ended: TTL %d, %v", out.TTL, err)
+	}
+}
