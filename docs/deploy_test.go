@@ -83,6 +83,9 @@ func TestManifestIsOfThisChart(t *testing.T) {
 	}
 }
 
+// oldModule is a line of a go.mod that names this module, or one below it, by its path before a change.
+var oldModule = regexp.MustCompile(`(?m)^(module |require |replace |\t)northstar\b.*$`)
+
 // TestModulePath checks that a clone gets another path in one commit, that no package of the old one is left then, and
 // that an unknown form of a path changes nothing.
 func TestModulePath(t *testing.T) {
@@ -134,6 +137,12 @@ func TestModulePath(t *testing.T) {
 		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if !strings.HasPrefix(name, path) || rest != "" && !strings.HasSuffix(rest, ".test]") {
 			t.Errorf("after the change: %s", line)
+		}
+	}
+	for name := range strings.Lines(git("ls-files", "go.mod", "*/go.mod")) {
+		text := git("show", "HEAD:"+strings.TrimSpace(name))
+		if line := oldModule.FindString(text); line != "" {
+			t.Errorf("%s still has %q", strings.TrimSpace(name), line)
 		}
 	}
 	if !strings.Contains(git("show", "HEAD:Makefile"), "-X "+path+"/node.Version=") {
