@@ -9,7 +9,7 @@ ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catc
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test module-path adapters patroni etcd-crashes etcd-gap clean
+.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test manifests module-path adapters patroni etcd-crashes etcd-gap clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -20,8 +20,13 @@ demo: build ## a 3-node cluster on this machine with its dashboard; Ctrl-C ends 
 release: ## archives, deb, rpm, image, SBOM and checksums of VERSION=v0.1.0 in out/release; the same commit gives the same bytes
 	cd deploy/release && $(GO) run . -version '$(VERSION)'
 
-release-test: ## a whole release twice, installed, unpacked and run; some minutes, and more with an empty build cache
+release-test: ## a whole release twice, installed, unpacked and run; the Helm chart; some minutes, and more with an empty build cache
 	cd deploy/release && $(GO) vet ./... && $(GO) mod tidy -diff && NORTHSTAR_RELEASE=full $(GO) test -count=1 -timeout 30m ./...
+	cd deploy/helm/tests && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) test -count=1 -timeout 30m ./...
+
+manifests: ## deploy/kubernetes from the Helm chart, and the chart's copy of the alerts
+	cp deploy/prometheus/alerts.yml deploy/helm/northstar/files/alerts.yml
+	cd deploy/helm/tests && $(GO) test -count=1 -run TestPlainManifest -update
 
 module-path: ## gives the module the path PATH=host/owner/name, in one commit, for those who publish it
 	@/bin/sh deploy/release/module-path.sh '$(PATH)'

@@ -1,6 +1,9 @@
 package docs_test
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +13,11 @@ import (
 	"testing"
 )
 
-const unitFile = "deploy/systemd/northstar.service"
+const (
+	unitFile = "deploy/systemd/northstar.service"
+	chartDir = "deploy/helm/northstar"
+	manifest = "deploy/kubernetes/northstar.yaml"
+)
 
 // maxExposure is the exposure level of the unit, from 0 to 10, that systemd-analyze may find.
 const maxExposure = 2.5
@@ -47,6 +54,37 @@ func TestHAProxyReadsItsExample(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// TestManifestIsOfThisChart compares the hash that the plain manifest names with the chart, without Helm. The tests in
+// deploy/helm/tests compare the manifest itself.
+func TestManifestIsOfThisChart(t *testing.T) {
+	t.Parallel()
+	h := sha256.New()
+	err := filepath.WalkDir(filepath.Join(root, chartDir), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(filepath.Join(root, chartDir), path)
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(h, "%s %d\n%s", filepath.ToSlash(rel), len(text), text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("# Chart: %x\n", h.Sum(nil)); !strings.Contains(read(t, manifest), want) {
+		t.Errorf("%s is not of this chart, which is %s: run make manifests", manifest, want)
+	}
+	if read(t, alertsFile) != read(t, chartDir+"/files/alerts.yml") {
+		t.Errorf("the chart's alerts are not %s: run make manifests", alertsFile)
+	}
+}
+
+// oldModule is a line of a go.mod that names this module, or one below it, by its path before a change.
+var oldModule = regexp.MustCompile(`(?m)^(module |require |replace |\t)northstar\b.*$`)
 
 // TestModulePath checks that a clone gets another path in one commit, that no package of the old one is left then, and
 // that an unknown form of a path changes nothing.
@@ -99,6 +137,12 @@ func TestModulePath(t *testing.T) {
 		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if !strings.HasPrefix(name, path) || rest != "" && !strings.HasSuffix(rest, ".test]") {
 			t.Errorf("after the change: %s", line)
+		}
+	}
+	for name := range strings.Lines(git("ls-files", "go.mod", "*/go.mod")) {
+		text := git("show", "HEAD:"+strings.TrimSpace(name))
+		if line := oldModule.FindString(text); line != "" {
+			t.Errorf("%s still has %q", strings.TrimSpace(name), line)
 		}
 	}
 	if !strings.Contains(git("show", "HEAD:Makefile"), "-X "+path+"/node.Version=") {

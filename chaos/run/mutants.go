@@ -128,7 +128,8 @@ func buildExplorer(ctx context.Context, root, dir string, all []mutants.Mutant) 
 		return "", err
 	}
 	bin := filepath.Join(dir, "run")
-	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-o", bin, "northstar/chaos/run")
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-o", bin,
+		"northstar/chaos/run")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the explorer: %w\n%s", err, text)
 	}

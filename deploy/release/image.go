@@ -104,17 +104,23 @@ func (r *release) writeImages(images []platformImage) error {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: p.image,
 			Descriptor: v1.Descriptor{
-				Platform:    &v1.Platform{OS: "linux", Architecture: p.arch},
-				Annotations: map[string]string{"org.opencontainers.image.ref.name": r.version},
+				Platform: &v1.Platform{OS: "linux", Architecture: p.arch},
 			},
 		})
 	}
+	// One image in the layout, with the platforms below it: tools that copy to a registry take it without a choice.
+	outer := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
+		Add: index,
+		Descriptor: v1.Descriptor{
+			Annotations: map[string]string{"org.opencontainers.image.ref.name": r.version},
+		},
+	})
 	dir, err := os.MkdirTemp("", "northstar-release-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if _, err := layout.Write(dir, index); err != nil {
+	if _, err := layout.Write(dir, outer); err != nil {
 		return err
 	}
 	files, err := readTree(dir)

@@ -298,12 +298,23 @@ func TestImageIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	outer, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(outer.Manifests) != 1 || outer.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != testVersion {
+		t.Fatalf("the layout has not one image: %+v", outer.Manifests)
+	}
+	index, err = index.ImageIndex(outer.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
 	manifest, err := index.IndexManifest()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(manifest.Manifests) == 0 {
-		t.Error("the index is empty")
+		t.Error("the image has no platform")
 	}
 	for _, m := range manifest.Manifests {
 		img, err := index.Image(m.Digest)

@@ -153,6 +153,9 @@ func (r *release) build(ctx context.Context, platforms []string) error {
 	if err := r.writeImages(images); err != nil {
 		return err
 	}
+	if err := r.chart(); err != nil {
+		return err
+	}
 	if err := r.writeSBOM(modules); err != nil {
 		return err
 	}

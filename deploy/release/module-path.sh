@@ -19,7 +19,9 @@ pattern=$(printf '%s' "$old" | sed 's/[.]/\\./g')
 dirs=$(git ls-files '*/*.go' | cut -d/ -f1 | sort -u | paste -sd'|')
 git ls-files '*.go' '*.patch' | tr '\n' '\0' |
   xargs -0 sed -i -E "s#\"$pattern/($dirs)([/\"])#\"$new/\\1\\2#g"
-git ls-files 'go.mod' '*/go.mod' | tr '\n' '\0' | xargs -0 sed -i -E "s#^module $pattern(/|\$)#module $new\\1#"
+# Nested modules are below the path, and may require the main module.
+git ls-files 'go.mod' '*/go.mod' | tr '\n' '\0' |
+  xargs -0 sed -i -E "s#^(module |require |replace |	)$pattern(/| |\$)#\\1$new\\2#"
 sed -i "s#-X $pattern/#-X $new/#g" Makefile
 git commit -q -a -m "the module's path is $new
 

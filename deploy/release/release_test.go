@@ -236,6 +236,26 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
+// TestChart checks that the chart has the release's version, and all of its files.
+func TestChart(t *testing.T) {
+	dir := t.TempDir()
+	command(t, dir, "tar", "-xzf", asset(t, "-chart.tgz"))
+	text, err := os.ReadFile(filepath.Join(dir, "northstar/Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nversion: 0.1.0-rc.1\n", "\nappVersion: v0.1.0-rc.1\n", "\napiVersion: v2\n"} {
+		if !strings.Contains("\n"+string(text), want) {
+			t.Errorf("Chart.yaml has no line %q:\n%s", want, text)
+		}
+	}
+	want := command(t, "../helm/northstar", "find", ".", "-type", "f")
+	got := command(t, filepath.Join(dir, "northstar"), "find", ".", "-type", "f")
+	if len(strings.Fields(got)) != len(strings.Fields(want)) || !strings.Contains(got, "templates/statefulset.yaml") {
+		t.Errorf("the files are\n%swant\n%s", got, want)
+	}
+}
+
 // unpack unpacks a tar into dir.
 func unpack(t *testing.T, r io.Reader, dir string) {
 	t.Helper()

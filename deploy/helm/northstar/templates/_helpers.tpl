@@ -1,0 +1,56 @@
+{{- define "northstar.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "northstar.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* The pods that lead to the leader are none of the nodes. */}}
+{{- define "northstar.leaderSelector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-leader
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "northstar.labels" -}}
+{{ include "northstar.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{/* The name of the headless service, which the pods' names end in. */}}
+{{- define "northstar.peers" -}}
+{{ include "northstar.fullname" . }}-peers.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
+{{/* The host name of a pod: (list . INDEX). */}}
+{{- define "northstar.host" -}}
+{{- $root := index . 0 -}}
+{{ include "northstar.fullname" $root }}-{{ index . 1 }}.{{ include "northstar.peers" $root }}
+{{- end -}}
+
+{{- define "northstar.scheme" -}}
+{{ if eq .Values.tls.mode "none" }}HTTP{{ else }}HTTPS{{ end }}
+{{- end -}}
+
+{{/* All names by which clients reach a service: (list . NAME). */}}
+{{- define "northstar.serviceNames" -}}
+{{- $root := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- $ns := $root.Release.Namespace -}}
+- {{ $name }}
+- {{ $name }}.{{ $ns }}
+- {{ $name }}.{{ $ns }}.svc
+- {{ $name }}.{{ $ns }}.svc.{{ $root.Values.clusterDomain }}
+{{- end -}}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// chartVersions are the lines of Chart.yaml that a release replaces.
+var chartVersions = regexp.MustCompile(`(?m)^(version|appVersion): .*$`)
+
+// chart writes the Helm chart, in the form of helm package, with the release's version as its own and its image's.
+func (r *release) chart() error {
+	files, err := readTree(filepath.Join(r.root, "deploy/helm/northstar"))
+	if err != nil {
+		return err
+	}
+	for i, f := range files {
+		files[i].path = "northstar/" + f.path
+		if f.path != "Chart.yaml" {
+			continue
+		}
+		replaced := 0
+		files[i].data = chartVersions.ReplaceAllFunc(f.data, func(line []byte) []byte {
+			replaced++
+			if bytes.HasPrefix(line, []byte("version")) {
+				return []byte("version: " + strings.TrimPrefix(r.version, "v"))
+			}
+			return []byte("appVersion: " + r.version)
+		})
+		if replaced != 2 {
+			return fmt.Errorf("the file Chart.yaml has %d of the lines version and appVersion", replaced)
+		}
+	}
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if err := r.writeTar(z, withDirectories(files), 0); err != nil {
+		return err
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(r.path("-chart.tgz"), b.Bytes(), 0o644)
+}
