@@ -107,6 +107,8 @@ type budgets struct {
 	bodies           *budget // that are being received
 	bodyBytes        *budget
 	answers          *budget // values that answers and streams hold
+	calling          *budget // calls of another protocol, from their headers until their answers are sent
+	received         *budget // bytes of their messages
 }
 
 func newBudgets(l Limits) budgets {
@@ -120,6 +122,8 @@ func newBudgets(l Limits) budgets {
 		pages:            newBudget("open dashboards", maxPages, maxPages/4),
 		bodies:           newBudget("unfinished bodies", int64(l.Bodies), int64(l.Bodies/4)),
 		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
+		calling:          places("calls", l.Requests+l.Streams),
+		received:         newBudget("bytes of messages", l.RequestBytes/2, l.RequestBytes/4),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
 }

@@ -163,3 +163,27 @@ func TestAdminAndNodesHavePlaces(t *testing.T) {
 		eventually(t, func() bool { return n.requests.Load() == 0 })
 	})
 }
+
+// The connections of an address share its part of the calls and messages of other protocols.
+func TestShareOfAConnection(t *testing.T) {
+	t.Parallel()
+	s := &Server{budgets: newBudgets(Limits{Requests: 4, Streams: 4, RequestBytes: 400})}
+	one, same, other := s.NewShare("192.0.2.1:7"), s.NewShare("192.0.2.1:8"), s.NewShare("192.0.2.2:7")
+	must := func(h *Share, calls, bytes int, ok bool) {
+		t.Helper()
+		if err := h.Take(calls, bytes); (err == nil) != ok || err != nil && !cluster.IsCode(err, cluster.CodeBusy) {
+			t.Errorf("%d calls, %d bytes: %v", calls, bytes, err)
+		}
+	}
+	must(one, 6, 0, true)
+	must(same, 1, 0, false)
+	must(other, 2, 0, true)
+	must(other, 1, 0, false)
+	one.Give(6, 0)
+	must(same, 0, 100, true)
+	must(one, 1, 1, false)
+	must(one, 6, 0, true) // the refused request has kept no place
+	must(other, 0, 100, true)
+	same.Give(0, 100)
+	must(one, 0, 100, true)
+}

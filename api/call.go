@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"hash/maphash"
 	"io"
 	"net"
 	"net/http"
@@ -170,6 +171,43 @@ func (k *Call) TakeAnswer(size int) (give func(), err error) {
 		return nil, err
 	}
 	return func() { answers.give(by, int64(size)) }, nil
+}
+
+// Share is what a connection of another protocol holds of the budgets before its callers are known. It counts for the
+// connection's address.
+type Share struct {
+	s  *Server
+	by shareholder
+}
+
+// NewShare returns the share of a connection from an address.
+func (s *Server) NewShare(address string) *Share {
+	group := uint16(maphash.Comparable(shareSeed, addressGroup(address)) % shareBuckets)
+	return &Share{s: s, by: shareholder{identity: group, address: group}}
+}
+
+// Take takes places of calls, and bytes of messages that are received or executed. CodeBusy: there are not so many
+// left, and it has taken nothing.
+func (h *Share) Take(calls, bytes int) error {
+	if calls > 0 {
+		if err := h.s.calling.take(h.by, int64(calls)); err != nil {
+			return err
+		}
+	}
+	if bytes == 0 {
+		return nil
+	}
+	err := h.s.received.take(h.by, int64(bytes))
+	if err != nil && calls > 0 {
+		h.s.calling.give(h.by, int64(calls))
+	}
+	return err
+}
+
+// Give returns what Take has taken.
+func (h *Share) Give(calls, bytes int) {
+	h.s.calling.give(h.by, int64(calls))
+	h.s.received.give(h.by, int64(bytes))
 }
 
 // RenewLease renews a lease of the caller and reports whether it lives.

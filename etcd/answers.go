@@ -22,7 +22,8 @@ import (
 // Large answers are counted against the budget of the native API until their client has taken them: gRPC keeps them in
 // memory after the handler's return, as long as the client's flow control wants.
 const (
-	smallAnswer    = 64 << 10 // up to this size an answer is not counted
+	smallAnswer    = 4 << 10  // up to this size an answer is not counted: the wire counts its call
+	smallMessage   = 64 << 10 // likewise a message of a watch, or a body: a stream has one of them
 	maxAnswer      = 64 << 20 // of one answer, and of one message of a watch
 	answerRetry    = 20 * time.Millisecond
 	answerPatience = 10 * time.Second // of a watch, and of the answer to a write, for the budget
@@ -247,7 +248,7 @@ func sizeOfChanges(changes []state.Change, prevKV bool) (size int) {
 
 // sendCounted sends a message with events whose size is known.
 func (ws *watchStream) sendCounted(r *pb.WatchResponse, size int) error {
-	if size <= smallAnswer {
+	if size <= smallMessage {
 		return ws.stream.Send(r)
 	}
 	give, err := awaitBytes(ws.ctx, size)

@@ -46,7 +46,10 @@ const (
 const (
 	maxRequestBytes   = 3 << 19 // of one write, as in etcd
 	maxReceivedBytes  = 2 << 20 // of one gRPC message
-	maxStreamsPerConn = 4096    // RPCs in progress on one connection
+	maxHeaderBytes    = 32 << 10
+	maxStreamsPerConn = 4096     // RPCs in progress on one connection
+	streamWindow      = 64 << 10 // bytes that a client may send on a stream before they are read
+	connWindow        = 1 << 20
 	minPingInterval   = 5 * time.Second
 	headerTimeout     = 10 * time.Second
 	maxConnectionIdle = 15 * time.Minute // of a gRPC connection without an RPC in progress; its client connects again
@@ -114,6 +117,8 @@ type Deps struct {
 	Begin func(r *http.Request, conn any, kind CallKind) (Call, error)
 	// NewConn returns what is remembered of a connection, as the listener has accepted it.
 	NewConn func(net.Conn) any
+	// NewShare returns the share of a connection from an address.
+	NewShare func(address string) Share
 	// AuthEnabled reports whether callers need a token or a certificate.
 	AuthEnabled func() bool
 	// CheckToken checks a token and its name, for the caller at an address. CodeUnauthenticated, CodeBusy.
@@ -160,8 +165,10 @@ func New(d Deps) *Server {
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
-		grpc.Creds(finishedTLS{newConn: d.NewConn}), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
+		grpc.Creds(finishedTLS{d.NewConn, d.NewShare}), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(maxReceivedBytes), grpc.MaxConcurrentStreams(maxStreamsPerConn),
+		grpc.MaxHeaderListSize(maxHeaderBytes), grpc.InTapHandle(s.admit),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: minPingInterval, PermitWithoutStream: true,
 		}),
@@ -173,7 +180,7 @@ func New(d Deps) *Server {
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	s.http = &http.Server{
-		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaderBytes,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, newConn(liveConnOf(c), d.NewConn))
 		},

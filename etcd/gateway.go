@@ -109,7 +109,7 @@ func (s *Server) serveUnary(
 func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, message any) error {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts
-	counted := &countedBody{body: http.MaxBytesReader(w, r.Body, maxJSONBody), call: callOf(ctx), room: smallAnswer}
+	counted := &countedBody{body: http.MaxBytesReader(w, r.Body, maxJSONBody), call: callOf(ctx), room: smallMessage}
 	defer counted.give()
 	body, err := io.ReadAll(counted)
 	_ = control.SetReadDeadline(time.Time{})
@@ -139,11 +139,11 @@ func (b *countedBody) Read(p []byte) (int, error) {
 		if b.call == nil {
 			return 0, errMessageTooLarge
 		}
-		give, err := b.call.TakeAnswer(2 * smallAnswer) // what is read, and the message made of it
+		give, err := b.call.TakeAnswer(2 * smallMessage) // what is read, and the message made of it
 		if err != nil {
 			return 0, err
 		}
-		b.took, b.room = append(b.took, give), smallAnswer
+		b.took, b.room = append(b.took, give), smallMessage
 	}
 	n, err := b.body.Read(p[:min(len(p), b.room)])
 	b.room -= n

@@ -35,6 +35,36 @@ type fakeNode struct {
 	readOnly bool
 
 	answers, largest atomic.Int64 // taken by TakeAnswer
+	share            fakeShare
+}
+
+// fakeShare is a share with limits, 0: none.
+type fakeShare struct {
+	mu                 sync.Mutex
+	calls, bytes       int // taken
+	maxCalls, maxBytes int
+}
+
+func (f *fakeShare) Take(calls, bytes int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.maxCalls > 0 && f.calls+calls > f.maxCalls || f.maxBytes > 0 && f.bytes+bytes > f.maxBytes {
+		return cluster.Errorf(cluster.CodeBusy, "limit reached")
+	}
+	f.calls, f.bytes = f.calls+calls, f.bytes+bytes
+	return nil
+}
+
+func (f *fakeShare) Give(calls, bytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls, f.bytes = f.calls-calls, f.bytes-bytes
+}
+
+func (f *fakeShare) taken() (calls, bytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls, f.bytes
 }
 
 func newFakeNode(t testing.TB) *fakeNode {
@@ -173,7 +203,8 @@ func testDeps(n *fakeNode) Deps {
 		Begin: func(r *http.Request, _ any, _ CallKind) (Call, error) {
 			return fakeCall{r.Context(), n}, nil
 		},
-		NewConn: func(net.Conn) any { return nil }, AuthEnabled: func() bool { return false },
+		NewConn: func(net.Conn) any { return nil }, NewShare: func(string) Share { return &n.share },
+		AuthEnabled: func() bool { return false },
 		CheckToken: func(string, string, string) error {
 			return cluster.Errorf(cluster.CodeUnauthenticated, "unknown")
 		},

@@ -50,6 +50,11 @@ func (s *Server) answer(
 	ctx context.Context, leave func(error), in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (out any, err error) {
 	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
+	give, err := holdRequest(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
 	held := &heldAnswer{}
 	defer func() {
 		if out == nil || err != nil {

@@ -276,22 +276,27 @@ type connInfo struct {
 	credentials.TLSInfo // if secure
 	secure              bool
 	conn                any // what Deps.NewConn returned
+	wire                *wire
 }
 
 // finishedTLS are the credentials of connections whose TLS handshake is over, or that have no TLS.
-type finishedTLS struct{ newConn func(net.Conn) any }
+type finishedTLS struct {
+	newConn  func(net.Conn) any
+	newShare func(address string) Share
+}
 
 var errServerOnly = errors.New("these credentials are for servers only")
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (f finishedTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	live := liveConnOf(c)
-	info := connInfo{conn: newConn(live, f.newConn), live: live}
+	w := newWire(c, f.newShare(c.RemoteAddr().String()))
+	info := connInfo{conn: newConn(live, f.newConn), live: live, wire: w}
 	if secured, ok := c.(*tls.Conn); ok {
 		info.secure, info.State = true, secured.ConnectionState()
 		info.CommonAuthInfo = credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 	}
-	return c, info, nil
+	return w, info, nil
 }
 
 // ClientHandshake implements credentials.TransportCredentials.

@@ -24,7 +24,8 @@ func (n *Node) etcdDeps() etcd.Deps {
 			}
 			return etcdCall{call}, nil
 		},
-		NewConn: api.NewCallConn, AuthEnabled: n.api.AuthEnabled, CheckToken: n.api.CheckToken,
+		NewConn: api.NewCallConn, NewShare: func(address string) etcd.Share { return n.api.NewShare(address) },
+		AuthEnabled: n.api.AuthEnabled, CheckToken: n.api.CheckToken,
 		ClientURL: n.etcdURL, TimeoutMax: n.cfg.Election.TimeoutMax, ProgressInterval: n.cfg.Etcd.ProgressInterval,
 		LeaseConnection: n.cfg.Etcd.LeaseConnection,
 		Entropy:         n.env.Entropy, Logger: n.log,

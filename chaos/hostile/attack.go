@@ -13,6 +13,8 @@ type Attack struct {
 	Callers int    // identities, and addresses, of the attacker
 	TLS     bool
 	Held    bool     // size counts connections that are open at the same time
+	PerConn int      // of what size counts, on one connection; 0: 1
+	Etcd    bool     // on the etcd API, and a part of the other clients' writes are there
 	Quiet   bool     // none of its requests may reach the log
 	Flags   []string // of the nodes
 
@@ -25,7 +27,7 @@ type Attack struct {
 // Large because it is a table.
 func Attacks() []Attack {
 	const mib = "67108864" // 64 MiB
-	return []Attack{
+	return append([]Attack{
 		{
 			Name: "none", Unit: "attackers that do nothing, for comparison", Full: 1, Short: 1, Callers: 1, Held: true,
 			Quiet: true, run: doNothing,
@@ -78,5 +80,5 @@ func Attacks() []Attack {
 			Name: "stream-resets", Unit: "streams that are reset after their first bytes", Full: 20000, Short: 1000,
 			Callers: 4, run: flood(64, resetStream),
 		},
-	}
+	}, etcdAttacks()...)
 }

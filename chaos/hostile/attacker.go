@@ -28,6 +28,7 @@ type task struct {
 	Attack      string
 	First, Size int    // its requests or connections
 	HTTP, Raft  string // addresses of the attacked node
+	Etcd        string // "": it does not serve the etcd API
 	Tokens      []string
 }
 
@@ -233,6 +234,9 @@ type worker struct {
 	number int
 	conn   net.Conn
 	read   *bufio.Reader
+
+	h2    *h2           // on conn
+	ended <-chan uint32 // streams of h2 that the node has ended
 }
 
 func (w *worker) close() {

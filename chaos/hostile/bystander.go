@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -91,7 +92,8 @@ func (b *bystanders) run(ctx context.Context) {
 	all.Wait()
 }
 
-// write changes the value of one key again and again. Every tenth request has a new connection.
+// write changes the value of one key again and again, every second time through the etcd API if there is one. Every
+// tenth request has a new connection.
 func (b *bystanders) write(ctx context.Context, n *proc.Node) {
 	u := b.c.caller(b.c.writer, writerAddress)
 	defer u.forget()
@@ -100,7 +102,13 @@ func (b *bystanders) write(ctx context.Context, n *proc.Node) {
 		if i%10 == 0 {
 			u.forget()
 		}
-		_, err := u.do(ctx, n, http.MethodPut, "/v1/kv/bystander/"+n.ID, value)
+		method, path, body := http.MethodPut, "/v1/kv/bystander/"+n.ID, value
+		if b.c.etcd != nil && i%2 == 0 {
+			method, path = http.MethodPost, "/v3/kv/put"
+			body = fmt.Appendf(nil, `{"key":%q,"value":%q}`, base64.StdEncoding.EncodeToString([]byte("bystander/"+n.ID)),
+				base64.StdEncoding.EncodeToString(value))
+		}
+		_, err := u.do(ctx, n, method, path, body)
 		return err
 	}, &b.writes)
 }

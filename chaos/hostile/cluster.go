@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"northstar/api/token"
+	"northstar/chaos/ports"
 	"northstar/chaos/proc"
 )
 
@@ -39,6 +40,7 @@ type cluster struct {
 	attackers        []string
 	scheme           string
 	roots            *x509.CertPool
+	etcd             map[string]string // addresses of the etcd API by node; nil: there is none
 }
 
 // start starts three nodes with a token for each caller of the attacker.
@@ -52,6 +54,9 @@ func start(ctx context.Context, bin string, a Attack, flags []string) (*cluster,
 	if err == nil && a.TLS {
 		c.scheme = "https"
 		err = c.writeCertificates()
+	}
+	if err == nil && a.Etcd {
+		err = c.serveEtcd()
 	}
 	if err == nil {
 		err = c.Start()
@@ -87,6 +92,20 @@ func (c *cluster) addFlags(flags func(*proc.Node) []string) {
 	for _, n := range c.Nodes {
 		c.Extra[n.ID] = append(c.Extra[n.ID], flags(n)...)
 	}
+}
+
+// serveEtcd makes each node serve the etcd API.
+func (c *cluster) serveEtcd() error {
+	addrs, err := ports.Reserve(len(c.Nodes))
+	if err != nil {
+		return err
+	}
+	c.etcd = map[string]string{}
+	for i, n := range c.Nodes {
+		c.etcd[n.ID] = addrs[i]
+	}
+	c.addFlags(func(n *proc.Node) []string { return []string{"--etcd-addr", c.etcd[n.ID]} })
+	return nil
 }
 
 // writeCertificates makes an authority, and a certificate of it for each node.
@@ -171,7 +190,11 @@ func (u *caller) forget() { u.http.CloseIdleConnections() }
 
 // do makes a request. An answer other than 200 is an error.
 func (u *caller) do(ctx context.Context, n *proc.Node, method, path string, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, u.c.scheme+"://"+n.HTTP+path, bytes.NewReader(body))
+	addr := n.HTTP
+	if strings.HasPrefix(path, "/v3/") {
+		addr = u.c.etcd[n.ID]
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.c.scheme+"://"+addr+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func fit(a Attack, f Form) (size int, scaled string) {
 	if f.Full {
 		size = a.Full
 	}
-	most := max(1, f.Files/2)
+	most := max(1, f.Files/2) * max(1, a.PerConn)
 	if !a.Held || size <= most || f.Files >= nodeConnections+spareFiles {
 		return size, ""
 	}

@@ -198,8 +198,8 @@ func (f Form) startAttackers(ctx context.Context, c *cluster, target *proc.Node,
 	g := &attackers{}
 	for first := 0; first < r.Size; {
 		t := task{
-			Attack: r.Name, First: first, Size: min(r.Size-first, perProcess(f.Files)), HTTP: target.HTTP,
-			Raft: target.Raft, Tokens: c.attackers,
+			Attack: r.Name, First: first, Size: min(r.Size-first, perProcess(f.Files)*max(1, r.PerConn)),
+			HTTP: target.HTTP, Raft: target.Raft, Etcd: c.etcd[target.ID], Tokens: c.attackers,
 		}
 		p, err := f.startAttacker(t)
 		if err != nil {

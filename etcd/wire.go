@@ -1,0 +1,289 @@
+package etcd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
+)
+
+// Share is a connection's share of the node's budgets, for what it holds before its callers are known. Methods may be
+// called by any goroutine.
+type Share interface {
+	// Take takes places of calls, and bytes of messages. CodeBusy: there are not so many left, and it has taken
+	// nothing.
+	Take(calls, bytes int) error
+	// Give returns what Take has taken.
+	Give(calls, bytes int)
+}
+
+const (
+	freeCalls    = 2        // of a connection, beside its share
+	freeBytes    = 64 << 10 // of its unfinished messages, beside its share
+	takenBytes   = 256 << 10
+	frameCost    = 256 // memory of a frame of data, besides its bytes
+	pooledFrame  = 1 << 10
+	pooledCost   = 4 << 10          // least memory of a frame of at least pooledFrame bytes
+	messageTime  = 30 * time.Second // for a message to arrive
+	stallTimeout = 10 * time.Second // that a connection waits for room
+	stallRetry   = 20 * time.Millisecond
+	stuckTime    = time.Second // after which a write counts as stuck
+)
+
+var errNoRoom = errors.New("etcd: no room for the unfinished messages of a connection")
+
+// wire is an HTTP/2 connection that counts what gRPC holds for it although no call has begun that limits could refuse,
+// or although the call is over: the streams that the node has not ended, and the bytes of messages that are not
+// complete. It knows both by the frames. New calls are refused, and reading stops, when there is no room.
+type wire struct {
+	net.Conn
+	share   Share
+	begun   time.Time
+	writing atomic.Int64 // when the present write began, in nanoseconds after begun, and 1; 0: there is none
+
+	mu      sync.Mutex
+	in, out frames
+	open    map[uint32]*received // streams that the client has opened, and neither side has ended
+	held    int                  // bytes of unfinished messages
+	calls   int                  // taken of the share
+	bytes   int                  // taken of the share
+	full    bool                 // the share has not enough for held
+	slow    *time.Timer          // looks for messages that arrive too slowly; nil: none is unfinished
+	closed  bool
+}
+
+// received is what has come of the present message of a stream.
+type received struct {
+	prefix [5]byte // of gRPC: a flag and the length
+	have   int     // bytes of the prefix
+	left   int     // bytes of the message that have not come
+	held   int     // memory of what has come
+	since  time.Time
+}
+
+func newWire(c net.Conn, share Share) *wire {
+	return &wire{
+		Conn: c, share: share, begun: time.Now(), in: frames{skip: len(http2.ClientPreface)},
+		open: map[uint32]*received{},
+	}
+}
+
+// NetConn returns the connection below.
+func (w *wire) NetConn() net.Conn { return w.Conn }
+
+// Read reads when there is room.
+func (w *wire) Read(p []byte) (int, error) {
+	if err := w.await(); err != nil {
+		return 0, err
+	}
+	n, err := w.Conn.Read(p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.in.follow(p[:n], w.begin, w.receive)
+	w.settle()
+	return n, err
+}
+
+// Write writes, and notes the streams that end.
+func (w *wire) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	w.out.follow(p, func(f frame) {
+		if f.endsStream() {
+			w.end(f.stream)
+		}
+	}, func(uint32, []byte) {})
+	w.settle()
+	w.mu.Unlock()
+	w.writing.Store(1 + int64(time.Since(w.begun)))
+	defer w.writing.Store(0)
+	return w.Conn.Write(p)
+}
+
+// Close closes the connection and gives its share back.
+func (w *wire) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.closed = true
+		w.share.Give(w.calls, w.bytes)
+		w.calls, w.bytes = 0, 0
+		if w.slow != nil {
+			w.slow.Stop()
+		}
+	}
+	return w.Conn.Close()
+}
+
+// begin notes a frame of the client. The lock must be held.
+func (w *wire) begin(f frame) {
+	m, ok := w.open[f.stream]
+	switch {
+	case f.kind == http2.FrameHeaders && !ok:
+		w.open[f.stream] = &received{}
+	case f.kind == http2.FrameRSTStream:
+		w.end(f.stream)
+	case f.kind == http2.FrameData && ok:
+		cost := f.size + frameCost
+		if f.size >= pooledFrame {
+			cost = max(cost, pooledCost)
+		}
+		if m.held == 0 {
+			m.since = time.Now()
+		}
+		m.held += cost
+		w.held += cost
+	}
+}
+
+// receive follows the messages of a stream. gRPC hands a complete one over. The lock must be held.
+func (w *wire) receive(stream uint32, part []byte) {
+	m, ok := w.open[stream]
+	for ok && len(part) > 0 {
+		if m.have < len(m.prefix) {
+			n := copy(m.prefix[m.have:], part)
+			m.have += n
+			part = part[n:]
+			m.left = int(binary.BigEndian.Uint32(m.prefix[1:]))
+		} else {
+			n := min(m.left, len(part))
+			m.left -= n
+			part = part[n:]
+		}
+		if m.have == len(m.prefix) && m.left == 0 {
+			w.held -= m.held
+			m.have, m.held = 0, 0
+		}
+	}
+}
+
+// end forgets a stream. The lock must be held.
+func (w *wire) end(stream uint32) {
+	if m, ok := w.open[stream]; ok {
+		w.held -= m.held
+		delete(w.open, stream)
+	}
+}
+
+// settle takes or gives what the share lacks or has too much. The lock must be held.
+func (w *wire) settle() {
+	if w.closed {
+		return
+	}
+	calls := max(0, len(w.open)-freeCalls) - w.calls
+	bytes := (max(0, w.held-freeBytes)+takenBytes-1)/takenBytes*takenBytes - w.bytes
+	if calls < 0 || bytes < 0 {
+		w.share.Give(max(0, -calls), max(0, -bytes))
+		w.calls, w.bytes = w.calls+min(0, calls), w.bytes+min(0, bytes)
+	}
+	for ; calls > 0 && w.share.Take(1, 0) == nil; calls-- {
+		w.calls++
+	}
+	if bytes > 0 && w.share.Take(0, bytes) == nil {
+		w.bytes += bytes
+	}
+	w.full = w.held-freeBytes > w.bytes
+	if w.held > 0 && w.slow == nil {
+		w.slow = time.AfterFunc(messageTime, w.endSlow)
+	}
+}
+
+// endSlow closes the connection if a message does not arrive in time.
+func (w *wire) endSlow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	oldest := time.Duration(-1)
+	for _, m := range w.open {
+		if m.held > 0 {
+			oldest = max(oldest, time.Since(m.since))
+		}
+	}
+	switch {
+	case w.closed, oldest < 0:
+		w.slow = nil
+	case oldest >= messageTime:
+		_ = w.Conn.Close() // gRPC then closes this one
+	default:
+		w.slow.Reset(messageTime - oldest)
+	}
+}
+
+// await waits until there is room for what the client may send. A write that is stuck means that the client does not
+// read; it then sends no more either.
+func (w *wire) await() error {
+	var until time.Time
+	for {
+		w.mu.Lock()
+		if w.full {
+			w.settle()
+		}
+		full, closed := w.full || len(w.open) > 2*maxStreamsPerConn, w.closed
+		w.mu.Unlock()
+		now := time.Now()
+		since := time.Duration(w.writing.Load())
+		stuck := since > 0 && now.Sub(w.begun)-since > stuckTime
+		switch {
+		case closed:
+			return net.ErrClosed
+		case !full && !stuck:
+			return nil
+		case !full:
+			until = time.Time{}
+		case until.IsZero():
+			until = now.Add(stallTimeout)
+		case !now.Before(until):
+			return errNoRoom
+		}
+		time.Sleep(stallRetry)
+	}
+}
+
+// refuses reports whether the connection has more calls than its share.
+func (w *wire) refuses() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.open)-freeCalls > w.calls
+}
+
+// admit refuses a call before its message is received.
+func (s *Server) admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	if w := wireOf(ctx); w != nil && w.refuses() {
+		return ctx, rpctypes.ErrGRPCRequestTooManyRequests
+	}
+	return ctx, nil
+}
+
+// holdRequest takes bytes of the budget for a large request, until give is called.
+func holdRequest(ctx context.Context, in any) (give func(), err error) {
+	w := wireOf(ctx)
+	m, ok := in.(proto.Message)
+	if w == nil || !ok {
+		return func() {}, nil // the gateway has done so
+	}
+	size := proto.Size(m)
+	if size <= freeBytes {
+		return func() {}, nil
+	}
+	if err := w.share.Take(0, size); err != nil {
+		return nil, err
+	}
+	return func() { w.share.Give(0, size) }, nil
+}
+
+// wireOf returns the connection of a gRPC call, nil for a call of the gateway.
+func wireOf(ctx context.Context) *wire {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(connInfo); ok {
+			return info.wire
+		}
+	}
+	return nil
+}
