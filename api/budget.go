@@ -122,8 +122,8 @@ func newBudgets(l Limits) budgets {
 		pages:            newBudget("open dashboards", maxPages, maxPages/4),
 		bodies:           newBudget("unfinished bodies", int64(l.Bodies), int64(l.Bodies/4)),
 		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
-		calling:          places("calls", l.Requests+l.Streams),
-		received:         newBudget("bytes of messages", l.RequestBytes/2, l.RequestBytes/4),
+		calling:          places("calls", l.Streams),
+		received:         newBudget("bytes of messages", l.RequestBytes/4, 3*l.RequestBytes/16),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
 }

@@ -167,7 +167,7 @@ func TestAdminAndNodesHavePlaces(t *testing.T) {
 // The connections of an address share its part of the calls and messages of other protocols.
 func TestShareOfAConnection(t *testing.T) {
 	t.Parallel()
-	s := &Server{budgets: newBudgets(Limits{Requests: 4, Streams: 4, RequestBytes: 400})}
+	s := &Server{budgets: newBudgets(Limits{Streams: 8, RequestBytes: 800})}
 	one, same, other := s.NewShare("192.0.2.1:7"), s.NewShare("192.0.2.1:8"), s.NewShare("192.0.2.2:7")
 	must := func(h *Share, calls, bytes int, ok bool) {
 		t.Helper()
@@ -180,10 +180,11 @@ func TestShareOfAConnection(t *testing.T) {
 	must(other, 2, 0, true)
 	must(other, 1, 0, false)
 	one.Give(6, 0)
-	must(same, 0, 100, true)
+	must(same, 0, 150, true)
 	must(one, 1, 1, false)
 	must(one, 6, 0, true) // the refused request has kept no place
-	must(other, 0, 100, true)
-	same.Give(0, 100)
-	must(one, 0, 100, true)
+	must(other, 0, 50, true)
+	must(other, 0, 1, false)
+	same.Give(0, 150)
+	must(other, 0, 1, true)
 }

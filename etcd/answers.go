@@ -164,15 +164,13 @@ func roomForAnswer(ctx context.Context) state.Room {
 	}
 }
 
-// takeBytes takes bytes of the budget. JSON needs more: base64, and a copy without spaces.
+// takeBytes takes bytes of the budget, twice the size: for the encoded message, and what the garbage collector has not
+// freed yet. JSON needs as much for base64 and a copy without spaces.
 func takeBytes(ctx context.Context, size int) (give func(), err error) {
 	if size > maxAnswer {
 		return nil, errAnswerTooLarge
 	}
-	if ctx.Value(httpRequestKey{}) != nil {
-		size *= 2
-	}
-	return callOf(ctx).TakeAnswer(size)
+	return callOf(ctx).TakeAnswer(2 * size)
 }
 
 // awaitBytes is takeBytes for what waits before it fails.

@@ -36,7 +36,9 @@ const (
 	messageTime  = 30 * time.Second // for a message to arrive
 	stallTimeout = 10 * time.Second // that a connection waits for room
 	stallRetry   = 20 * time.Millisecond
-	stuckTime    = time.Second // after which a write counts as stuck
+	stuckTime    = time.Second          // after which a write counts as stuck
+	resetPause   = 5 * time.Millisecond // of reading, for each call that the client resets
+	resetBurst   = 5 * time.Second      // of such pauses that are free
 )
 
 var errNoRoom = errors.New("etcd: no room for the unfinished messages of a connection")
@@ -57,6 +59,7 @@ type wire struct {
 	calls   int                  // taken of the share
 	bytes   int                  // taken of the share
 	full    bool                 // the share has not enough for held
+	resets  time.Time            // when the pauses for the client's resets end
 	slow    *time.Timer          // looks for messages that arrive too slowly; nil: none is unfinished
 	closed  bool
 }
@@ -129,8 +132,12 @@ func (w *wire) begin(f frame) {
 	switch {
 	case f.kind == http2.FrameHeaders && !ok:
 		w.open[f.stream] = &received{}
-	case f.kind == http2.FrameRSTStream:
+	case f.kind == http2.FrameRSTStream && ok:
 		w.end(f.stream)
+		if now := time.Now(); w.resets.Before(now) {
+			w.resets = now
+		}
+		w.resets = w.resets.Add(resetPause)
 	case f.kind == http2.FrameData && ok:
 		cost := f.size + frameCost
 		if f.size >= pooledFrame {
@@ -217,7 +224,7 @@ func (w *wire) endSlow() {
 }
 
 // await waits until there is room for what the client may send. A write that is stuck means that the client does not
-// read; it then sends no more either.
+// read; it then sends no more either. A client that resets call after call has to wait, too: each costs a goroutine.
 func (w *wire) await() error {
 	var until time.Time
 	for {
@@ -225,15 +232,16 @@ func (w *wire) await() error {
 		if w.full {
 			w.settle()
 		}
-		full, closed := w.full || len(w.open) > 2*maxStreamsPerConn, w.closed
-		w.mu.Unlock()
 		now := time.Now()
+		full, closed := w.full || len(w.open) > 2*maxStreamsPerConn, w.closed
+		resets := w.resets.Sub(now) > resetBurst
+		w.mu.Unlock()
 		since := time.Duration(w.writing.Load())
 		stuck := since > 0 && now.Sub(w.begun)-since > stuckTime
 		switch {
 		case closed:
 			return net.ErrClosed
-		case !full && !stuck:
+		case !full && !stuck && !resets:
 			return nil
 		case !full:
 			until = time.Time{}

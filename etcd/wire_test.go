@@ -245,3 +245,28 @@ func TestUnreadAnswersAreCounted(t *testing.T) {
 		t.Errorf("an answer of 5 KiB took %d bytes of the budget", n.largest.Load())
 	}
 }
+
+// TestResetsAreSlow lets a client reset 1,000 calls without a pause, and then 200 a second.
+func TestResetsAreSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &bufferConn{}
+		w := newWire(c, &fakeShare{})
+		f := http2.NewFramer(&c.Buffer, nil)
+		c.WriteString(http2.ClientPreface)
+		begin := time.Now()
+		for i := range uint32(3000) {
+			headers := http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: []byte("x"), EndHeaders: true}
+			err := errors.Join(f.WriteHeaders(headers), f.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+			if _, readErr := io.ReadAll(struct{ io.Reader }{w}); err != nil || readErr != nil {
+				t.Fatal(err, readErr)
+			}
+			if took := time.Since(begin); i < 1000 && took > 0 {
+				t.Fatalf("reset %d is slow", i)
+			}
+		}
+		if took := time.Since(begin); took < 9*time.Second || took > 11*time.Second {
+			t.Errorf("3,000 resets take %s", took)
+		}
+	})
+}

@@ -60,12 +60,12 @@ func etcdAttacks() []Attack {
 			Held: true, PerConn: 20, run: heldCalls(patient, longHeader),
 		},
 		{
-			Name: "etcd-resets", Unit: "calls that are reset immediately", Full: 400000, Short: 20000, Callers: 4, Etcd: true,
+			Name: "etcd-resets", Unit: "calls that are reset immediately", Full: 60000, Short: 20000, Callers: 4, Etcd: true,
 			run: flood(16, resetCall),
 		},
 		{
 			Name: "etcd-txns", Unit: "transactions of 1,024 operations, of 1.4 MiB, and beyond the limits", Full: 2000,
-			Short: 100, Callers: 4, Etcd: true, run: flood(32, hugeTxn),
+			Short: 100, Callers: 4, Etcd: true, prepare: fillHistory, run: flood(32, hugeTxn),
 		},
 	}
 }
@@ -208,6 +208,7 @@ func slowJSON(ctx context.Context, a *attacker, i int, placed func()) error {
 	if i%2 == 0 {
 		path, begin, size = "/v3/watch", `{"create_request":{"key":"`, 1<<30
 	}
+	_ = conn.(*net.TCPConn).SetWriteBuffer(64 << 10) // the kernel's memory for the attacker's own end counts, too
 	_ = conn.SetWriteDeadline(time.Now().Add(requestTimeout))
 	head := a.head(i, "POST", path, fmt.Sprintf("Content-Length: %d\r\n\r\n%s", size, begin))
 	if _, err := io.WriteString(conn, head+strings.Repeat("YWFh", 1<<20-1<<10)); err != nil {
