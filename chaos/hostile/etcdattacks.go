@@ -65,7 +65,7 @@ func etcdAttacks() []Attack {
 		},
 		{
 			Name: "etcd-txns", Unit: "transactions of 1,024 operations, of 1.4 MiB, and beyond the limits", Full: 2000,
-			Short: 100, Callers: 4, Etcd: true, prepare: fillHistory, run: flood(32, hugeTxn),
+			Short: 100, Callers: 4, Etcd: true, prepare: fillHistory, run: flood(8, hugeTxn),
 		},
 	}
 }
