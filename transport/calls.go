@@ -107,19 +107,36 @@ func (t *Transport) Call(ctx context.Context, to cluster.NodeID, request []byte)
 		_ = closeNow(c.conn)
 		return nil, fmt.Errorf("call to node %s: %w", to, err)
 	}
+	response, err := c.await(ctx, answer)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("call to node %s: %w", to, err)
+	case !response.handled:
+		t.calls.drop(to, c)
+		c.retire()
+		return nil, &NotSentError{errNotHandled}
+	}
+	return response.body, nil
+}
+
+// await returns the response to a request. A retired connection ends with its last response, so a response counts that
+// has come before the end.
+func (c *callConn) await(ctx context.Context, answer <-chan callAnswer) (callAnswer, error) {
 	select {
 	case response := <-answer:
-		if !response.handled {
-			t.calls.drop(to, c)
-			c.retire()
-			return nil, &NotSentError{errNotHandled}
-		}
-		return response.body, nil
+		return response, nil
 	case <-c.gone:
-		return nil, fmt.Errorf("call to node %s: %w", to, c.err)
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
+	select {
+	case response := <-answer:
+		return response, nil
+	default:
+	}
+	if ctx.Err() != nil {
+		return callAnswer{}, context.Cause(ctx)
+	}
+	return callAnswer{}, c.err
 }
 
 func callFrame(number uint64, body []byte) []byte {

@@ -207,7 +207,7 @@ func TestCall_IdentityChanges(t *testing.T) {
 		knows(n2, n1)
 		changes := map[string]*end{"n1": n1, "n2": n2}[of]
 		changes.mu.Lock()
-		changes.self.ClusterID = ""
+		changes.self.ClusterID, changes.keepsID = "", true
 		changes.mu.Unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -216,7 +216,11 @@ func TestCall_IdentityChanges(t *testing.T) {
 			_, err := n2.tr.Call(ctx, "n1", []byte("slow"))
 			slow <- err
 		}()
-		<-begun
+		select {
+		case <-begun:
+		case err := <-slow:
+			t.Fatalf("%s changes: %v before the change", of, err)
+		}
 		before := n2.tr.calls.get("n1")
 		changes.mu.Lock()
 		changes.self.ClusterID = "c1"

@@ -35,6 +35,7 @@ type end struct {
 	refused   []cluster.Refusal
 	rejects   map[string]int
 	adoptErr  error
+	keepsID   bool // it adopts no cluster ID
 	recordErr error
 	servers   []cluster.Server
 	claim     cluster.Claim
@@ -127,6 +128,7 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 		}
 	})
 	t.Cleanup(e.stop)
+	eventually(t, "the transport runs", func() bool { return tr.spawn(func(context.Context) {}) })
 	return e
 }
 
@@ -161,7 +163,7 @@ func (e *end) RecordIncarnation(p cluster.Peer) error {
 func (e *end) Adopt(from cluster.Peer) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.adoptErr == nil {
+	if e.adoptErr == nil && !e.keepsID {
 		e.self.ClusterID, e.self.Generation = from.ClusterID, from.Generation
 	}
 	return e.adoptErr
