@@ -8,10 +8,8 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"northstar/cluster"
@@ -327,79 +325,4 @@ func readCall(conn io.Reader, limit uint32) (number uint64, body []byte, err err
 		return 0, nil, errMalformed
 	}
 	return binary.BigEndian.Uint64(frame), frame[8:], nil
-}
-
-// called serves an accepted connection for calls until it ends.
-func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
-	leave()
-	_ = conn.SetDeadline(time.Time{}) // that of the hello
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
-	s := &callServer{t: t, conn: conn, writing: make(chan struct{}, 1), cancel: cancel}
-	var handling sync.WaitGroup
-	handling.Go(func() { s.reportProgress(ctx) })
-	room := semaphore.NewWeighted(maxCallsBytes)
-	for {
-		number, request, err := readCall(conn, maxCall)
-		if errors.Is(err, errMalformed) {
-			t.rejectConn(conn, helloReason(err), err)
-		}
-		if err != nil || t.cfg.Called == nil || !t.admit(x.peer).OK() {
-			break
-		}
-		size := int64(max(len(request), maxCallsBytes/maxCalls))
-		if room.Acquire(ctx, size) != nil {
-			break
-		}
-		changed := t.identityChanged(x)
-		s.working.Add(1)
-		handling.Go(func() {
-			defer room.Release(size)
-			defer s.working.Add(-1)
-			if changed { // the other node says hello again, and loses no call
-				s.respond(number|notHandled, nil)
-				return
-			}
-			s.respond(number, t.cfg.Called(ctx, x.peer.NodeID, request))
-		})
-	}
-	cancel()
-	handling.Wait()
-	stop()
-	_ = closeNow(conn)
-}
-
-// callServer is the accepting side of a connection for calls.
-type callServer struct {
-	t       *Transport
-	conn    net.Conn
-	writing chan struct{} // capacity 1: held while a response is written
-	cancel  context.CancelFunc
-	working atomic.Int64 // requests in progress
-}
-
-func (s *callServer) respond(number uint64, body []byte) {
-	s.writing <- struct{}{}
-	defer func() { <-s.writing }()
-	_ = s.conn.SetWriteDeadline(time.Now().Add(s.t.params.stall)) // an error shows at the write
-	if _, err := s.conn.Write(callFrame(number, body)); err != nil {
-		s.cancel()
-	}
-}
-
-// reportProgress sends a sign of life while requests are in progress: the other side would take a request that takes
-// long for a broken connection, and all calls on it would fail.
-func (s *callServer) reportProgress(ctx context.Context) {
-	tick := time.NewTicker(s.t.params.stall / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		if s.working.Load() > 0 && len(s.writing) == 0 { // a response that is being written is a sign as well
-			s.respond(stillWorking, nil)
-		}
-	}
 }
