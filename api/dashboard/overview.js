@@ -12,7 +12,7 @@ export const overview = {
   show() {
     const { view } = net;
     const c = view.cluster;
-    const lost = c.quorum.healthy < c.quorum.needed;
+    const lost = c.quorum.healthy < c.quorum.needed && !c.leader_id;
     return [
       h("section", { class: "hero", "aria-label": "The cluster in words" }, hero(words.quorum(c)), leader(view)),
       lost && operate(view),

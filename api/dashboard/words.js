@@ -7,6 +7,13 @@ export function quorum(c) {
   const q = c.quorum;
   const healthy = `${q.healthy} of ${q.voters} voters healthy`;
   if (q.voters === 0) return { mood: "bad", big: "No voters", small: "This cluster has no configuration yet." };
+  if (q.healthy < q.needed && c.leader_id) {
+    return {
+      mood: "warn",
+      big: `${healthy} so far`,
+      small: `Node ${c.leader_id} has just been elected and not heard from the others yet, or is about to step down.`,
+    };
+  }
   if (q.healthy < q.needed) {
     return {
       mood: "bad",
@@ -41,7 +48,7 @@ export function banners(view, conditions) {
   if (split && ["split_brain", "stale_leader", "foreign_cluster"].includes(split.verdict)) {
     add("bad", `${verdicts[split.verdict]} ${split.findings.map((f) => f.detail).join("; ")}`);
   }
-  if (c.quorum.voters > 0 && c.quorum.healthy < c.quorum.needed) {
+  if (c.quorum.voters > 0 && c.quorum.healthy < c.quorum.needed && !c.leader_id) {
     add(
       "bad",
       `Quorum lost: only ${c.quorum.healthy} of ${c.quorum.voters} voters are healthy, ${c.quorum.needed} are needed. Nothing can be written until enough nodes come back. If they never will, an operator can recover the cluster from the nodes that are left.`,

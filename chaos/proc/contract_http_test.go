@@ -150,7 +150,7 @@ func contractKeys(c *contract, n *Node, pre string) {
 	c.ask(n, "DELETE", pre+"k", "").is(200).has("key", "revision")
 	c.ask(n, "DELETE", pre+"k", "").is(404, 4400)
 	c.ask(n, "GET", pre+"k", "").is(404, 4400)
-	long := "/v1/kv/" + strings.Repeat("k", 1024)
+	long := "/v1/kv/" + strings.Repeat("k", 4096)
 	c.ask(n, "PUT", long, "x").is(200)
 	c.ask(n, "PUT", long+"k", "x").is(400, 4400)
 	c.ask(n, "PUT", "/v1/kv/", "x").is(400, 4400)
@@ -308,8 +308,12 @@ func contractAdmin(c *contract, n *Node) {
 func contractForwarding(c *contract, lead, follower *Node) {
 	path := "/v1/kv/a%2Fb//c"
 	c.ask(follower, "PUT", path, "x").is(200)
-	if h := c.ask(follower, "GET", path, "").is(200); h.header.Get("X-Northstar-Leader") != lead.HTTP {
+	if h := c.ask(follower, "PUT", path, "x").is(200); h.header.Get("X-Northstar-Leader") != lead.HTTP {
 		c.t.Errorf("a forwarded answer names leader %q, it is %q", h.header.Get("X-Northstar-Leader"), lead.HTTP)
+	}
+	// A follower asks the leader for the commit index alone, and answers reads of keys itself.
+	if h := c.ask(follower, "GET", path, "").is(200); h.header.Get("X-Northstar-Leader") != "" {
+		c.t.Error("a read of a key was forwarded")
 	}
 	if h := c.ask(lead, "GET", path, "").is(200); h.header.Get("X-Northstar-Leader") != "" {
 		c.t.Error("an answer that was not forwarded says that it was")

@@ -122,10 +122,10 @@ func TestContractTokens(t *testing.T) {
 	ep := "--endpoints=" + cl.Nodes[0].HTTP
 	for want, args := range map[int][]string{
 		0: {"--token", strings.TrimPrefix(bearer["client"][1], "Bearer "), ep, "kv", "put", "k", "v"},
-		1: {"--token", strings.TrimPrefix(bearer["client"][1], "Bearer "), ep, "kv", "get", "none"},
+		6: {"--token", strings.TrimPrefix(bearer["client"][1], "Bearer "), ep, "kv", "get", "none"},
 		2: {ep, "kv", "frobnicate"},
 		4: {ep, "kv", "get", "k"},
-		3: {"--endpoints=127.0.0.1:1", "--timeout=300ms", "leader"},
+		8: {"--endpoints=127.0.0.1:1", "--timeout=300ms", "leader"},
 	} {
 		if out, code := ctl(t, args...); code != want {
 			t.Errorf("northstarctl %v: exit code %d, want %d: %s", args, code, want, out)

@@ -51,7 +51,7 @@ func TestDrain(t *testing.T) {
 	if st := mustStatus(t, old); st.Lifecycle != "active" {
 		t.Fatalf("a dry run has drained %s: %+v", old.ID, st)
 	}
-	if out, code := ctl(t, append(at, "drain", "n9", "--wait")...); code != 1 {
+	if out, code := ctl(t, append(at, "drain", "n9", "--wait")...); code != 6 {
 		t.Errorf("drain of a node that is not there: exit code %d\n%s", code, out)
 	}
 	mustCtl(t, append(at, "drain", old.ID, "--wait", "--reason", "drill")...)

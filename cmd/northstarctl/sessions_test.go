@@ -135,9 +135,13 @@ func TestStatus_QuorumInWords(t *testing.T) {
 		"ok: 1 of 1 voters healthy, none may fail":                                                  {Voters: 1, Needed: 1, Healthy: 1},
 		"LOST: 1 of 3 voters healthy, 2 needed; no leader can be elected, and no write is possible": {Voters: 3, Needed: 2, Healthy: 1},
 	} {
-		if got := quorumText(q); got != want {
+		if got := quorumText(q, ""); got != want {
 			t.Errorf("%+v: %s, want %s", q, got, want)
 		}
+	}
+	// A new leader has not heard from its peers yet.
+	if got := quorumText(apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 1}, "n2"); !strings.HasPrefix(got, "unclear: ") {
+		t.Errorf("with a leader: %s", got)
 	}
 }
 

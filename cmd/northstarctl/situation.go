@@ -56,7 +56,7 @@ func (s situation) explainRank() string {
 
 // explainQuorum returns how many voters are healthy, as a sentence.
 func (s situation) explainQuorum() []string {
-	return []string{"Quorum: " + quorumText(s.cluster.Quorum) + "."}
+	return []string{"Quorum: " + quorumText(s.cluster.Quorum, s.cluster.LeaderID) + "."}
 }
 
 // obstacle returns why a member cannot lead now; "" if nothing is known to prevent it.
@@ -218,10 +218,14 @@ func (s situation) explainLastElections() []string {
 	return []string{"No election is recorded."}
 }
 
-// quorumText returns in words how many voters are healthy, and how many more may fail.
-func quorumText(q apiv1.Quorum) string {
+// quorumText returns in words how many voters are healthy, and how many more may fail. leader is the leader that the
+// answering node knows, or "".
+func quorumText(q apiv1.Quorum, leader string) string {
 	text := fmt.Sprintf("%d of %d voters healthy", q.Healthy, q.Voters)
 	switch {
+	case q.Healthy < q.Needed && leader != "":
+		return fmt.Sprintf("unclear: %s so far, %d needed; %s has just been elected, or is about to step down", text,
+			q.Needed, leader)
 	case q.Healthy < q.Needed:
 		return fmt.Sprintf("LOST: %s, %d needed; no leader can be elected, and no write is possible", text, q.Needed)
 	case q.Tolerates == 0 && q.Healthy < q.Voters:
