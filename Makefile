@@ -43,8 +43,8 @@ lint: ## formatting, vet, staticcheck, tidy go.mod
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
 
-portable: ## what is built only for other systems, or with a tag
-	GOOS=darwin $(GO) build ./client/... ./cmd/... ./chaos/pg
+portable: ## what is built only for other systems, or with a tag; FULL=1: also nodes for other systems
+	GOOS=darwin $(GO) build ./client/... ./cmd/$(if $(FULL),...,northstarctl) ./chaos/pg
 	$(GO) vet -tags northstar_next ./state ./chaos/proc/nextnode
 	$(GO) test -tags northstar_next ./state
 
@@ -107,7 +107,7 @@ fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	done | GO='$(GO)' xargs -P 2 -I {} sh -c '.ci/fuzz {} $(or $(FUZZTIME),30s)'
 
 nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, long fuzzing, flaky tests
-	@failed=; for step in mutants 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
+	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 

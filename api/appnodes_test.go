@@ -61,8 +61,8 @@ func TestNodes(t *testing.T) {
 			n.register("w2", b, "").is(t, 404, cluster.CodeSessionEnded)
 			for _, id := range []string{"w1", "w2"} {
 				into[apiv1.NodeRemoved](t, n.do("DELETE", "/v1/nodes/"+id, ""))
-				n.do("DELETE", "/v1/nodes/"+id, "").is(t, 404, cluster.CodeBadRequest)
-				n.do("GET", "/v1/nodes/"+id, "").is(t, 404, cluster.CodeBadRequest)
+				n.do("DELETE", "/v1/nodes/"+id, "").is(t, 404, cluster.CodeNotFound)
+				n.do("GET", "/v1/nodes/"+id, "").is(t, 404, cluster.CodeNotFound)
 			}
 			for more, field := range map[string]string{
 				",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':-0.5}": "load",

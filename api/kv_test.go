@@ -92,10 +92,10 @@ func TestPutGetDelete(t *testing.T) {
 		if want := fmt.Sprintf("{\"key\":\"k\",\"revision\":%d}\n", n.fake.View().Revision()); r.body != want {
 			t.Errorf("DELETE: %q, want %q", r.body, want)
 		}
-		if p := n.do("GET", "/v1/kv/k", "").is(t, 404, cluster.CodeBadRequest); p.Retryable {
+		if p := n.do("GET", "/v1/kv/k", "").is(t, 404, cluster.CodeNotFound); p.Retryable {
 			t.Error("404 says retryable")
 		}
-		n.do("DELETE", "/v1/kv/k", "").is(t, 404, cluster.CodeBadRequest)
+		n.do("DELETE", "/v1/kv/k", "").is(t, 404, cluster.CodeNotFound)
 	})
 }
 

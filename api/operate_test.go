@@ -118,7 +118,8 @@ func TestBadBodies(t *testing.T) {
 			if tc.media != "" {
 				headers = []string{"Content-Type", tc.media}
 			}
-			p := n.do(tc.method, tc.path, tc.body, headers...).is(t, tc.status, cluster.CodeBadRequest)
+			code := (&cluster.Error{Code: cluster.CodeBadRequest, Status: tc.status}).Shown()
+			p := n.do(tc.method, tc.path, tc.body, headers...).is(t, tc.status, code)
 			if !strings.Contains(p.Detail, tc.field) {
 				t.Errorf("%s %s: detail %q does not name %s", tc.path, tc.body, p.Detail, tc.field)
 			}

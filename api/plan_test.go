@@ -56,7 +56,7 @@ func TestDryRun(t *testing.T) {
 			refused.Refusal.Code != 4003 || refused.Refusal.Status != 409 {
 			t.Errorf("dry run of what is refused: %+v", r)
 		}
-		post(follower, `{"dry_run":true,"target_leader_id":"n7"}`).is(t, 404, cluster.CodeBadRequest)
+		post(follower, `{"dry_run":true,"target_leader_id":"n7"}`).is(t, 404, cluster.CodeNotFound)
 		post(follower, `{"target_leader_id":"n3"}`).is(t, 409, cluster.CodeTransferFailed)
 		post(follower, `{"plan_id":"x"}`).is(t, 400, cluster.CodeBadRequest)
 		post(follower, `{"plan_id":"`+id+`","target_leader_id":"n1"}`).is(t, 400, cluster.CodeBadRequest)

@@ -87,7 +87,7 @@ func TestSessions(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+id, ""))
-			n.do("GET", "/v1/kv/k", "").is(t, 404, cluster.CodeBadRequest)
+			n.do("GET", "/v1/kv/k", "").is(t, 404, cluster.CodeNotFound)
 			n.do("DELETE", "/v1/sessions/"+id, "").is(t, 404, cluster.CodeSessionEnded)
 			n.do("POST", "/v1/sessions/"+id+"/renew", "").is(t, 404, cluster.CodeSessionEnded)
 			n.do("GET", "/v1/sessions/"+id, "").is(t, 404, cluster.CodeSessionEnded)
@@ -152,7 +152,7 @@ func TestRoles(t *testing.T) {
 		leader, follower := pair(t)
 		for _, n := range []*node{leader, follower} {
 			a, b := n.session("a"), n.session("b")
-			n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest)
+			n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeNotFound)
 			won := into[apiv1.Role](t, n.campaign("r", a, 0))
 			if won.Role != "r" || won.Holder != "a" || won.SessionID != a || won.Token == 0 || won.Value != "v" ||
 				won.AcquiredAt == nil || time.Until(*won.LeaseUntil) < 55*time.Second {
@@ -179,9 +179,9 @@ func TestRoles(t *testing.T) {
 			r := n.do("DELETE", "/v1/roles/r?session_id="+b, "")
 			r.is(t, 409, cluster.CodeRoleHeld)
 			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+a, ""))
-			n.do("DELETE", "/v1/roles/r?session_id="+a, "").is(t, 404, cluster.CodeBadRequest)
+			n.do("DELETE", "/v1/roles/r?session_id="+a, "").is(t, 404, cluster.CodeNotFound)
 			gone := n.do("GET", "/v1/roles/r", "")
-			gone.is(t, 404, cluster.CodeBadRequest)
+			gone.is(t, 404, cluster.CodeNotFound)
 			if gone.header.Get("X-Northstar-Revision") == "" {
 				t.Fatal("nothing to watch from")
 			}
@@ -209,7 +209,7 @@ func TestRoles(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+b, ""))
-			n.do("GET", "/v1/roles/none/history", "").is(t, 404, cluster.CodeBadRequest)
+			n.do("GET", "/v1/roles/none/history", "").is(t, 404, cluster.CodeNotFound)
 		}
 	})
 }
@@ -389,7 +389,7 @@ func TestRoleTransferAndEviction(t *testing.T) {
 		for _, n := range []*node{leader, follower} {
 			a, b := n.session("a"), n.session("b")
 			won := into[apiv1.Role](t, n.campaign("r", a, 0))
-			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", b)).is(t, 404, cluster.CodeBadRequest)
+			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q}", b)).is(t, 404, cluster.CodeNotFound)
 			n.post("/admin/roles/r/transfer", "{}").is(t, 400, cluster.CodeBadRequest)
 			answer := make(chan reply, 1)
 			go func() { answer <- n.campaign("r", b, 60_000) }()
@@ -428,7 +428,7 @@ func TestRoleTransferAndEviction(t *testing.T) {
 			if out.OldHolder != "b" || out.NewHolder != "" || out.Message == "" {
 				t.Fatalf("%+v", out)
 			}
-			n.do("DELETE", "/admin/roles/r", "").is(t, 404, cluster.CodeBadRequest)
+			n.do("DELETE", "/admin/roles/r", "").is(t, 404, cluster.CodeNotFound)
 			into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
 		}
 	})
@@ -471,7 +471,7 @@ func TestRevocation_IsReported(t *testing.T) {
 			b := n.session("b")
 			for _, p := range []apiv1.Problem{
 				n.campaign("r", b, 0).is(t, 409, cluster.CodeRoleHeld),
-				n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest),
+				n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeNotFound),
 			} {
 				if !strings.Contains(p.Detail, a) {
 					t.Errorf("it is not said who is waited for: %s", p.Detail)
@@ -581,7 +581,7 @@ func TestRole_ReportsLockDelay(t *testing.T) {
 		a := leader.session("a")
 		for _, p := range []apiv1.Problem{
 			leader.campaign("r", a, 0).is(t, 409, cluster.CodeRoleHeld),
-			leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeBadRequest),
+			leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeNotFound),
 		} {
 			if !strings.Contains(p.Detail, "waits, 10s in all") {
 				t.Errorf("it is not said that somebody is waited for: %s", p.Detail)

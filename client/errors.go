@@ -19,31 +19,30 @@ import (
 var (
 	// ErrOutcomeUnknown: the write may have taken effect, and the client could not find out before the deadline. To
 	// find out, repeat the call with the same idempotency key (Error.IdempotencyKey).
-	ErrOutcomeUnknown error = &sentinel{"outcome unknown", cluster.CodeOutcomeUnknown, 0}
+	ErrOutcomeUnknown error = &sentinel{"outcome unknown", cluster.CodeOutcomeUnknown}
 	// ErrNoLeader: the cluster has no leader, and the request had no effect.
-	ErrNoLeader error = &sentinel{"no leader", cluster.CodeNoLeader, 0}
-	// ErrNotFound: the key does not exist.
-	ErrNotFound error = &sentinel{"not found", cluster.CodeBadRequest, http.StatusNotFound}
+	ErrNoLeader error = &sentinel{"no leader", cluster.CodeNoLeader}
+	// ErrNotFound: the key, role, node or member does not exist.
+	ErrNotFound error = &sentinel{"not found", cluster.CodeNotFound}
 	// ErrConditionFailed: IfRevision, IfAbsent or IfPresent did not hold. Error.Problem has the current revision.
-	ErrConditionFailed error = &sentinel{"condition failed", cluster.CodeConditionFailed, 0}
+	ErrConditionFailed error = &sentinel{"condition failed", cluster.CodeConditionFailed}
 	// ErrFenced: the fencing token is not the role's current one.
-	ErrFenced error = &sentinel{"fenced", cluster.CodeFenced, 0}
+	ErrFenced error = &sentinel{"fenced", cluster.CodeFenced}
 	// ErrCompacted: the requested changes are older than the kept history, or the state was restored. Read the keys
 	// again and watch from there.
-	ErrCompacted error = &sentinel{"history compacted", cluster.CodeHistoryCompacted, 0}
+	ErrCompacted error = &sentinel{"history compacted", cluster.CodeHistoryCompacted}
 	// ErrSessionEnded: the session has ended or never existed.
-	ErrSessionEnded error = &sentinel{"session has ended", cluster.CodeSessionEnded, 0}
+	ErrSessionEnded error = &sentinel{"session has ended", cluster.CodeSessionEnded}
 	// ErrRoleHeld: the candidate does not hold the role, because another candidate holds it or is ahead in the
 	// queue.
-	ErrRoleHeld error = &sentinel{"role is held", cluster.CodeRoleHeld, 0}
+	ErrRoleHeld error = &sentinel{"role is held", cluster.CodeRoleHeld}
 	// ErrClosed: the client was closed.
 	ErrClosed = errors.New("client is closed")
 )
 
 type sentinel struct {
-	text   string
-	code   cluster.Code
-	status int // 0: any
+	text string
+	code cluster.Code
 }
 
 func (s *sentinel) Error() string { return s.text }
@@ -68,7 +67,7 @@ func (e *Error) Unwrap() error { return e.Problem }
 // Is matches the sentinel errors of this package.
 func (e *Error) Is(target error) bool {
 	s, ok := target.(*sentinel)
-	return ok && s.code == e.Problem.Code && (s.status == 0 || s.status == e.Problem.HTTPStatus())
+	return ok && s.code == e.Problem.Shown()
 }
 
 // problemOf reads an error response. ok is false if the body is not a problem document of NorthStar. Something else

@@ -32,6 +32,7 @@ const (
 	CodeBadRequest       Code = 4400
 	CodeUnauthenticated  Code = 4401
 	CodeForbidden        Code = 4403
+	CodeNotFound         Code = 4404 // shown for CodeBadRequest with status 404, see Error.Shown
 	CodeInternal         Code = 4500 // a defect of this program
 )
 
@@ -62,6 +63,7 @@ var codes = map[Code]codeInfo{
 	CodeBadRequest:       {"ERR_BAD_REQUEST", "bad request", http.StatusBadRequest, false},
 	CodeUnauthenticated:  {"ERR_UNAUTHENTICATED", "not authenticated", http.StatusUnauthorized, false},
 	CodeForbidden:        {"ERR_FORBIDDEN", "not allowed", http.StatusForbidden, false},
+	CodeNotFound:         {"ERR_NOT_FOUND", "not found", http.StatusNotFound, false},
 	CodeInternal:         {"ERR_INTERNAL", "internal error", http.StatusInternalServerError, false},
 }
 
@@ -111,6 +113,15 @@ func (e *Error) HTTPStatus() int {
 	return e.Code.Status()
 }
 
+// Shown returns the code that clients see. What is not there has a code of its own for them. Inside, and in results
+// that package state keeps, it is CodeBadRequest with status 404, as it has always been.
+func (e *Error) Shown() Code {
+	if e.Code == CodeBadRequest && e.HTTPStatus() == http.StatusNotFound {
+		return CodeNotFound
+	}
+	return e.Code
+}
+
 // Retryable reports whether the request is known to have had no effect and may be sent again.
 func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
 
@@ -118,7 +129,7 @@ func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
 // Any other refusal is that of one node at one moment, and has no meaning for other attempts.
 func (e *Error) DecidedByState() bool {
 	switch e.Code {
-	case CodeConditionFailed, CodeFenced, CodeSessionEnded, CodeQuotaExceeded:
+	case CodeConditionFailed, CodeFenced, CodeSessionEnded, CodeQuotaExceeded, CodeNotFound:
 		return true
 	case CodeBadRequest:
 		return e.HTTPStatus() == http.StatusNotFound || e.HTTPStatus() == http.StatusUnprocessableEntity

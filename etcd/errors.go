@@ -96,7 +96,7 @@ func statusOfCode(e *cluster.Error) error {
 			return rpctypes.ErrGRPCTimeout
 		}
 		return status.Error(codes.FailedPrecondition, "etcdserver: "+e.Detail)
-	case cluster.CodeBadRequest:
+	case cluster.CodeBadRequest, cluster.CodeNotFound:
 		return statusOfBadRequest(e)
 	}
 	return status.Error(codes.Unknown, e.Detail)

@@ -59,13 +59,14 @@ func From(err error, write bool) *cluster.Error {
 
 // Encode returns the problem document of e, without the leader.
 func Encode(e *cluster.Error) apiv1.Problem {
+	code := e.Shown()
 	return apiv1.Problem{
-		Type:      "urn:northstar:error:" + strconv.Itoa(int(e.Code)),
-		Title:     e.Code.Title(),
+		Type:      "urn:northstar:error:" + strconv.Itoa(int(code)),
+		Title:     code.Title(),
 		Status:    e.HTTPStatus(),
 		Detail:    e.Detail,
-		Code:      int(e.Code),
-		Name:      e.Code.Name(),
+		Code:      int(code),
+		Name:      code.Name(),
 		Retryable: e.Retryable(),
 		Votes:     EncodeVotes(e.Votes),
 	}

@@ -229,7 +229,7 @@ func contractRestore(c *contract, cl *Cluster, lead *Node, old uint64) {
 		c.t.Errorf("a restore ends a watch with %v", e)
 	}
 	c.ask(lead, "GET", fmt.Sprintf("/v1/watch?since=%d", old), "").is(410, 4015)
-	c.ask(lead, "GET", "/v1/kv/after-the-backup", "").is(404, 4400)
+	c.ask(lead, "GET", "/v1/kv/after-the-backup", "").is(404, 4404)
 	if after := c.ask(lead, "PUT", "/v1/kv/x", "1").is(200).revision(); after <= before {
 		c.t.Errorf("revision %d after the restore, %d before", after, before)
 	}

@@ -101,7 +101,7 @@ func contractDiscovery(c *contract, cl *Cluster, n, lead *Node) {
 		}
 	}
 	for _, path := range []string{"/nothing", "/v1", "/leader/", "//livez", "/v1/kvx"} {
-		c.ask(n, "GET", path, "").is(404, 4400)
+		c.ask(n, "GET", path, "").is(404, 4404)
 	}
 }
 
@@ -148,8 +148,8 @@ func contractKeys(c *contract, n *Node, pre string) {
 		}
 	}
 	c.ask(n, "DELETE", pre+"k", "").is(200).has("key", "revision")
-	c.ask(n, "DELETE", pre+"k", "").is(404, 4400)
-	c.ask(n, "GET", pre+"k", "").is(404, 4400)
+	c.ask(n, "DELETE", pre+"k", "").is(404, 4404)
+	c.ask(n, "GET", pre+"k", "").is(404, 4404)
 	long := "/v1/kv/" + strings.Repeat("k", 4096)
 	c.ask(n, "PUT", long, "x").is(200)
 	c.ask(n, "PUT", long+"k", "x").is(400, 4400)
@@ -301,7 +301,11 @@ func contractAdmin(c *contract, n *Node) {
 		if tc.media != "" {
 			headers = []string{"Content-Type", tc.media}
 		}
-		c.ask(n, tc.method, tc.path, tc.body, headers...).is(tc.status, 4400)
+		code := 4400
+		if tc.status == 404 {
+			code = 4404
+		}
+		c.ask(n, tc.method, tc.path, tc.body, headers...).is(tc.status, code)
 	}
 }
 

@@ -35,7 +35,8 @@ var codeHelp = map[cluster.Code]string{
 	cluster.CodeQuorumExists: "A majority of the voters answers, so a recovery would discard data without need.",
 	cluster.CodeQuotaExceeded: "The state, or this identity's share of it, is full. Delete keys or end sessions; " +
 		"northstarctl status shows the size.",
-	cluster.CodeBadRequest:      "The request is malformed, or names something that does not exist; the detail names the field.",
+	cluster.CodeBadRequest:      "The request is malformed; the detail names the field.",
+	cluster.CodeNotFound:        "The request names something that does not exist; the detail says what.",
 	cluster.CodeUnauthenticated: "The call had no token or certificate that the cluster knows. Give --token-file, or --cert and --key.",
 	cluster.CodeForbidden: "The role of the token or certificate does not allow the call: observers read, clients also write, " +
 		"operators also use /admin. Sessions of others are for operators only.",
