@@ -241,6 +241,7 @@ func TestOlderSnapshotCountsAsTheNewest(t *testing.T) {
 		release := make(chan struct{})
 		n.startWith(t, d, slowSnapshots{d.snaps, 3, release}, n.wire)
 		hear[raft.AppendEntriesResponse](t, n, appendOf("b", 2, 3, 2, 3))
+		synctest.Wait() // entry 3 is applied: before that there is nothing to snapshot
 		own := make(chan error, 1)
 		go func() { own <- n.Snapshot().Error() }()
 		synctest.Wait()
