@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ const (
 	maxJSONBody    = 4 << 20          // a request of maxRequestBytes in base64, and its field names
 	maxJSONMessage = 32 << 10         // of a stream: keys in base64
 	bodyTimeout    = 10 * time.Second // to send the body of a call that is no stream
+	maxDrain       = 16 << 20         // of a body that is refused
+	drainTimeout   = 5 * time.Second
 )
 
 var (
@@ -55,11 +58,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := s.paths[path]
 	switch {
 	case m == nil:
-		writeStatus(w, status.New(codes.NotFound, http.StatusText(http.StatusNotFound)))
+		refuse(w, r, status.New(codes.NotFound, http.StatusText(http.StatusNotFound)))
 		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		writeStatus(w, status.New(codes.Unimplemented, http.StatusText(http.StatusMethodNotAllowed)))
+		refuse(w, r, status.New(codes.Unimplemented, http.StatusText(http.StatusMethodNotAllowed)))
 		return
 	}
 	ctx := context.WithValue(r.Context(), httpRequestKey{}, r)
@@ -78,7 +81,7 @@ func (s *Server) serveUnary(
 ) {
 	ctx, leave, err := s.begin(ctx, m.name)
 	if err != nil {
-		writeStatus(w, status.Convert(statusOf(err)))
+		refuse(w, r, status.Convert(statusOf(err)))
 		return
 	}
 	handled := false
@@ -91,14 +94,14 @@ func (s *Server) serveUnary(
 		leave(err)
 	}
 	if err != nil {
-		writeStatus(w, status.Convert(statusOf(err)))
+		refuse(w, r, status.Convert(statusOf(err)))
 		return
 	}
 	out, sent := uncounted(out)
 	defer sent()
 	body, err := encodeJSON(out)
 	if err != nil {
-		writeStatus(w, status.New(codes.Internal, err.Error()))
+		refuse(w, r, status.New(codes.Internal, err.Error()))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -298,17 +301,33 @@ type streamError struct {
 	Message    string     `json:"message"`
 }
 
+// refuse answers with an error, and discards what the client still sends. Closing a connection with unread bytes resets
+// it, and many clients send everything before they read: they would never see the answer.
+func refuse(w http.ResponseWriter, r *http.Request, st *status.Status) {
+	writeStatus(w, st)
+	if r.ContentLength == 0 || r.Header.Get("Expect") != "" {
+		return
+	}
+	control := http.NewResponseController(w)
+	if control.SetReadDeadline(time.Now().Add(drainTimeout)) != nil || control.Flush() != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
+}
+
 // writeStatus answers with an error.
 func writeStatus(w http.ResponseWriter, st *status.Status) {
 	w.Header().Set("Content-Type", "application/json")
 	if st.Code() == codes.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", st.Message())
 	}
-	w.WriteHeader(httpStatus(st.Code()))
 	body, err := json.Marshal(plainError{Error: st.Message(), Code: st.Code(), Message: st.Message()})
-	if err == nil {
-		_, _ = w.Write(body) // a client that is gone needs no answer
+	if err != nil {
+		panic(err) // a struct of strings and numbers can always be encoded
 	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(httpStatus(st.Code()))
+	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
 // decodeJSON reads a message. An empty body is an empty message.
