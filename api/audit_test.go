@@ -89,7 +89,7 @@ func TestAuditOfOneNode(t *testing.T) {
 				"DELETE", "/admin/members/n3", "", as(token.Operator),
 				"secure the-operator DELETE /admin/members/n3: 200 0",
 			},
-			{"POST", "/admin/transfer", `{"target_leader_id":"n7"}`, json(token.Operator), "secure the-operator POST /admin/transfer: 404 4400"},
+			{"POST", "/admin/transfer", `{"target_leader_id":"n7"}`, json(token.Operator), "secure the-operator POST /admin/transfer: 404 4404"},
 			{"POST", "/v1/sessions/s/renew", "", as(token.Client), ""}, // a keep-alive
 		} {
 			n.do(tc.method, tc.path, tc.body, tc.headers...)

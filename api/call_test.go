@@ -7,8 +7,8 @@ import (
 	"northstar/api/token"
 )
 
-// TestTakeAnswerKeepsNoCall: what gives the bytes of an answer back does not keep its call in memory. gRPC frees no
-// answer of a broken connection, and only the garbage collector notices that.
+// TestTakeAnswerKeepsNoCall: the function that returns an answer's bytes to the budget does not keep its call in
+// memory. gRPC frees no answer of a broken connection, and only the garbage collector notices that.
 func TestTakeAnswerKeepsNoCall(t *testing.T) {
 	t.Parallel()
 	s := &Server{budgets: newBudgets(Limits{}.withDefaults())}

@@ -165,7 +165,7 @@ func auditFrom(address, via string) string {
 func (c *request) audit(status int) {
 	var code cluster.Code
 	if c.failed != nil {
-		code = c.failed.Code
+		code = c.failed.Shown()
 	}
 	if !c.isAudited(status, code) {
 		return

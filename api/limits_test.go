@@ -14,6 +14,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/api/dashboard"
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -82,7 +83,7 @@ func TestSlowBodyEndsWithTheTimeout(t *testing.T) {
 		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || !strings.Contains(p.Detail, "timeout_ms") {
 			t.Errorf("%v %+v", err, p)
 		}
-		if took := time.Since(start); took > drainTimeout/2 {
+		if took := time.Since(start); took > problem.DrainTimeout/2 {
 			t.Errorf("answered after %v: the rest of the body was waited for", took)
 		}
 		eventually(t, func() bool { return n.bodyBytes.Load() == 0 && n.requests.Load() == 0 })

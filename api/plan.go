@@ -79,7 +79,7 @@ func wirePlan(p cluster.Plan) apiv1.Plan {
 	}
 	if r := p.Refusal; r != nil {
 		w.Refusal = &apiv1.PlannedError{
-			Code: int(r.Code), Name: r.Code.Name(), Status: r.HTTPStatus(),
+			Code: int(r.Shown()), Name: r.Shown().Name(), Status: r.HTTPStatus(),
 			Detail: r.Detail, Votes: problem.EncodeVotes(r.Votes),
 		}
 	}

@@ -3,8 +3,6 @@ package api
 import (
 	"encoding/json"
 	"errors"
-	"io"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -71,28 +69,10 @@ func (c *request) writeError(err error) {
 	_ = c.respond(p.Status, typeProblem, append(body, '\n')) // never fails
 }
 
-// Limits for reading the body of a rejected request.
-const (
-	maxDrainBytes = 16 << 20
-	drainTimeout  = 5 * time.Second
-)
-
-// drainRejectedBody sends a response that was written before the body was read, then discards what the client still
-// sends. Closing a connection with unread bytes resets it, and many clients send everything before they read: they
-// would never see the response. net/http discards the rest for the same reason, but not if the client asks to close
-// the connection.
+// drainRejectedBody discards what the client of an answered request still sends. A client that was too slow gets no
+// more time. With HTTP/2 only the stream ends.
 func (c *request) drainRejectedBody() {
-	// With HTTP/2 only the stream ends. A client that waits for 100-continue sends nothing after a refusal. A client
-	// that was too slow gets no more time.
-	if c.bodyTimedOut || c.r.ContentLength == 0 || c.r.ProtoMajor != 1 || c.r.Header.Get("Expect") != "" {
-		return
+	if !c.bodyTimedOut && c.r.ProtoMajor == 1 {
+		problem.DiscardBody(c.ResponseWriter, c.r)
 	}
-	control := http.NewResponseController(c.ResponseWriter)
-	if err := control.SetReadDeadline(time.Now().Add(drainTimeout)); err != nil {
-		return // a test without a connection
-	}
-	if err := control.Flush(); err != nil {
-		return
-	}
-	_, _ = io.CopyN(io.Discard, c.r.Body, maxDrainBytes) // the connection is closed anyway
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"northstar/api/problem"
 	"northstar/cluster"
 )
 
@@ -29,8 +30,6 @@ const (
 	maxJSONBody    = 4 << 20          // a request of maxRequestBytes in base64, and its field names
 	maxJSONMessage = 32 << 10         // of a stream: keys in base64
 	bodyTimeout    = 10 * time.Second // to send the body of a call that is no stream
-	maxDrain       = 16 << 20         // of a body that is refused
-	drainTimeout   = 5 * time.Second
 )
 
 var (
@@ -301,18 +300,10 @@ type streamError struct {
 	Message    string     `json:"message"`
 }
 
-// refuse answers with an error, and discards what the client still sends. Closing a connection with unread bytes resets
-// it, and many clients send everything before they read: they would never see the answer.
+// refuse answers with an error, and discards what the client still sends.
 func refuse(w http.ResponseWriter, r *http.Request, st *status.Status) {
 	writeStatus(w, st)
-	if r.ContentLength == 0 || r.Header.Get("Expect") != "" {
-		return
-	}
-	control := http.NewResponseController(w)
-	if control.SetReadDeadline(time.Now().Add(drainTimeout)) != nil || control.Flush() != nil {
-		return
-	}
-	_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
+	problem.DiscardBody(w, r)
 }
 
 // writeStatus answers with an error.

@@ -9,7 +9,7 @@ import (
 	"northstar/client"
 )
 
-// campaign is one stay in the queue of the role, until the loop takes the tenure or gives up.
+// campaign is one candidacy for the role. It ends when the loop takes the tenure, or ends without it.
 type campaign struct {
 	l       *Lock
 	ctx     context.Context // of the loop's first Get: the end of its attempt to become leader

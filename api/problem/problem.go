@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"strconv"
@@ -100,4 +101,27 @@ func RoleRevoked(session, role string, token uint64) *cluster.Error {
 	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. "+
 		"Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
 		session, role, apiv1.PathRoles, role, session, token)
+}
+
+// DrainTimeout limits how long DiscardBody reads.
+const DrainTimeout = 5 * time.Second
+
+const maxDrainBytes = 16 << 20
+
+// DiscardBody sends a response that was written before the body of r was read, then discards what the client still
+// sends. Closing a connection with unread bytes resets it, and many clients send everything before they read: they
+// would never see the response. net/http discards the rest for the same reason, but not if the client asks to close
+// the connection. A client that waits for 100-continue sends nothing after a refusal.
+func DiscardBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 || r.Header.Get("Expect") != "" {
+		return
+	}
+	control := http.NewResponseController(w)
+	if err := control.SetReadDeadline(time.Now().Add(DrainTimeout)); err != nil {
+		return // a test without a connection
+	}
+	if err := control.Flush(); err != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, r.Body, maxDrainBytes) // the connection may end here
 }

@@ -89,7 +89,7 @@ func TestAuditOutlivesCrashes(t *testing.T) {
 		t.Errorf("of the write: %+v", r)
 	}
 	r = awaitAudit(t, c, "m-unknown")
-	if r.Status != 404 || r.Result != "ERR_BAD_REQUEST" || r.Reason != "test" || r.Class != "operators" ||
+	if r.Status != 404 || r.Result != "ERR_NOT_FOUND" || r.Reason != "test" || r.Class != "operators" ||
 		r.Request["reason"] != "test" {
 		t.Errorf("of the removal: %+v", r)
 	}

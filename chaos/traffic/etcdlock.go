@@ -89,7 +89,7 @@ func (h *lockHolder) keep(l *etcdLease) {
 	l.extend(sent)
 }
 
-// use waits for the lock, holds it for a while, and gives it back in one of three ways.
+// use waits for the lock, holds it for a while, and releases it in one of three ways.
 func (h *lockHolder) use(l *etcdLease) {
 	t := check.Tenure{Client: h.id, Session: fmt.Sprint(l.id)}
 	for {

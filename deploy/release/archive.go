@@ -51,6 +51,11 @@ func (r *release) archive(system, arch string, programs, guides []file) error {
 	for i := range files {
 		files[i].path = r.name(suffix) + "/" + files[i].path
 	}
+	return r.writeTarGz(suffix+".tar.gz", files)
+}
+
+// writeTarGz writes a compressed archive of files with their directories.
+func (r *release) writeTarGz(suffix string, files []file) error {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {
@@ -62,7 +67,7 @@ func (r *release) archive(system, arch string, programs, guides []file) error {
 	if err := z.Close(); err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(suffix+".tar.gz"), b.Bytes(), 0o644)
+	return os.WriteFile(r.path(suffix), b.Bytes(), 0o644)
 }
 
 // read reads a file of the repository.

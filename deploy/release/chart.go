@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -36,16 +34,5 @@ func (r *release) chart() error {
 			return fmt.Errorf("the file Chart.yaml has %d of the lines version and appVersion", replaced)
 		}
 	}
-	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
-	if err := r.writeTar(z, withDirectories(files), 0); err != nil {
-		return err
-	}
-	if err := z.Close(); err != nil {
-		return err
-	}
-	return os.WriteFile(r.path("-chart.tgz"), b.Bytes(), 0o644)
+	return r.writeTarGz("-chart.tgz", files)
 }

@@ -46,6 +46,8 @@ func parseHelp(help string) (p helpPage) {
 		case trimmed == "" && section == nil && p.text != "":
 			p.text += "\n"
 		case trimmed == "" || strings.HasPrefix(line, `Run "`):
+		case section == nil && strings.HasPrefix(line, "    "): // an example
+			p.text += "\n" + trimmed
 		case section == nil:
 			p.text = strings.TrimLeft(p.text+" "+trimmed, " ")
 		default:
@@ -86,7 +88,8 @@ func manPage(m manual, help func(args ...string) (string, error)) ([]byte, error
 		common[f.term] = true
 	}
 	for _, c := range p.commands {
-		text, err := help(append(strings.Fields(c.term), "--help")...)
+		words, _, _ := strings.Cut(c.term, " (") // an alias
+		text, err := help(append(strings.Fields(words), "--help")...)
 		if err != nil {
 			return nil, err
 		}
