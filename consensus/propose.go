@@ -93,8 +93,8 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	return n.admitVersion(cmd)
 }
 
-// admitVersion rejects a command that some member cannot read. If only the audit record or the owner of a new session
-// needs the newer version, the command goes without it: an upgrade must not prevent writes.
+// admitVersion rejects a command that some member cannot read. If only the audit record, the owner of a new session or
+// the mark of a required role needs the newer version, the command goes without it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	if cmd.MinVersion() <= 1 {
 		return nil
@@ -113,11 +113,12 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	return nil
 }
 
-// dropUnreadable drops the parts of a command that can be done without and need a higher version than reads. The owner
-// goes first: it needs a higher version than the audit record.
+// dropUnreadable drops the parts of a command that can be done without and need a higher version than reads. The audit
+// record goes last: the others need a higher version.
 func dropUnreadable(cmd *state.Command, reads uint32) (unaudited bool) {
 	if cmd.MinVersion() > reads {
 		cmd.DropOwner()
+		cmd.DropRequired()
 	}
 	unaudited = cmd.MinVersion() > reads && cmd.Audit != nil
 	if unaudited {

@@ -256,7 +256,9 @@ func oldestRoles(v *state.View, limit int) (roles []telemetry.Role) {
 		all = all[:limit]
 	}
 	for _, r := range all {
-		roles = append(roles, telemetry.Role{Name: r.Name, Token: r.Current.Token, Elections: r.Elections})
+		roles = append(roles, telemetry.Role{
+			Name: r.Name, Token: r.Current.Token, Elections: r.Elections, Required: r.Required,
+		})
 	}
 	return roles
 }

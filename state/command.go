@@ -293,6 +293,9 @@ func (c Command) MinVersion() uint32 {
 	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
 		version = max(version, ownerVersion)
 	}
+	if c.Kind == KindRoleCampaign && c.RoleCampaign != nil && c.RoleCampaign.Required {
+		version = max(version, requiredVersion)
+	}
 	if c.Idempotency != nil && c.Idempotency.After != 0 {
 		version = max(version, txnVersion)
 	}
@@ -311,6 +314,15 @@ func (c *Command) DropOwner() {
 	}
 }
 
+// DropRequired removes the mark of a required role, which members below requiredVersion cannot read.
+func (c *Command) DropRequired() {
+	if c.RoleCampaign != nil && c.RoleCampaign.Required {
+		without := *c.RoleCampaign
+		without.Required = false
+		c.RoleCampaign = &without
+	}
+}
+
 // Command versions that introduced a feature.
 const (
 	auditVersion      = 2 // the audit log
@@ -320,6 +332,8 @@ const (
 	limitsVersion     = 5 // KindLimits, View.Limits
 	// kinds 13 to 17, keys above maxShortKey, previous items in the history, Idempotency.After
 	txnVersion = 6
+
+	requiredVersion = 7 // RoleCampaign.Required, Role.Required
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
