@@ -10,6 +10,7 @@ import (
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // Propose puts a command through the log and waits until this node has applied it. Result.Err is the state's own
@@ -27,8 +28,14 @@ import (
 // leader-start or directly behind it, unless an unapplied entry may change those records. The command must not be
 // changed after the call; Propose sets Now.
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
-	result, err := n.propose(ctx, &proposal{cmd: cmd})
+	p := &proposal{cmd: cmd}
+	ctx, span := tracing.Start(ctx, "propose")
+	p.traced = span.Recorded()
+	result, err := n.propose(ctx, p)
 	n.countProposal(result, err)
+	if p.traced {
+		p.steps.record(ctx, span, result, err)
+	}
 	return result, err
 }
 
@@ -55,6 +62,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	}
 	select {
 	case o := <-p.done:
+		p.steps = o.steps
 		return o.result, o.err
 	case <-ctx.Done():
 	}
@@ -64,6 +72,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	}
 	select {
 	case o := <-p.done: // it was finished meanwhile
+		p.steps = o.steps
 		return o.result, o.err
 	default:
 	}
@@ -308,7 +317,7 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 			p.finish(outcome{err: refused})
 			continue
 		}
-		p.finish(outcome{result: a.Results[i]})
+		p.finish(outcome{result: a.Results[i], steps: p.stepsUntil(a)})
 	}
 	return refused
 }
@@ -316,10 +325,11 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 // submit makes Raft's log entry of a batch. A batch that cannot be encoded is finished, and has no future.
 func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
-	now := time.Now().UnixNano()
+	now := time.Now()
 	for i, p := range batch {
 		cmds[i] = p.cmd
-		cmds[i].Now = now
+		cmds[i].Now = now.UnixNano()
+		p.submitted = now
 	}
 	data, err := state.EncodeBatch(cmds)
 	if err != nil {
