@@ -263,7 +263,9 @@ func TestCandidate_Eligible(t *testing.T) {
 		eligible.set(nil)
 		l := <-elected
 		eligible.set(errSick) // a holder keeps its role
-		if again, err := k.Campaign(t.Context()); err != nil || again.Token != l.Token {
+		limit, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if again, err := k.Campaign(limit); err != nil || again.Token != l.Token {
 			t.Errorf("%+v, %v", again, err)
 		}
 	}, "n1")

@@ -127,7 +127,8 @@ func TestAlerts_Promtool(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"check", "rules", "--lint=none", "alerts.yml"}, {"test", "rules", "alerts_test.yml"},
+		{"check", "rules", "--lint=none", "alerts.yml"},
+		{"test", "rules", "alerts_test.yml"},
 		{"check", "rules", "--lint=none", rules},
 	} {
 		cmd := exec.Command(promtool, args...)
