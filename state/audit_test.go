@@ -64,8 +64,8 @@ func TestCommandsAreAudited(t *testing.T) {
 	if v := s.View().version; v != auditVersion {
 		t.Errorf("version %d", v)
 	}
-	if got := put("k", "v").MinVersion(); got != 1 {
-		t.Errorf("a command that is not audited needs version %d", got)
+	if plain := put("k", "v"); plain.MinVersion() != 1 {
+		t.Errorf("a command that is not audited needs version %d", plain.MinVersion())
 	}
 }
 
@@ -227,7 +227,7 @@ func TestAuditCodec(t *testing.T) {
 		"class":     {Producer: "b", First: 1, Records: []AuditRecord{{Class: 2}}},
 		"not UTF-8": {Producer: "b", First: 1, Records: []AuditRecord{{Who: "\xff"}}},
 	} {
-		if (Command{Kind: KindAudit, AuditBatch: &bad}).Validate() == nil {
+		if (&Command{Kind: KindAudit, AuditBatch: &bad}).Validate() == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}
