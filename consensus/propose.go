@@ -195,6 +195,7 @@ func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 			n.queue.done()
 			continue
 		}
+		n.subscribers.committed()
 		select {
 		case <-n.queue.wake:
 		case <-ctx.Done():
@@ -322,6 +323,7 @@ func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFutu
 		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
 		return nil
 	}
+	n.subscribers.carry(inst.CommitIndex())
 	return inst.Apply(data, 2*n.cfg.TimeoutMax)
 }
 
