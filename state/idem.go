@@ -55,11 +55,20 @@ func (e *idempotencyEntry) ofNode() bool { return strings.HasPrefix(e.key, NodeI
 
 // applyOnce returns the recorded result of a known key. Otherwise it applies the command and records the result, also
 // a failed condition: a client that lost the first response must get it again, and not the outcome of a second one.
-func (w *txn) applyOnce(c *Command) Result {
-	id := c.Idempotency
-	if id == nil {
-		return w.applyFenced(c)
+// repeated reports that a node has repeated the command for the call for which it was applied before.
+func (w *txn) applyOnce(c *Command) (result Result, repeated bool) {
+	switch {
+	case c.Idempotency == nil:
+		return w.applyFenced(c), false
+	case c.Idempotency.Number != 0:
+		return w.applyNumbered(c)
 	}
+	return w.applyKeyed(c), false
+}
+
+// applyKeyed is applyOnce for a key that names a request.
+func (w *txn) applyKeyed(c *Command) Result {
+	id := c.Idempotency
 	w.expireIdempotency()
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
