@@ -145,8 +145,8 @@ func (c *Client) EndSessions(ctx context.Context, identity, prefix string) (apiv
 	}))
 }
 
-// SessionsEnd says which sessions EndSessionsWith ends: one by its ID, or as EndSessions those of an identity, with a
-// prefix of the name, or both.
+// SessionsEnd selects the sessions that EndSessionsWith ends: one by its ID, or as EndSessions those of an identity,
+// with a prefix of the name, or both.
 type SessionsEnd struct {
 	ID               string
 	Identity, Prefix string

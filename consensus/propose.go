@@ -103,9 +103,9 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	return n.admitVersion(cmd, n.ReadsVersion())
 }
 
-// admitVersion rejects a command that some member cannot read: each reads up to version reads. If only the audit record,
-// the owner of a new session or the mark of a required role needs a newer version, the command goes without it: an
-// upgrade must not prevent writes.
+// admitVersion rejects a command that some member cannot read: each reads up to version reads. If only the audit
+// record, the owner of a new session or the mark of a required role needs a newer version, the command goes without
+// it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
 	inUse := n.View().CommandVersion()
 	if dropUnreadable(cmd, inUse, reads) && n.deps.Hooks.Unaudited != nil {
