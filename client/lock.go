@@ -12,7 +12,7 @@ const MaxPermits = 64
 
 // Lock is a role that this process holds as a mutex, or a permit of a semaphore. It is a tenure like any other: it ends
 // when the process cannot prove it any longer, so watch Done, or do the work under Context. Use Fence, or the token, at
-// whatever the lock protects: a process that was suspended may act after its lock has ended.
+// what the lock protects: a process that was suspended may act after its lock has ended.
 type Lock struct {
 	*Leadership
 	candidate *Candidate
@@ -45,7 +45,7 @@ func (l *Lock) Unlock(ctx context.Context) error { return l.candidate.Close(ctx)
 
 // Acquire waits for one of the permits of a semaphore: the roles cfg.Role.1, cfg.Role.2 and so on. At most that many
 // processes hold a permit at any time, each with its own role and token; so tokens of different permits have no order.
-// All processes must give the same number of permits. Free permits are taken at once; those who wait are not served
+// All processes must give the same number of permits. A free permit is taken immediately. Others are not served
 // strictly in the order of their arrival. Unlock returns the permit.
 func (c *Client) Acquire(ctx context.Context, cfg CandidateConfig, permits int) (*Lock, error) {
 	roles, err := permitRoles(cfg.Role, permits)

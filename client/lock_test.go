@@ -62,7 +62,7 @@ func TestLock(t *testing.T) {
 	}, "n1")
 }
 
-// Who gives up leaves the queue, so that it does not become the holder later.
+// A candidate that gives up leaves the queue, so that it does not become the holder later.
 func TestLock_GivesUp(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
