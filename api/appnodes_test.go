@@ -28,7 +28,8 @@ func TestNodes(t *testing.T) {
 				w1.SessionID != a || len(w1.Roles) != 2 {
 				t.Fatalf("%+v", w1)
 			}
-			if m, _ := s.next(); m.event != "put" || m.id != fmt.Sprint(w1.Revision) || !strings.Contains(m.data, `"id":"w1"`) {
+			if m, _ := s.next(); m.event != "put" || m.id != fmt.Sprint(w1.Revision) || !strings.Contains(m.data, `"id":"w1"`) ||
+				!strings.Contains(m.data, `"started_at":null,"last_heartbeat_at":null`) {
 				t.Fatalf("%+v", m)
 			}
 			into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker']"))

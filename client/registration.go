@@ -47,8 +47,8 @@ type Registration struct {
 
 	// reporting has capacity 1 and is held during a report; it guards registered and reported.
 	reporting  chan struct{}
-	registered *Session // the session of the last report
-	reported   string   // the status of the last report
+	registered bool   // a report has succeeded
+	reported   string // the status of the last report
 
 	mu      sync.Mutex
 	session *Session
@@ -176,7 +176,7 @@ func (r *Registration) reportOnce(ctx context.Context) (adopted string, err erro
 	if err != nil {
 		return "", err
 	}
-	if r.registered == s {
+	if r.registered {
 		known, err := r.c.GetNode(ctx, r.cfg.ID)
 		switch {
 		case errors.Is(err, ErrNotFound):
@@ -197,7 +197,7 @@ func (r *Registration) reportOnce(ctx context.Context) (adopted string, err erro
 	if _, err := r.c.PutNode(ctx, r.cfg.ID, put); err != nil {
 		return adopted, err
 	}
-	r.registered, r.reported = s, put.Status
+	r.registered, r.reported = true, put.Status
 	return adopted, nil
 }
 
