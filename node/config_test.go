@@ -383,6 +383,22 @@ func TestValidate(t *testing.T) {
 		},
 		{"lease drift", func(c *Config) { c.Election.LeaseDrift = 80 }, `election.lease-drift = "80%": want 0% to 50%`},
 		{"transfer timeout", func(c *Config) { c.Transfer.Timeout = 0 }, "transfer.timeout"},
+		{
+			"hold", func(c *Config) { c.Failover.Hold = 2 * time.Minute },
+			`failover.hold = "2m0s": want 0s to 1m0s`,
+		},
+		{"no hold", func(c *Config) { c.Failover.Hold = -1 }, "failover.hold"},
+		{
+			"retention", func(c *Config) { c.Nodes.Retention = time.Second },
+			`nodes.retention = "1s": want 1m0s to 8760h0m0s`,
+		},
+		{"zones", func(c *Config) { c.Failover.Zones = []string{"a", "b"} }, ""},
+		{"no zone", func(c *Config) { c.Failover.Zones = []string{"a", ""} }, "failover.zones"},
+		{
+			"zone twice", func(c *Config) { c.Failover.Zones = []string{"a", "b", "a"} },
+			`failover.zones = "a,b,a": want each zone once`,
+		},
+		{"zones", func(c *Config) { c.Failover.Zones = make([]string, 65) }, `failover.zones = "65": want at most 64`},
 		{"drain timeout", func(c *Config) { c.DrainTimeout = -1 }, "drain-timeout"},
 		{"threshold", func(c *Config) { c.Snapshot.Threshold = 0 }, "snapshot.threshold = 0"},
 		{"interval", func(c *Config) { c.Snapshot.Interval = 0 }, "snapshot.interval"},
