@@ -259,7 +259,7 @@ func (f fault) missing() error {
 
 const diskBytes = 1 << 30 // sparse
 
-// mountDisks gives each node of a cluster that has not been started a file system of its own.
+// mountDisks mounts a file system of its own for each node of a cluster that has not been started.
 func (b *bench) mountDisks(s *subject) error {
 	for _, n := range s.cluster.Nodes {
 		dir, image := s.cluster.DataDir(n), filepath.Join(s.cluster.Dir, n.ID+".img")

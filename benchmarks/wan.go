@@ -113,12 +113,14 @@ func (b *bench) wanLoads(ctx context.Context, s *subject) (cells []any, err erro
 		op      load.Op
 	}{{leader, 1, benchWrite()}, {follower, 1, benchWrite()}, {leader, 64, benchWrite()}, {leader, 1, read}} {
 		r, err := load.Run(ctx, l.at.HTTP, l.clients, b.duration, l.op)
-		if err != nil {
-			return nil, err
-		}
-		if l.clients > 1 {
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil: // there was no leader for so long
+			cells = append(cells, "none")
+		case l.clients > 1:
 			cells = append(cells, fmt.Sprintf("%.0f", r.PerSecond()))
-		} else {
+		default:
 			cells = append(cells, ms(r.P50))
 		}
 	}

@@ -63,8 +63,8 @@ type dialBackoff struct {
 	until  time.Time
 }
 
-// Confirm dials again to find out whether the process bootID of a peer still runs, within ctx and about 60 ms. For a peer
-// that is far away it is two handshakes, at most TimeoutMax.
+// Confirm dials again to find out whether the process bootID of a peer still runs, within ctx and about 60 ms. It takes
+// two handshakes if the peer is far away, and at most TimeoutMax.
 func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
 	target := t.monitors.Address(peer)
 	if target == "" {

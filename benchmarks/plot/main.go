@@ -95,6 +95,7 @@ const (
 	columns     = 3
 	panelWidth  = 10 * vg.Centimeter
 	panelHeight = 7 * vg.Centimeter
+	legendLine  = 6 * vg.Millimeter
 	least, most = 1, 20_000 // ms
 )
 
@@ -108,44 +109,68 @@ var hues = []color.RGBA{
 	{0x55, 0x55, 0x55, 0xff},
 }
 
-// render draws all diagrams into one picture.
+// render draws all diagrams into one picture, with one legend below them.
 func render(panels []panel, w io.Writer) error {
 	rows := (len(panels) + columns - 1) / columns
-	canvas := vgsvg.New(columns*panelWidth, vg.Length(rows)*panelHeight)
+	names := systems(panels)
+	legendHeight := vg.Length(len(names)+1) * legendLine
+	canvas := vgsvg.New(columns*panelWidth, vg.Length(rows)*panelHeight+legendHeight)
 	white := draw.New(canvas)
 	white.SetColor(color.White)
 	white.Fill(white.Rectangle.Path())
-	tiles := draw.Tiles{Rows: rows, Cols: columns, PadX: 4 * vg.Millimeter, PadY: 4 * vg.Millimeter}
+	tiles := draw.Tiles{
+		Rows: rows, Cols: columns, PadX: 4 * vg.Millimeter, PadY: 4 * vg.Millimeter, PadTop: 4 * vg.Millimeter,
+		PadRight: 4 * vg.Millimeter,
+	}
+	above := draw.Crop(white, 0, 0, legendHeight, 0)
 	for i, p := range panels {
-		drawn, err := diagram(p)
+		drawn, err := diagram(p, names)
 		if err != nil {
 			return err
 		}
-		drawn.Draw(tiles.At(white, i%columns, i/columns))
+		drawn.Draw(tiles.At(above, i%columns, i/columns))
 	}
+	legend := plot.NewLegend()
+	legend.Left, legend.Top, legend.XOffs = true, true, 1*vg.Centimeter
+	for i, name := range names {
+		legend.Add(name, &plotter.Line{LineStyle: lineOf(i)})
+	}
+	legend.Draw(draw.Crop(white, 0, 0, 0, -vg.Length(rows)*panelHeight))
 	_, err := canvas.WriteTo(w)
 	return err
 }
 
+// systems returns the names of all systems, in their order.
+func systems(panels []panel) (names []string) {
+	for _, p := range panels {
+		for _, s := range p.systems {
+			if !slices.Contains(names, s.name) {
+				names = append(names, s.name)
+			}
+		}
+	}
+	return names
+}
+
+func lineOf(system int) draw.LineStyle {
+	return draw.LineStyle{Color: hues[system%len(hues)], Width: vg.Points(1.3)}
+}
+
 // diagram is the share of the rounds by the longest gap, on a logarithmic scale.
-func diagram(p panel) (*plot.Plot, error) {
+func diagram(p panel, names []string) (*plot.Plot, error) {
 	d := plot.New()
-	d.Title.Text = p.title
+	d.Title.Text = fmt.Sprintf("%s, %d rounds", p.title, len(p.systems[0].gaps))
 	d.X.Label.Text, d.Y.Label.Text = "write gap, ms", "part of the rounds"
 	d.X.Scale, d.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = least, most, 0, 1
-	d.Legend.Top, d.Legend.Left = true, true
-	d.Legend.TextStyle.Font.Size = vg.Points(7)
 	d.Add(plotter.NewGrid())
-	for i, s := range p.systems {
+	for _, s := range p.systems {
 		line, err := plotter.NewLine(cumulative(s.gaps))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
-		line.StepStyle = plotter.PostStep
-		line.Color, line.Width = hues[i%len(hues)], vg.Points(1.2)
+		line.StepStyle, line.LineStyle = plotter.PostStep, lineOf(slices.Index(names, s.name))
 		d.Add(line)
-		d.Legend.Add(fmt.Sprintf("%s (%d)", s.name, len(s.gaps)), line)
 	}
 	return d, nil
 }
@@ -157,5 +182,5 @@ func cumulative(gaps []float64) plotter.XYs {
 	for i, g := range sorted {
 		points = append(points, plotter.XY{X: max(least, min(most, g)), Y: float64(i+1) / float64(len(sorted))})
 	}
-	return append(points, plotter.XY{X: most, Y: 1})
+	return points
 }

@@ -29,7 +29,7 @@ func TestNetworkDelay(t *testing.T) {
 	if err := w.Delay(oneWay); err != nil {
 		t.Skip(err)
 	}
-	// Nobody listens: the answer to a dial is a refusal, after one round trip.
+	// No process listens: the answer to a dial is a refusal, after one round trip.
 	refused := func(inside []string) (bool, time.Duration) {
 		host, port, _ := net.SplitHostPort(c.Nodes[1].HTTP)
 		argv := append(inside, "timeout", "5", "bash", "-c", ": </dev/tcp/"+host+"/"+port)
