@@ -77,9 +77,9 @@ type DeathCheck struct {
 // process is refused. 60 ms are too short for that on a network with a round trip of as much.
 func (c DeathCheck) limit() time.Duration { return max(maxCheck, min(2*c.Handshake, c.Far)) }
 
-// Run takes as long as ctx allows, and at most about 60 ms, or two handshakes with a far peer. The result is dead if a
-// dial of the crash socket or of the node is refused, alive or restarted after a hello with the same or another boot ID,
-// and otherwise unclear.
+// Run takes as long as ctx allows, and at most about 60 ms, or two handshakes with a far peer. The result is dead if
+// a dial of the crash socket or of the node is refused, alive or restarted after a hello with the same or another boot
+// ID, and otherwise unclear.
 func (c DeathCheck) Run(ctx context.Context) cluster.Liveness {
 	ctx, cancel := context.WithTimeout(ctx, c.limit())
 	defer cancel()
