@@ -108,7 +108,7 @@ func (c *Calls) ReadIndex(ctx context.Context) error {
 }
 
 func (c *Calls) askReadIndex(ctx context.Context) error {
-	_, err := c.reads.join(ctx, "")
+	_, err := c.reads.join(ctx)
 	return err
 }
 
@@ -132,11 +132,11 @@ func (c *Calls) TryReadIndex(ctx context.Context) error {
 // tryAgainAfter is how long TryReadIndex fails after a failed attempt.
 const tryAgainAfter = time.Second
 
-// RenewSession renews a session and reports whether it lives. All callers that wait at the same time share one message
-// and one proof of leadership, which began after the call: a deposed leader renews nothing.
-func (c *Calls) RenewSession(ctx context.Context, session string) (lives bool, err error) {
+// RenewSessions renews sessions and returns those that live; others may be among them. All callers that wait at the same
+// time share one message and one proof of leadership, which began after the call: a deposed leader renews nothing.
+func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (live map[string]bool, err error) {
 	renew := func(ctx context.Context) (err error) {
-		lives, err = c.renews.join(ctx, session)
+		live, err = c.renews.join(ctx, sessions...)
 		return err
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
@@ -149,7 +149,7 @@ func (c *Calls) RenewSession(ctx context.Context, session string) (lives bool, e
 		},
 		Remote: func(ctx context.Context, _ cluster.NodeID) error { return renew(ctx) },
 	})
-	return lives, err
+	return live, err
 }
 
 // Remaining returns how long a session has left, and false if it has ended. The leader knows.

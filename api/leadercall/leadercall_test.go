@@ -335,8 +335,8 @@ func TestRenewalsAreShared(t *testing.T) {
 					if i%10 == 9 {
 						id, want = fmt.Sprint("gone", i), false
 					}
-					if lives, err := n.RenewSession(context.Background(), id); err != nil || lives != want {
-						t.Errorf("%s at %s: %v, %v", id, n.id, lives, err)
+					if live, err := n.RenewSessions(context.Background(), []string{id}); err != nil || live[id] != want {
+						t.Errorf("%s at %s: %v, %v", id, n.id, live[id], err)
 					}
 				})
 			}
