@@ -28,7 +28,8 @@ const (
 	fillClients  = 64
 	sizingSettle = 12 * time.Second // for snapshots and garbage collection; longer than a TTL
 	readyLimit   = 2 * time.Minute
-	mostFailed   = 100 // writes of one client: a busy machine may change the leader
+	mostFailed   = 400 // writes of one client: a busy machine may change the leader, or stall its disk
+	failedPause  = 50 * time.Millisecond
 )
 
 // contents are the rows.
@@ -100,7 +101,7 @@ func (b *bench) sizeOf(ctx context.Context, row content) ([]any, error) {
 		return nil, err
 	}
 	if err := row.fill(b, ctx, s); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w\n%s", err, s.cluster.Logs())
 	}
 	if err := wait(ctx, sizingSettle); err != nil {
 		return nil, err
@@ -195,6 +196,7 @@ func fillKeys(ctx context.Context, s *nsSessions, keys, bytes int) error {
 					return errors.Join(fmt.Errorf("key %d: status %d", i, status), err)
 				default:
 					failed++
+					_ = wait(ctx, failedPause)
 				}
 			}
 			return nil
