@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -79,7 +80,7 @@ func contents() (rows []content) {
 // sizing measures what three nodes need by what they hold: a cluster for each row.
 func (b *bench) sizing(ctx context.Context) error {
 	fmt.Printf("\nsizing: a cluster of 3 nodes for each row, %s after it was filled\n", sizingSettle)
-	printRow("", "leader MB", "others MB", "disk MB", "restart ms")
+	printRow("", "most MB", "least MB", "disk MB", "restart ms")
 	for _, row := range contents() {
 		if !strings.Contains(row.name, b.only) {
 			continue
@@ -110,25 +111,24 @@ func (b *bench) sizeOf(ctx context.Context, row content) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var lead, others, disk float64
+	var rss []float64
+	var disk float64
 	var follower *proc.Node
 	for _, n := range s.cluster.Nodes {
 		used, err := n.Usage()
 		if err != nil {
 			return nil, err
 		}
-		if n == leader {
-			lead = float64(used.RSS) / (1 << 20)
-			continue
+		if rss = append(rss, float64(used.RSS)/(1<<20)); n != leader {
+			follower = n
 		}
-		follower, others = n, max(others, float64(used.RSS)/(1<<20))
 		if disk, err = diskUsage(s.cluster.DataDir(n)); err != nil {
 			return nil, err
 		}
 	}
 	took, err := restart(ctx, s.cluster, follower)
 	return []any{
-		fmt.Sprintf("%.0f", lead), fmt.Sprintf("%.0f", others), fmt.Sprintf("%.1f", disk),
+		fmt.Sprintf("%.0f", slices.Max(rss)), fmt.Sprintf("%.0f", slices.Min(rss)), fmt.Sprintf("%.1f", disk),
 		fmt.Sprint(took.Milliseconds()),
 	}, err
 }
@@ -222,7 +222,7 @@ func (s *nsSessions) watch(ctx context.Context, n int) error {
 	return all.Wait()
 }
 
-// connect holds so many connections that have asked for the leader once.
+// connect holds so many connections of a caller with an identity. Of those without one, a node closes idle ones.
 func (s *nsSessions) connect(ctx context.Context, b *bench, n int) error {
 	leader, err := s.leader(ctx)
 	if err != nil {
@@ -234,8 +234,8 @@ func (s *nsSessions) connect(ctx context.Context, b *bench, n int) error {
 			return err
 		}
 		b.add(conn.Close)
-		if status, err := conn.Do("GET", apiv1.PathLeader, nil); err != nil || status != 200 {
-			return errors.Join(fmt.Errorf("GET /leader: status %d", status), err)
+		if status, err := conn.Do("GET", apiv1.PathRoles, nil); err != nil || status != 200 {
+			return errors.Join(fmt.Errorf("GET %s: status %d", apiv1.PathRoles, status), err)
 		}
 	}
 	return nil
