@@ -114,7 +114,15 @@ type budgets struct {
 	answers          *budget // values that answers and streams hold
 	calling          *budget // calls of another protocol, from their headers until their answers are sent
 	received         *budget // bytes of their messages
+	watching         *budget // watches of another protocol, many of which share a stream
+	watchKeys        *budget // bytes of their keys and range ends
 }
+
+// Limits of the watches of another protocol.
+const (
+	maxCallWatches = 160_000
+	maxWatchKeys   = 48 << 20 // bytes of their keys and range ends
+)
 
 func newBudgets(l Limits) budgets {
 	places := func(what string, limit int) *budget { return newBudget(what, int64(limit), int64(limit-limit/4)) }
@@ -129,6 +137,8 @@ func newBudgets(l Limits) budgets {
 		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
 		calling:          places("calls", l.Streams),
 		received:         newBudget("bytes of messages", l.RequestBytes/4, 3*l.RequestBytes/16),
+		watching:         newBudget("watches", maxCallWatches, maxCallWatches/2),
+		watchKeys:        newBudget("bytes of the keys of watches", maxWatchKeys, maxWatchKeys/2),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
 }

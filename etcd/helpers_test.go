@@ -35,7 +35,7 @@ type fakeNode struct {
 	readOnly bool
 
 	answers, largest atomic.Int64 // taken by TakeAnswer
-	share            fakeShare
+	share, watches   fakeShare
 }
 
 // fakeShare is a share with limits, 0: none.
@@ -59,6 +59,12 @@ func (f *fakeShare) Give(calls, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls, f.bytes = f.calls-calls, f.bytes-bytes
+}
+
+func (f *fakeShare) set(maxCalls, maxBytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.maxCalls, f.maxBytes = maxCalls, maxBytes
 }
 
 func (f *fakeShare) taken() (calls, bytes int) {
@@ -112,6 +118,8 @@ func (n *fakeNode) Status() cluster.NodeStatus {
 		Servers: []cluster.Server{{ID: "n1", Address: "127.0.0.1:1", Suffrage: cluster.Voter}},
 	}
 }
+
+func (n *fakeNode) Term() uint64 { return 3 }
 
 func (n *fakeNode) LeaderChanged() <-chan struct{} {
 	n.mu.Lock()
@@ -194,6 +202,8 @@ func (c fakeCall) TakeAnswer(size int) (func(), error) {
 	return func() { node.answers.Add(-n) }, nil
 }
 
+func (c fakeCall) Watches() Share { return &c.node.watches }
+
 func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {
 	c.node.setLeader(target)
 	return nil
@@ -203,8 +213,8 @@ func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {
 func testDeps(n *fakeNode) Deps {
 	return Deps{
 		Node: n,
-		Begin: func(r *http.Request, _ any, _ CallKind) (Call, error) {
-			return fakeCall{r.Context(), n}, nil
+		Begin: func(ctx context.Context, _ *http.Request, _ any, _ CallKind) (Call, error) {
+			return fakeCall{ctx, n}, nil
 		},
 		NewConn: func(net.Conn) any { return nil }, NewShare: func(string) Share { return &n.share },
 		AuthEnabled: func() bool { return false },

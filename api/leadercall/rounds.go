@@ -100,6 +100,9 @@ func (c *Calls) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { c.reads.run(ctx, leader, 2*c.TimeoutMax, c.readIndexRound) })
 	loops.Go(func() { c.renews.run(ctx, leader, 2*c.TimeoutMax, c.renewRound) })
+	if c.Call != nil {
+		loops.Go(func() { c.subscribe(ctx) })
+	}
 	loops.Wait()
 	return nil
 }
