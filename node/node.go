@@ -170,8 +170,11 @@ func (n *Node) metricSource() telemetry.StateSource {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems, Size: n.stateSize,
-		Certificates: n.certificates,
-		Build:        telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
+		Certificates: n.certificates, SilenceThreshold: func() (time.Duration, bool) {
+			t, used := n.failover.Silence()
+			return t.Value, used
+		},
+		Build: telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
 	}
 }
 

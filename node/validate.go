@@ -17,6 +17,7 @@ import (
 	"northstar/api/apiv1"
 	"northstar/api/token"
 	"northstar/cluster"
+	"northstar/election"
 	"northstar/state"
 )
 
@@ -207,6 +208,9 @@ func (v *validator) timing() {
 	f := v.cfg.Failover.TakeoverDelay
 	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover,
 		maxTakeover)
+	s := time.Duration(v.cfg.Failover.Silence)
+	v.require(s == 0 || s >= election.MinSilence && s <= e.TimeoutMin, "failover.silence", s,
+		"want auto, or %v to election.timeout-min, which is %v", election.MinSilence, e.TimeoutMin)
 	d := v.cfg.Members.DeadAfter
 	v.require(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
 	if lock := v.cfg.Failover.ExternalLock; lock != "" {
