@@ -242,6 +242,9 @@ func configProblem(err error) error {
 // Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
 
+// Failover returns the controller of failovers.
+func (n *Node) Failover() *failover.Controller { return n.failover }
+
 // autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }
 
