@@ -278,7 +278,7 @@ func (k Kind) WritesKeys() bool {
 
 // MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
 // must raise it, because older nodes skip unknown fields.
-func (c Command) MinVersion() uint32 {
+func (c *Command) MinVersion() uint32 {
 	version := c.Kind.info().version
 	if c.Audit != nil {
 		version = max(version, auditVersion)
@@ -324,7 +324,7 @@ const (
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
 // the field. A value that is too long has status 413. Apply repeats these checks.
-func (c Command) Validate() *cluster.Error {
+func (c *Command) Validate() *cluster.Error {
 	p := c.payload()
 	if p == nil {
 		return badRequest("command kind %d is unknown or has no payload", c.Kind)
