@@ -36,8 +36,8 @@ type SilenceParams struct {
 type SilenceEstimator struct {
 	Params SilenceParams
 
-	heard   time.Time // the last sign of life of the present leader; zero: none
-	ran     time.Time // when this process was last found to run again after it had stopped
+	heard   time.Time     // the last sign of life of the present leader; zero: none
+	stopped time.Duration // for how long this process is known not to have run since then
 	windows []gapsSeen
 
 	raisedUntil time.Time
@@ -53,13 +53,13 @@ type gapsSeen struct {
 }
 
 // Follow begins with another leader. Gaps between two leaders' signs of life do not count.
-func (e *SilenceEstimator) Follow() { e.heard = time.Time{} }
+func (e *SilenceEstimator) Follow() { e.heard, e.stopped = time.Time{}, 0 }
 
 // Heard records a sign of life of the leader. The gap before it does not count if this process stopped within it.
 func (e *SilenceEstimator) Heard(now time.Time) {
 	gap := min(now.Sub(e.heard), e.Params.TimeoutMin)
-	counts := !e.heard.IsZero() && gap > 0 && e.ran.Before(e.heard)
-	e.heard = now
+	counts := !e.heard.IsZero() && gap > 0 && e.stopped == 0
+	e.heard, e.stopped = now, 0
 	if !counts {
 		return
 	}
@@ -77,8 +77,8 @@ func (e *SilenceEstimator) Heard(now time.Time) {
 	w.watched += gap
 }
 
-// Ran records that this process runs again after it had stopped. It is no witness of what the leader did meanwhile.
-func (e *SilenceEstimator) Ran(now time.Time) { e.ran = now }
+// Stopped records that this process did not run for a while. It is no witness of what the leader did meanwhile.
+func (e *SilenceEstimator) Stopped(d time.Duration) { e.stopped += d }
 
 // Needless records the needless election of a term, and reports whether it is news. It raises the threshold for a time.
 func (e *SilenceEstimator) Needless(term uint64, now time.Time) (news bool) {
@@ -124,14 +124,10 @@ func (e *SilenceEstimator) Threshold(now time.Time) SilenceThreshold {
 	return t
 }
 
-// Limit returns the silence since the leader's last sign of life that counts as its failure. A process that has stopped
-// meanwhile waits for the whole threshold again, once.
+// Limit returns the silence since the leader's last sign of life that counts as its failure. The time in which this
+// process did not run comes on top of the threshold, up to twice TimeoutMin in all.
 func (e *SilenceEstimator) Limit(now time.Time) time.Duration {
-	limit := e.Threshold(now).Value
-	if e.heard.IsZero() || !e.ran.After(e.heard) {
-		return limit
-	}
-	return min(limit+e.ran.Sub(e.heard), max(limit, 2*e.Params.TimeoutMin))
+	return min(e.Threshold(now).Value+e.stopped, 2*e.Params.TimeoutMin)
 }
 
 // SilenceSource is where a threshold comes from.

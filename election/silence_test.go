@@ -75,7 +75,7 @@ func TestSilenceThreshold_Bounds(t *testing.T) {
 		case 0:
 			e.Follow()
 		case 1:
-			e.Ran(at)
+			e.Stopped(time.Duration(i) * time.Microsecond)
 		case 2:
 			e.Needless(uint64(i), at)
 		default:
@@ -100,7 +100,7 @@ func TestSilenceThreshold_GapsThatDoNotCount(t *testing.T) {
 	e := newEstimator()
 	at := beat(e, silenceStart, 30*time.Millisecond, 20*time.Second)
 	at = at.Add(500 * time.Millisecond)
-	e.Ran(at)
+	e.Stopped(400 * time.Millisecond)
 	e.Heard(at)
 	at = beat(e, at, 30*time.Millisecond, time.Second).Add(500 * time.Millisecond)
 	e.Follow()
@@ -117,13 +117,18 @@ func TestSilenceLimit_AfterOwnStop(t *testing.T) {
 	if got := e.Limit(at); got != 45*time.Millisecond {
 		t.Errorf("limit %v", got)
 	}
-	e.Ran(at.Add(100 * time.Millisecond))
-	if got := e.Limit(at.Add(100 * time.Millisecond)); got != 145*time.Millisecond {
-		t.Errorf("after a stop of 100ms: %v", got)
+	e.Stopped(60 * time.Millisecond)
+	e.Stopped(40 * time.Millisecond)
+	if got := e.Limit(at); got != 145*time.Millisecond {
+		t.Errorf("after stops of 100ms: %v", got)
 	}
-	e.Ran(at.Add(time.Second))
-	if got := e.Limit(at.Add(time.Second)); got != 2*silenceTimeout {
+	e.Stopped(time.Second)
+	if got := e.Limit(at); got != 2*silenceTimeout {
 		t.Errorf("of a process that stops again and again: %v", got)
+	}
+	e.Heard(at.Add(2 * time.Second))
+	if got := e.Limit(at.Add(2 * time.Second)); got != 45*time.Millisecond {
+		t.Errorf("once the leader was heard: %v", got)
 	}
 }
 

@@ -89,7 +89,7 @@ func (w *silenceWatch) observe(now time.Time, timeoutMin time.Duration) {
 	}
 	late := now.Sub(w.due)
 	if late > lateLimit {
-		w.estimator.Ran(now)
+		w.estimator.Stopped(late)
 	}
 	if late > timeoutMin/3 {
 		w.stopped = now
