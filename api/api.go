@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/singleflight"
 
+	"northstar/api/apiv1"
 	"northstar/api/attach"
 	"northstar/api/forward"
 	"northstar/api/leadercall"
@@ -124,6 +125,10 @@ type Deps struct {
 	// Votes returns the responses that this node, as candidate of a term, has received until now; nil: unknown. The
 	// function may be nil.
 	Votes func(term uint64) []cluster.Vote
+	// Needless returns, by term, why elections that this node started were needless. The function may be nil.
+	Needless func() map[uint64]string
+	// Silence returns for how long the leader may be silent; nil if that starts nothing. The function may be nil.
+	Silence func() *apiv1.Silence
 	// Warnings returns the differences between member record and configuration, for /status.
 	Warnings func() []string
 	// Restart restarts the node once requests in flight are answered.

@@ -45,6 +45,7 @@ type Config struct {
 		Auto bool `name:"auto" default:"true" negatable:"" help:"Whether the cluster elects a new leader automatically. First value only, set by the first leader; later changes go through the API."`
 		Fast bool `name:"fast" default:"true" negatable:"" help:"Fast failover: elect a new leader once a majority agrees that the leader is dead or silent, before election timeouts."`
 
+		Silence       Silence       `name:"silence" default:"auto" help:"How long the leader may be silent before the survivors ask each other: 20ms to election.timeout-min, or auto: measured from how regularly the leader is heard. Needs failover.fast."`
 		TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node with a higher priority than the leader must be healthy and caught up before leadership is transferred to it."`
 		ExternalLock  string        `name:"external-lock" placeholder:"URL" help:"postgres://... of a PostgreSQL server (14 or later): the leader serves writes only while it also holds a lock there. Use the same value on every node; prefer the environment to a flag."`
 		Hold          time.Duration `name:"hold" default:"0s" help:"How long a node holds a request while it knows no leader, before it refuses it (4002); at most 1m. 0s stands for twice election.timeout-max."`

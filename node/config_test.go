@@ -45,6 +45,7 @@ var samples = map[string]struct{ flag, file string }{
 	"election.lease-drift":    {"5%", `"5%"`},
 	"failover.auto":           {"false", "false"},
 	"failover.fast":           {"false", "false"},
+	"failover.silence":        {"60ms", `"60ms"`},
 	"failover.takeover-delay": {"1m", `"1m"`},
 	"failover.hold":           {"2s", `"2s"`},
 	"failover.zones":          {"eu-1,eu-2", `["eu-1", "eu-2"]`},
@@ -495,6 +496,30 @@ func TestSize(t *testing.T) {
 	for s, want := range map[Size]string{0: "0", 1000: "1000", 64 << 20: "64MiB", 1 << 30: "1GiB", 3 << 10: "3KiB"} {
 		if s.String() != want {
 			t.Errorf("String = %s, want %s", s, want)
+		}
+	}
+}
+
+func TestSilence(t *testing.T) {
+	for text, want := range map[string]string{
+		"auto": "", "20ms": "", "150ms": "", "19ms": "want auto, or 20ms to election.timeout-min, which is 150ms",
+		"151ms": "want auto, or 20ms to election.timeout-min, which is 150ms",
+		"0s":    "want auto or a duration such as 60ms", "-1s": "want auto or a duration such as 60ms",
+		"soon": "want auto or a duration such as 60ms", "": "want auto or a duration such as 60ms",
+	} {
+		cfg, err := Load([]string{"--data-dir", t.TempDir(), "--config", writeFile(t, inFile("failover.silence", `"`+text+`"`))}, noEnv)
+		if err == nil {
+			err = cfg.Validate(time.Now())
+		}
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "failover.silence")):
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+		if err == nil && cfg.Failover.Silence.String() != text {
+			t.Errorf("%q is printed as %q", text, cfg.Failover.Silence)
 		}
 	}
 }

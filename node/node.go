@@ -177,8 +177,11 @@ func (n *Node) metricSource() telemetry.StateSource {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems, Size: n.stateSize,
-		Certificates: n.certificates,
-		Build:        telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
+		Certificates: n.certificates, SilenceThreshold: func() (time.Duration, bool) {
+			t, used := n.failover.Silence()
+			return t.Value, used
+		},
+		Build: telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
 	}
 }
 
@@ -250,6 +253,9 @@ func configProblem(err error) error {
 
 // Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
+
+// Failover returns the controller of failovers.
+func (n *Node) Failover() *failover.Controller { return n.failover }
 
 // autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }

@@ -17,6 +17,7 @@ import (
 	"northstar/api/apiv1"
 	"northstar/api/token"
 	"northstar/cluster"
+	"northstar/election"
 	"northstar/state"
 	"northstar/tracing"
 )
@@ -248,6 +249,9 @@ func (v *validator) timing() {
 	v.require(h >= 0 && h <= maxHold, "failover.hold", h, "want 0s to %v", maxHold)
 	r := v.cfg.Nodes.Retention
 	v.require(r >= minRetention && r <= maxRetention, "nodes.retention", r, "want %v to %v", minRetention, maxRetention)
+	s := time.Duration(v.cfg.Failover.Silence)
+	v.require(s == 0 || s >= election.MinSilence && s <= e.TimeoutMin, "failover.silence", s,
+		"want auto, or %v to election.timeout-min, which is %v", election.MinSilence, e.TimeoutMin)
 	d := v.cfg.Members.DeadAfter
 	v.require(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
 	if lock := v.cfg.Failover.ExternalLock; lock != "" {
