@@ -33,6 +33,8 @@ type peer struct {
 	pending atomic.Int64 // unanswered incoming messages
 	backoff atomic.Pointer[dialBackoff]
 
+	saidHello chan struct{} // capacity 1: the peer has connected to this node
+
 	mu        sync.Mutex
 	lastHello *cluster.Peer // newest admitted hello
 	contact   time.Time     // time of its last message
