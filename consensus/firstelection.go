@@ -2,8 +2,7 @@ package consensus
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"northstar/cluster"
@@ -38,9 +37,7 @@ func (n *Node) standFirst(ctx context.Context, inst *raftnode.Instance) {
 	term := inst.CurrentTerm()
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.TimeoutMin)
 	defer cancel()
-	voting := every(ctx, firstElectionPoll, func() bool {
-		return n.exchangeVotes(ctx) >= cluster.Quorum(len(n.cfg.InitialCluster))
-	})
+	voting := every(ctx, firstElectionPoll, func() bool { return n.majorityVotes(ctx) })
 	if !voting || inst.CurrentTerm() != term || inst.Leader() != "" {
 		return
 	}
@@ -52,21 +49,29 @@ func (n *Node) standFirst(ctx context.Context, inst *raftnode.Instance) {
 	}
 }
 
-// exchangeVotes probes the other members of initial-cluster, and returns how many of all exchange votes with this node,
-// which counts.
-func (n *Node) exchangeVotes(ctx context.Context) int {
-	var voters atomic.Int64
-	var asking sync.WaitGroup
-	for _, m := range n.cfg.InitialCluster {
-		if m.ID == n.cfg.Self.NodeID {
-			continue
-		}
-		asking.Go(func() {
-			if _, verdict, err := n.deps.Probe(ctx, m.RaftAddress); err == nil && verdict.Votes {
-				voters.Add(1)
-			}
+// majorityVotes probes the other members of initial-cluster, and reports whether a majority of all exchanges votes with
+// this node, which counts. It does not wait for the others then.
+func (n *Node) majorityVotes(ctx context.Context) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	others := slices.DeleteFunc(slices.Clone(n.cfg.InitialCluster), func(m FirstMember) bool {
+		return m.ID == n.cfg.Self.NodeID
+	})
+	votes := make(chan bool, len(others))
+	for _, m := range others {
+		n.jobs.Go(func() { // ends with ctx
+			_, verdict, err := n.deps.Probe(ctx, m.RaftAddress)
+			votes <- err == nil && verdict.Votes
 		})
 	}
-	asking.Wait()
-	return int(voters.Load()) + 1
+	for voters := 1; voters < cluster.Quorum(len(n.cfg.InitialCluster)); {
+		if len(others) == 0 {
+			return false
+		}
+		others = others[1:]
+		if <-votes {
+			voters++
+		}
+	}
+	return true
 }
