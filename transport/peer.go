@@ -78,6 +78,8 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 	t.connections.Add(1)
 	if p.in == nil {
 		p.in = p.newLibTransport()
+		// Heartbeats are handled by the goroutine of their connection: each handover to another one wakes a thread.
+		p.in.SetHeartbeatHandler(func(rpc raft.RPC) { p.r.handle(p, rpc) })
 		p.r.receiveLoop(p, p.in)
 	}
 	var oldest *inConn

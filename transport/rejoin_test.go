@@ -167,7 +167,7 @@ func TestAppendOnADeadConnection(t *testing.T) {
 	}
 }
 
-// Any failure of an append is delayed, whatever the peer says: raft waits longer after each one.
+// Any failure of an append is delayed, also a refusal of the peer: raft waits longer after each one.
 func TestRefusedAppendIsDelayed(t *testing.T) {
 	startingInBubble(t, func(t *testing.T, start func(string) *end) {
 		n1 := start("n1")
