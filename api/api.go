@@ -207,6 +207,7 @@ func New(d Deps) (*Server, error) {
 	})
 	s.calls = leadercall.New(leadercall.Config{
 		Consensus: d.Consensus, Sessions: d.Sessions, Forward: s.forward, Call: d.Call, TimeoutMax: d.TimeoutMax,
+		BootID: d.Node.BootID,
 	})
 	return s, nil
 }

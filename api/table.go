@@ -299,6 +299,15 @@ var table = []route{
 
 	// Events and elections.
 	{
+		Method: "GET", Pattern: apiv1.PathLeaderWatch, Role: token.Observer, Kind: openapi.Stream, Handle: watchLeader,
+		Summary: "Stream the leader known to this node (server-sent events)",
+		Responses: []openapi.Response{{
+			Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.Leader{},
+			Doc: "event: leader, first and at each change, data as below; leader_id is empty while there is none; " +
+				"event: error with a problem, or moving, ends the stream",
+		}},
+	},
+	{
 		Method: "GET", Pattern: apiv1.PathEvents, Role: token.Observer, Kind: openapi.StreamOnAccept,
 		Handle:  listEvents,
 		Summary: "List or stream events of all reachable nodes",

@@ -46,6 +46,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 		return state.Result{}, err
 	}
 	p.size, p.done = queuedBytes(&p.cmd), make(chan outcome, 1)
+	p.needs = p.cmd.NeededVersion(n.View().CommandVersion())
 	if err := n.queue.add(p); err != nil {
 		return state.Result{}, err
 	}
@@ -96,10 +97,11 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 // admitVersion rejects a command that some member cannot read: each reads up to version reads. If only the audit record
 // or the owner of a new session needs a newer version, the command goes without it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
-	if dropUnreadable(cmd, reads) && n.deps.Hooks.Unaudited != nil {
+	inUse := n.View().CommandVersion()
+	if dropUnreadable(cmd, inUse, reads) && n.deps.Hooks.Unaudited != nil {
 		n.deps.Hooks.Unaudited()
 	}
-	if need := cmd.MinVersion(); need > reads {
+	if need := cmd.NeededVersion(inUse); need > reads {
 		err := cluster.Errorf(cluster.CodeBadRequest,
 			"this needs command version %d and some member reads only up to %d: upgrade every member first", need,
 			reads)
@@ -109,13 +111,17 @@ func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
 	return nil
 }
 
-// dropUnreadable drops the parts of a command that can be done without and need a higher version than reads. The owner
-// goes first: it needs a higher version than the audit record.
-func dropUnreadable(cmd *state.Command, reads uint32) (unaudited bool) {
-	if cmd.MinVersion() > reads {
+// dropUnreadable drops the parts of a command that can be done without and need a higher version than reads: first the
+// number of a client's key, then the owner, which needs a higher version than the audit record.
+func dropUnreadable(cmd *state.Command, inUse, reads uint32) (unaudited bool) {
+	unreadable := func() bool { return cmd.NeededVersion(inUse) > reads }
+	if unreadable() {
+		cmd.DropNumber()
+	}
+	if unreadable() {
 		cmd.DropOwner()
 	}
-	unaudited = cmd.MinVersion() > reads && cmd.Audit != nil
+	unaudited = unreadable() && cmd.Audit != nil
 	if unaudited {
 		cmd.Audit = nil
 	}
@@ -195,6 +201,7 @@ func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 			n.queue.done()
 			continue
 		}
+		n.subscribers.committed()
 		select {
 		case <-n.queue.wake:
 		case <-ctx.Done():
@@ -322,6 +329,7 @@ func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFutu
 		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
 		return nil
 	}
+	n.subscribers.carry(inst.CommitIndex())
 	return inst.Apply(data, 2*n.cfg.TimeoutMax)
 }
 

@@ -30,7 +30,9 @@ const (
 type proposal struct {
 	cmd  state.Command
 	size int
-	own  bool // this package's own command: it passes the gate
+	// the command version that all members must support for it
+	needs uint32
+	own   bool // this package's own command: it passes the gate
 	// of a leader-start: the highest command version of users' writes that may be appended with it or directly behind;
 	// 0: none
 	piggybackVersion uint32
@@ -41,7 +43,7 @@ type proposal struct {
 // mayPiggyback reports whether a user's proposal may be appended with start, before the gate opens. The effect of a
 // write of a key depends only on the state that it is applied to.
 func (p *proposal) mayPiggyback(start *proposal) bool {
-	return p.cmd.Kind.WritesKeys() && p.cmd.MinVersion() <= start.piggybackVersion
+	return p.cmd.Kind.WritesKeys() && p.needs <= start.piggybackVersion
 }
 
 type outcome struct {

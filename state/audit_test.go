@@ -69,6 +69,23 @@ func TestCommandsAreAudited(t *testing.T) {
 	}
 }
 
+// A command that a node proposes again for one call, because it does not know the outcome, has one record.
+func TestCommandsOfNodesAreAuditedOnce(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, txnCommand(Txn{Success: []Op{putOp("a", "1")}}), put("a", "2"))
+	compaction := func(key string, revision int64) Command {
+		c := audited(Command{Kind: KindCompact, Compact: &Compact{Revision: revision}}, key, 10)
+		c.Idempotency = &Idempotency{Key: NodeIdempotencyPrefix + key}
+		return c
+	}
+	done, refused := compaction("a", 2), compaction("b", 9)
+	apply(s, done, done, refused, refused, compaction("c", 2))
+	if got, want := auditOf(s.View()), "1:a:200 2:b:400 3:c:410"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // A batch that is repeated, fully or in part, adds nothing twice. The records that a process lost are counted once.
 func TestAuditBatchesCountOnce(t *testing.T) {
 	t.Parallel()

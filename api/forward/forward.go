@@ -84,8 +84,9 @@ type Client interface {
 	http.ResponseWriter
 	// Caller returns the identity that other nodes receive.
 	Caller() Caller
-	// RecordedElsewhere is called before the response of another node, which made the audit record, is copied.
-	RecordedElsewhere()
+	// AnsweredElsewhere is called before the response of another node, which made the audit record, is copied. code is
+	// that of its problem, 0 without one.
+	AnsweredElsewhere(code cluster.Code)
 }
 
 // Request is a client's request for the leader.
@@ -96,8 +97,9 @@ type Request struct {
 	Forwarded bool // another node has forwarded it: it is not forwarded again
 
 	Write bool
-	// may be sent more than once: a read, or a write with an idempotency key
+	// may be sent more than once: a read, or a write with an idempotency key or a number
 	Idempotent     bool
+	Number         string                          // value of apiv1.HeaderNumber; "": none
 	Body           []byte                          // for the leader
 	Stream         *stream.Body                    // used instead of Body if the body is too large to keep
 	OldLeaderGrace time.Duration                   // extra time for a deposed leader to answer
@@ -132,6 +134,9 @@ func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http
 		if v := r.HTTP.Header.Values(name); len(v) > 0 {
 			req.Header[apiv1.HeaderKeyNoAutoRetry(name)] = v
 		}
+	}
+	if r.Number != "" {
+		req.Header[apiv1.HeaderNumber] = []string{r.Number}
 	}
 	f.setIdentityHeaders(req.Header, r.Client.Caller())
 	setTimeoutHeader(ctx, req.Header)
@@ -197,16 +202,20 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	if err != nil {
 		return r.noResponseError("node %s closed the connection during the response: %w", leader.ID, err)
 	}
-	if p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
+	p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n])
+	switch {
+	case ok && p.Code == int(cluster.CodeNoLeader):
 		return problem.NoLeader("node %s is not the leader: %s", leader.ID, p.Detail)
-	} else if r.mayHaveApplied && resp.StatusCode >= 400 {
+	case ok && p.Code == int(cluster.CodeOutcomeUnknown) && r.Write && r.Idempotent:
+		return r.noResponseError("leader %s answered: %s", leader.ID, p.Detail)
+	case r.mayHaveApplied && resp.StatusCode >= 400:
 		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
 		if !refusal.DecidedByState() && refusal.Code != r.FinalCode {
 			return cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", leader.ID, resp.StatusCode,
 				p.Detail)
 		}
 	}
-	r.Client.RecordedElsewhere()
+	r.Client.AnsweredElsewhere(cluster.Code(p.Code))
 	h := r.Client.Header()
 	for name, values := range resp.Header {
 		switch name {
