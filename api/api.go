@@ -27,6 +27,7 @@ import (
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/telemetry"
+	"northstar/tracing"
 )
 
 // LeadershipMover moves leadership at an operator's request.
@@ -86,7 +87,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// Deps are the dependencies of a Server. Only Call, ClientTLS, ClientRoots and Tokens may be nil.
+// Deps are the dependencies of a Server. Only Tracer, Call, ClientTLS, ClientRoots and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -105,6 +106,7 @@ type Deps struct {
 	Audit      Auditor
 	Journal    *telemetry.Journal
 	Metrics    *telemetry.Metrics
+	Tracer     *tracing.Tracer // nil: no traces
 	Logger     hclog.Logger
 	Node       NodeInfo
 
@@ -138,6 +140,7 @@ type Deps struct {
 	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
 	PrivateViews bool
 	TimeoutMax   time.Duration // election.timeout-max
+	Hold         time.Duration // how long a request is held while no leader is known; 0: twice TimeoutMax
 	Limits       Limits
 
 	// TransferTimeout is the default timeout of a transfer.
@@ -196,7 +199,7 @@ func New(d Deps) (*Server, error) {
 	s.forward = forward.New(forward.Config{
 		Self: d.Node.ID, Leader: s.leader, Dial: d.Dial, ClientTLS: d.ClientTLS,
 		ForwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure,
-		TimeoutMax:   d.TimeoutMax, MaxQueued: s.limits.QueuedForLeader,
+		TimeoutMax:   d.TimeoutMax, Hold: d.Hold, MaxQueued: s.limits.QueuedForLeader,
 		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
 		Stopping: s.stopping,
 	})
