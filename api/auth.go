@@ -208,7 +208,7 @@ func (i identity) describe() string {
 // tokens. via is the trusted node that has asserted the identity, "" if none has.
 func (a *authenticator) identify(r *http.Request) (who identity, via string, err error) {
 	direct, err := a.identifyDirect(r)
-	said, by := r.Header.Get(apiv1.HeaderIdentity), r.Header.Get(apiv1.HeaderForwardedBy)
+	said, by := firstValue(r.Header, apiv1.HeaderIdentity), firstValue(r.Header, apiv1.HeaderForwardedBy)
 	if said == "" || by == "" || !a.trustsForwardedIdentity(r, direct) {
 		return direct, "", err
 	}
@@ -240,14 +240,14 @@ func (a *authenticator) isPeer(r *http.Request, who identity) bool {
 	if who.node != "" || a.insecure {
 		return a.insecure || a.member(who.node)
 	}
-	return r.TLS == nil && fromThisMachine(r) && r.Header.Get(apiv1.HeaderForwardedBy) != "" &&
+	return r.TLS == nil && fromThisMachine(r) && firstValue(r.Header, apiv1.HeaderForwardedBy) != "" &&
 		who.role.Allows(token.Client)
 }
 
 // fromMember reports whether a member sent the request, also to a route that needs no identity. Without TLS it may be
 // any process that could assert identities.
 func (a *authenticator) fromMember(r *http.Request) bool {
-	if r.Header.Get(apiv1.HeaderForwardedBy) == "" { // members always send it
+	if firstValue(r.Header, apiv1.HeaderForwardedBy) == "" { // members always send it
 		return false
 	}
 	direct, _ := a.certified(r)
@@ -330,7 +330,7 @@ func (a *authenticator) localHost(hostport string) bool {
 }
 
 func bearer(r *http.Request) (string, bool) {
-	h := r.Header.Get("Authorization")
+	h := firstValue(r.Header, "Authorization")
 	const scheme = "Bearer "
 	if len(h) < len(scheme) || !strings.EqualFold(h[:len(scheme)], scheme) {
 		return "", false
@@ -364,17 +364,9 @@ func makeIdentity(kind, name string, found bool) (identity, bool) {
 	return identity{name: name, role: role}, found && err == nil && token.CheckName(name) == nil
 }
 
-// fromThisMachine reports whether a process of this machine made the request itself, as far as its headers tell: a
-// proxy on this machine makes requests of others.
-func fromThisMachine(r *http.Request) bool {
-	addr, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && addr.Addr().Unmap().IsLoopback() &&
-		r.Header["Forwarded"] == nil && r.Header["X-Forwarded-For"] == nil
-}
-
 // callerAddress returns the origin of a call: as a trusted forwarding node reports it, or of the connection.
 func callerAddress(r *http.Request, believed bool) string {
-	if said := r.Header.Get(apiv1.HeaderCaller); said != "" && believed {
+	if said := firstValue(r.Header, apiv1.HeaderCaller); said != "" && believed {
 		if addr, err := netip.ParseAddrPort(said); err == nil {
 			return addr.String()
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"time"
@@ -55,12 +56,19 @@ func (c *request) holder() shareholder {
 		c.holderKnown = true
 		c.asHolder = shareholder{
 			identity: uint16(maphash.String(shareSeed, c.caller.name) % shareBuckets),
-			address:  uint16(maphash.Comparable(shareSeed, addressGroup(c.from)) % shareBuckets),
+			address:  uint16(maphash.Comparable(shareSeed, c.addressGroup()) % shareBuckets),
 			unshared: c.caller.role == token.Operator || c.caller.node != "",
 			reserve:  c.caller.role == token.Operator || c.fromPeer(),
 		}
 	}
 	return c.asHolder
+}
+
+func (c *request) addressGroup() netip.Prefix {
+	if conn := connOf(c.r.Context()); conn != nil && conn.remote == c.from {
+		return conn.group
+	}
+	return addressGroup(c.from)
 }
 
 // fromPeer reports whether another node sent the request, for itself or for a caller.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net/http"
 	"runtime"
 	"testing"
 
@@ -14,7 +15,9 @@ func TestTakeAnswerKeepsNoCall(t *testing.T) {
 	s := &Server{budgets: newBudgets(Limits{}.withDefaults())}
 	collected := make(chan struct{})
 	give := func() func() {
-		k := &Call{c: &request{s: s, caller: identity{name: "a", role: token.Client}, from: "127.0.0.1:1"}}
+		k := &Call{c: &request{
+			s: s, r: new(http.Request), caller: identity{name: "a", role: token.Client}, from: "127.0.0.1:1",
+		}}
 		runtime.AddCleanup(k.c, func(done chan struct{}) { close(done) }, collected)
 		give, err := k.TakeAnswer(1 << 20)
 		if err != nil {

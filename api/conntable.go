@@ -36,7 +36,8 @@ func withReserve(limit int) int { return limit + max(1, limit/16) }
 
 // add finds a place for c and reports whether there is one.
 func (t *connTable) add(c *conn) bool {
-	c.table, c.group = t, addressGroup(c.RemoteAddr().String())
+	c.table, c.remote = t, c.RemoteAddr().String()
+	c.group, c.local = addressGroup(c.remote), isLoopback(c.remote)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	own := t.addresses[c.group]

@@ -53,7 +53,7 @@ func (c *request) writeValue(v *state.View) error {
 		h := c.Header()
 		h["Etag"] = []string{tag}
 		h["X-Northstar-Revision"] = []string{tag[1 : len(tag)-1]}
-		if noneMatch(c.r.Header.Values("If-None-Match"), tag) {
+		if noneMatch(c.r.Header["If-None-Match"], tag) {
 			h["Cache-Control"] = noStore
 			c.WriteHeader(http.StatusNotModified)
 			return nil

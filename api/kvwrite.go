@@ -130,7 +130,7 @@ func (c *request) value() (body []byte, err error) {
 }
 
 func (c *request) checkContentEncoding() error {
-	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+	if enc := firstValue(c.r.Header, "Content-Encoding"); enc != "" && enc != "identity" {
 		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
 	}
 	return nil
@@ -169,7 +169,7 @@ type conditions struct {
 // parseConditions reads If-Match: "REV", If-Match: * and If-None-Match: *.
 func parseConditions(h http.Header) (conditions, error) {
 	var cond conditions
-	match, none := h.Values("If-Match"), h.Values("If-None-Match")
+	match, none := h["If-Match"], h["If-None-Match"]
 	switch {
 	case len(match) > 0 && len(none) > 0:
 		return cond, problem.BadRequest("If-Match: cannot stand beside If-None-Match")
@@ -201,7 +201,7 @@ func parseETag(s string) (uint64, error) {
 
 // parseFence reads X-Northstar-Fence: ROLE=TOKEN; nil without the header.
 func parseFence(h http.Header) (*state.FencingToken, error) {
-	values := h.Values(apiv1.HeaderFence)
+	values := h[apiv1.HeaderFence]
 	if len(values) == 0 {
 		return nil, nil
 	}
@@ -218,7 +218,7 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 
 // idempotency reads Idempotency-Key; nil without it. Keys belong to a caller: two callers may use the same key.
 func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
-	values := c.r.Header.Values(apiv1.HeaderIdempotencyKey)
+	values := c.r.Header[apiv1.HeaderIdempotencyKey]
 	if len(values) == 0 {
 		return nil, nil
 	}

@@ -68,7 +68,9 @@ type conn struct {
 	phase    atomic.Int32
 
 	table   *connTable
-	group   netip.Prefix
+	remote  string       // address of the client
+	group   netip.Prefix // of remote
+	local   bool         // remote is of this machine
 	serving atomic.Int32 // requests; connClosed: closed because it was idle
 	used    atomic.Bool  // has served a request since the last search for idle connections
 
@@ -113,6 +115,24 @@ const (
 	connServing               // the handler runs
 	connFlushing              // the handler has returned; the rest of its response is sent
 )
+
+// fromThisMachine reports whether a process of this machine made the request itself, as far as its headers tell: a
+// proxy on this machine makes requests of others.
+func fromThisMachine(r *http.Request) bool {
+	if r.Header["Forwarded"] != nil || r.Header["X-Forwarded-For"] != nil {
+		return false
+	}
+	if conn := connOf(r.Context()); conn != nil && conn.remote == r.RemoteAddr {
+		return conn.local
+	}
+	return isLoopback(r.RemoteAddr)
+}
+
+// isLoopback reports whether an address, with its port, is of this machine.
+func isLoopback(remote string) bool {
+	addr, err := netip.ParseAddrPort(remote)
+	return err == nil && addr.Addr().Unmap().IsLoopback()
+}
 
 type connKey struct{}
 

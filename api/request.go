@@ -102,7 +102,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	c := &request{ResponseWriter: w, s: s, r: r, ctx: r.Context(), status: http.StatusOK, from: r.RemoteAddr}
 	c.write = r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions
-	c.forwarded = r.Header.Get(apiv1.HeaderForwardedBy) != ""
+	c.forwarded = firstValue(r.Header, apiv1.HeaderForwardedBy) != ""
 	if conn := connOf(r.Context()); conn != nil {
 		if !conn.begin() {
 			panic(http.ErrAbortHandler) // closed because it was idle
@@ -180,6 +180,14 @@ func (c *request) serve() error {
 		c.ctx = ctx
 	}
 	return rt.Handle(c)
+}
+
+// firstValue is h.Get for a name in canonical form, which most requests do not have: Get would check each letter.
+func firstValue(h http.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
 }
 
 func (c *request) wantsStream() bool {

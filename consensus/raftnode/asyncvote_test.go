@@ -24,7 +24,7 @@ func (d *slowVotes) RecordVote(term, voteTerm uint64, c []byte) error {
 func newCandidate(t *testing.T) (*slowVotes, *raftStore, *raft.RaftState) {
 	t.Helper()
 	state, voters := raft.Candidate, 3
-	d, s := newDiary(&state, &voters)
+	d, s := newDiary(t, &state, &voters)
 	slow := &slowVotes{d, make(chan struct{})}
 	s.stable = slow
 	setTerm(t, s, 7)
@@ -95,7 +95,7 @@ func mustRecord(t *testing.T, s *raftStore) {
 func TestAnAnswerBeforeItsOwnVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Candidate, 3
-		d, s := newDiary(&state, &voters)
+		d, s := newDiary(t, &state, &voters)
 		slow := &slowVotes{d, make(chan struct{})}
 		s.stable = slow
 		setTerm(t, s, 7)
@@ -151,7 +151,7 @@ func TestWhatVoteIsWrittenFirst(t *testing.T) {
 		"for another":      {raft.Follower, 3, "n2", []string{"CurrentTerm 7", "LastVoteCand n2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, s := newDiary(&tt.state, &tt.voters)
+			d, s := newDiary(t, &tt.state, &tt.voters)
 			setTerm(t, s, 7)
 			vote(t, s, 7, tt.who)
 			wantWrites(t, d, tt.want...)

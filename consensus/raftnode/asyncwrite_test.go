@@ -17,8 +17,8 @@ type slowDiary struct {
 	free chan struct{} // a write of entries waits for it
 }
 
-func newSlowDiary(state *raft.RaftState, voters *int) (*slowDiary, *raftStore) {
-	d, s := newDiary(state, voters)
+func newSlowDiary(t *testing.T, state *raft.RaftState, voters *int) (*slowDiary, *raftStore) {
+	d, s := newDiary(t, state, voters)
 	slow := &slowDiary{d, *raft.NewInmemStore(), make(chan struct{})}
 	s.logs = slow
 	return slow, s
@@ -98,7 +98,7 @@ func TestEverythingWaitsForEntriesThatAreWritten(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				state, voters := raft.Leader, 3
 				var d *slowDiary
-				d, s = newSlowDiary(&state, &voters)
+				d, s = newSlowDiary(t, &state, &voters)
 				mustStore(t, s, command(4))
 				wantReadable(t, s, 4)
 				wantBehind(t, d.diary, d.free, func() { tt.then(t) }, tt.want...)
@@ -140,7 +140,7 @@ func config(index uint64) []*raft.Log {
 func TestOlderEntriesAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
-		d, s := newSlowDiary(&state, &voters)
+		d, s := newSlowDiary(t, &state, &voters)
 		mustStore(t, s, command(4))
 		mustBeWritten(t, s, 3)
 		wantWrites(t, d.diary)
@@ -164,7 +164,7 @@ func TestWhatIsWrittenFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d, s := newSlowDiary(&tt.state, &tt.voters)
+				d, s := newSlowDiary(t, &tt.state, &tt.voters)
 				done := apart(func() { mustStore(t, s, tt.entries) })
 				if ended(done) {
 					t.Error("it was not written first")
@@ -182,7 +182,7 @@ func TestWhatIsWrittenFirst(t *testing.T) {
 func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
-		d, s := newSlowDiary(&state, &voters)
+		d, s := newSlowDiary(t, &state, &voters)
 		mustStore(t, s, noop(4))
 		var e raft.Log
 		if err := s.GetLog(4, &e); err != ErrNoopPending {
@@ -213,7 +213,7 @@ func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 func TestFailedWriteHoldsBackForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
-		d, s := newSlowDiary(&state, &voters)
+		d, s := newSlowDiary(t, &state, &voters)
 		mustStore(t, s, command(4))
 		held := apart(func() {
 			if s.waitAppended(4) == nil {
@@ -256,7 +256,7 @@ func TestFailedWriteHoldsBackForGood(t *testing.T) {
 func TestCloseWhileEntriesAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
-		d, s := newSlowDiary(&state, &voters)
+		d, s := newSlowDiary(t, &state, &voters)
 		mustStore(t, s, command(4))
 		held := apart(func() {
 			if s.waitAppended(4) == nil {
@@ -286,7 +286,7 @@ func TestCloseWhileEntriesAreWritten(t *testing.T) {
 func TestNoTermAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Follower, 3
-		d, s := newSlowDiary(&state, &voters)
+		d, s := newSlowDiary(t, &state, &voters)
 		s.trackVote(true)
 		setTerm(t, s, 7)
 		if err := s.acquire(); err != nil { // another caller writes

@@ -64,7 +64,8 @@ type raftStore struct {
 	voters          func() int            // number of voters in the latest configuration
 	electionBlocked func() bool           // this node must not vote for itself
 
-	jobs sync.WaitGroup // asynchronous writes, and the armed noopTimer
+	jobs   sync.WaitGroup    // runWrites, other asynchronous writes, and the armed noopTimer
+	writes chan func() error // to runWrites; nil before the first one. The holder of the write semaphore uses it.
 
 	mu               sync.Mutex
 	changed          sync.Cond // of mu: phase or closed changed

@@ -56,9 +56,16 @@ func (d *diary) StoreLogs(entries []*raft.Log) error {
 func (d *diary) DeleteRange(from, to uint64) error { return d.note("delete %d-%d", from, to) }
 
 // newDiary returns a store for a run of the library. The test sets the state and the number of voters of that run.
-func newDiary(state *raft.RaftState, voters *int) (*diary, *raftStore) {
+func newDiary(t *testing.T, state *raft.RaftState, voters *int) (*diary, *raftStore) {
 	d := &diary{}
 	s := newRaftStore(d, d, []byte("me"))
+	t.Cleanup(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.phase != stopped && s.writes != nil {
+			close(s.writes)
+		}
+	})
 	s.electionBlocked = func() bool { return false }
 	s.state, s.voters = func() raft.RaftState { return *state }, func() int { return *voters }
 	return d, s
@@ -98,7 +105,7 @@ func command(index uint64) []*raft.Log {
 // are written alone.
 func TestCandidateRecordsOnce(t *testing.T) {
 	state, voters := raft.Follower, 3
-	d, s := newDiary(&state, &voters)
+	d, s := newDiary(t, &state, &voters)
 	setTerm(t, s, 5)
 	state = raft.Candidate
 	setTerm(t, s, 6)
@@ -139,7 +146,7 @@ func TestTermWaitsForItsVote(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			state, voters := raft.Follower, 3
-			d, s := newDiary(&state, &voters)
+			d, s := newDiary(t, &state, &voters)
 			s.state = func() raft.RaftState { return state }
 			s.trackVote(true)
 			setTerm(t, s, 6)
@@ -184,7 +191,7 @@ func mustDelete(t *testing.T, s *raftStore) {
 // A term that could not be made durable is not answered for, then or later.
 func TestNoAnswerWithoutTheTerm(t *testing.T) {
 	state, voters := raft.Follower, 3
-	d, s := newDiary(&state, &voters)
+	d, s := newDiary(t, &state, &voters)
 	s.trackVote(true)
 	setTerm(t, s, 6)
 	d.fail = errors.New("input/output error")
@@ -199,7 +206,7 @@ func TestNoAnswerWithoutTheTerm(t *testing.T) {
 // term.
 func TestTermDoesNotWaitForNobody(t *testing.T) {
 	state, voters := raft.Follower, 3
-	d, s := newDiary(&state, &voters)
+	d, s := newDiary(t, &state, &voters)
 	s.trackVote(true)
 	var once sync.Once
 	s.state = func() raft.RaftState { // called in the middle
@@ -214,7 +221,7 @@ func TestTermDoesNotWaitForNobody(t *testing.T) {
 // the no-op before that.
 func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
 	state, voters := raft.Leader, 3
-	d, s := newDiary(&state, &voters)
+	d, s := newDiary(t, &state, &voters)
 	mustStore(t, s, noop(4))
 	var e raft.Log
 	if err := s.GetLog(4, &e); err != ErrNoopPending {
@@ -249,7 +256,7 @@ func TestFirstEntryThatMustNotWait(t *testing.T) {
 		{raft.Leader, 3, command(4)},
 		{raft.Leader, 3, append(noop(4), noop(5)...)},
 	} {
-		d, s := newDiary(&tt.state, &tt.voters)
+		d, s := newDiary(t, &tt.state, &tt.voters)
 		mustStore(t, s, tt.entry)
 		mustSettle(t, s)
 		if got := d.since(0); len(got) != 1 {
@@ -283,7 +290,7 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				state, voters := raft.Leader, 3
-				d, s := newDiary(&state, &voters)
+				d, s := newDiary(t, &state, &voters)
 				mustStore(t, s, noop(4))
 				tt.then(t, s)
 				synctest.Wait()
@@ -297,7 +304,7 @@ func TestFirstEntryIsWrittenInTheEnd(t *testing.T) {
 // records no vote for itself, and votes for others.
 func TestElectionBlocked_WritesNoSelfVote(t *testing.T) {
 	role, voters := raft.Candidate, 1
-	d, s := newDiary(&role, &voters)
+	d, s := newDiary(t, &role, &voters)
 	s.electionBlocked = func() bool { return true }
 	vote := func(to []byte) error {
 		return errors.Join(s.SetUint64([]byte(keyCurrentTerm), 7), s.SetUint64([]byte(keyLastVoteTerm), 7),

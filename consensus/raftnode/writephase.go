@@ -134,6 +134,9 @@ func (s *raftStore) stopWrites() {
 	}
 	s.move(writesStopped)
 	s.mu.Unlock()
+	if s.writes != nil {
+		close(s.writes)
+	}
 	s.jobs.Wait()
 }
 
