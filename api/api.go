@@ -28,6 +28,7 @@ import (
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/telemetry"
+	"northstar/tracing"
 )
 
 // LeadershipMover moves leadership at an operator's request.
@@ -87,7 +88,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// Deps are the dependencies of a Server. Only Call, ClientTLS, ClientRoots and Tokens may be nil.
+// Deps are the dependencies of a Server. Only Tracer, Call, ClientTLS, ClientRoots and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -106,6 +107,7 @@ type Deps struct {
 	Audit      Auditor
 	Journal    *telemetry.Journal
 	Metrics    *telemetry.Metrics
+	Tracer     *tracing.Tracer // nil: no traces
 	Logger     hclog.Logger
 	Node       NodeInfo
 
@@ -143,6 +145,7 @@ type Deps struct {
 	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
 	PrivateViews bool
 	TimeoutMax   time.Duration // election.timeout-max
+	Hold         time.Duration // how long a request is held while no leader is known; 0: twice TimeoutMax
 	Limits       Limits
 
 	// TransferTimeout is the default timeout of a transfer.
@@ -201,7 +204,7 @@ func New(d Deps) (*Server, error) {
 	s.forward = forward.New(forward.Config{
 		Self: d.Node.ID, Leader: s.leader, Dial: d.Dial, ClientTLS: d.ClientTLS,
 		ForwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure,
-		TimeoutMax:   d.TimeoutMax, MaxQueued: s.limits.QueuedForLeader,
+		TimeoutMax:   d.TimeoutMax, Hold: d.Hold, MaxQueued: s.limits.QueuedForLeader,
 		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
 		Stopping: s.stopping,
 	})
@@ -212,6 +215,7 @@ func New(d Deps) (*Server, error) {
 	})
 	s.calls = leadercall.New(leadercall.Config{
 		Consensus: d.Consensus, Sessions: d.Sessions, Forward: s.forward, Call: d.Call, TimeoutMax: d.TimeoutMax,
+		BootID: d.Node.BootID,
 	})
 	return s, nil
 }

@@ -215,7 +215,7 @@ func TestRenewLeases_OfAnother(t *testing.T) {
 		}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
 		r.Header.Set(as["alice"][0], as["alice"][1])
-		call, err := n.Begin(r, nil, CallSpec{Name: "x", Role: token.Client})
+		call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "x", Role: token.Client})
 		if err != nil {
 			t.Fatal(err)
 		}

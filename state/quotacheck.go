@@ -51,6 +51,9 @@ func (w *txn) mayReplay(id *Idempotency) bool {
 	if id == nil {
 		return false
 	}
+	if id.Number != 0 {
+		return w.mayReplayNumber(id)
+	}
 	if !strings.HasPrefix(id.Key, NodeIdempotencyPrefix) {
 		return true
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"northstar/api/apiv1"
 	"northstar/api/forward"
 	"northstar/cluster"
 	"northstar/state"
@@ -33,6 +34,8 @@ type Consensus interface {
 	Watched() (bool, <-chan struct{})
 	// Subscribe has this node, the leader, send another one each commit index immediately for a few seconds.
 	Subscribe(id cluster.NodeID) error
+	// ReadsVersion returns the highest command version that all members can apply.
+	ReadsVersion() uint32
 }
 
 // Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.
@@ -52,13 +55,16 @@ type Config struct {
 	// received it. After another error it may have.
 	Call       func(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error)
 	TimeoutMax time.Duration // election.timeout-max
+	BootID     string        // random, of this process
 }
 
 // Calls brings calls of this node to the leader. Its methods may be called by any goroutine.
 type Calls struct {
 	Config
-	reads  *rounds
-	renews *rounds
+	sender  string // of this process's numbered commands
+	numbers apiv1.Numbers
+	reads   *rounds
+	renews  *rounds
 
 	unshared *semaphore.Weighted // bytes of the calls in progress that are not shared
 
@@ -72,23 +78,29 @@ func New(c Config) *Calls {
 	return &Calls{
 		Config: c, reads: newRounds(), renews: newRounds(), unshared: semaphore.NewWeighted(maxUnsharedBytes),
 		subscribing: newSubscription(),
+		sender:      state.NodeIdempotencyPrefix + string(c.Forward.Self) + "/" + c.BootID,
 	}
 }
 
 // Version is the least command version of a leader that answers calls.
 const Version = 6
 
-// Propose has the leader apply a command. The command has an idempotency key, its own or one that Propose adds: after
-// an unknown outcome it is proposed again, and applied once. So the death of a leader is a delay for the caller, and
-// the outcome is unknown only if there is no other leader in time.
+// Propose has the leader apply a command. The command has an idempotency key, its own, or a number or a key that
+// Propose adds: after an unknown outcome it is proposed again, and applied once. So the death of a leader is a delay
+// for the caller, and the outcome is unknown only if there is no other leader in time.
 //
-// Only commands of Version and later get a key here: earlier builds keep the keys of nodes among those of clients, and
-// their states would differ.
+// Until all members know numbers, only commands of Version and later get a key here: earlier builds keep the keys of
+// nodes among those of clients, and their states would differ.
 func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Result, err error) {
 	if err := cmd.Validate(); err != nil {
 		return state.Result{}, err
 	}
-	if cmd.Idempotency == nil {
+	end, numbered := func() {}, cmd.Idempotency != nil
+	if !numbered {
+		end, numbered = c.Number(&cmd)
+	}
+	defer end()
+	if !numbered {
 		if v := cmd.MinVersion(); v < Version {
 			return state.Result{}, cluster.Errorf(cluster.CodeBadRequest, "a command of version %d needs a key", v)
 		}
