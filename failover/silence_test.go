@@ -212,7 +212,7 @@ func TestBacksOff(t *testing.T) {
 			if got := c.BacksOff(time.Now()); got != (want > 0) {
 				t.Errorf("lost election %d: %v", i+1, got)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			if c.BacksOff(time.Now()) {
 				t.Errorf("lost election %d: after its pause", i+1)
 			}
