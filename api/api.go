@@ -140,6 +140,7 @@ type Deps struct {
 	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
 	PrivateViews bool
 	TimeoutMax   time.Duration // election.timeout-max
+	Hold         time.Duration // how long a request is held while no leader is known; 0: twice TimeoutMax
 	Limits       Limits
 
 	// TransferTimeout is the default timeout of a transfer.
@@ -198,7 +199,7 @@ func New(d Deps) (*Server, error) {
 	s.forward = forward.New(forward.Config{
 		Self: d.Node.ID, Leader: s.leader, Dial: d.Dial, ClientTLS: d.ClientTLS,
 		ForwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure,
-		TimeoutMax:   d.TimeoutMax, MaxQueued: s.limits.QueuedForLeader,
+		TimeoutMax:   d.TimeoutMax, Hold: d.Hold, MaxQueued: s.limits.QueuedForLeader,
 		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
 		Stopping: s.stopping,
 	})

@@ -62,10 +62,7 @@ type Config struct {
 	Lease         bool // election.lease: wait until the leader's lease has expired
 	// LeaseWait is how long a node elected over a live leader, which may have a lease, waits before it serves.
 	LeaseWait time.Duration
-}
-
-func (c Config) params() election.Params {
-	return election.Params{TimeoutMin: c.TimeoutMin, Lease: c.Lease}
+	Zones     []string // failover.zones: preferred for the leader, in this order
 }
 
 // Deps are the dependencies of a Controller; all are required.
@@ -99,6 +96,15 @@ type Controller struct {
 	handover       cluster.TransferNotice
 	electionLimits map[string]*rate.Limiter // fast elections by leader process
 	cooldown       cooldown
+}
+
+// params returns the parameters of decisions now.
+func (c *Controller) params() election.Params {
+	p := election.Params{TimeoutMin: c.cfg.TimeoutMin, Lease: c.cfg.Lease}
+	if len(c.cfg.Zones) > 0 {
+		p.ZoneRanks = election.ZoneRanks(c.cfg.Zones, c.deps.Consensus.View().Members())
+	}
+	return p
 }
 
 // leaderInstance is a leader in one term.

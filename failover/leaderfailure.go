@@ -115,7 +115,7 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 		seen, mine = answers, c.deps.Claim()
 		v = election.DecideElection(election.Input{
 			Now: time.Now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(),
-			Evidence: ev, Params: c.cfg.params(),
+			Evidence: ev, Params: c.params(),
 		})
 		return ev.ProcessDead && v.StartElection && v.After == 0
 	})
@@ -182,7 +182,7 @@ func (c *Controller) unsolicited(ev election.Evidence,
 	for id, s := range c.deps.Peers.Claims() {
 		reports := s.Connected && s.Claim.LeaderProcessDead && s.Claim.LeaderBootID == ev.BootID &&
 			s.Claim.Term >= ev.Term
-		if reports && c.cfg.params().RanksBelow(s.Claim, mine, servers) {
+		if reports && c.params().RanksBelow(s.Claim, mine, servers) {
 			seen[id] = s
 		}
 	}

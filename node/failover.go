@@ -20,7 +20,7 @@ func (n *Node) buildFailover() {
 	n.failover = failover.New(failover.Config{
 		Self: c.ID, Fast: c.Failover.Fast, TakeoverDelay: c.Failover.TakeoverDelay,
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax, Lease: c.Election.Lease,
-		LeaseWait: lease.LeaseWait(),
+		LeaseWait: lease.LeaseWait(), Zones: c.Failover.Zones,
 	}, failover.Deps{
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,

@@ -140,12 +140,12 @@ func (n *Node) build() error {
 		ReclaimLeadership: func(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 			return n.failover.ReclaimLeadership(ctx, term, h)
 		},
-		Logger: n.log,
+		Zones: n.cfg.Failover.Zones, Logger: n.log,
 	})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{
 		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
-		LeaseGrace: n.cfg.Etcd.LeaseGrace, Logger: n.log,
+		LeaseGrace: n.cfg.Etcd.LeaseGrace, NodeRetention: n.cfg.Nodes.Retention, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.roles.Lead)
 	n.consensus.AddLeaderTask(n.proposeLimits)
@@ -303,8 +303,8 @@ func (n *Node) warnings() []string {
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
 	}
-	if what := electionWarning(n.consensus.Status().LeaderID, n.consensus.ElectionObstacle(),
-		time.Since(n.builtAt)); what != "" {
+	if what := electionWarning(n.consensus.Status().LeaderID,
+		electionObstacle(n.consensus.ElectionObstacle(), n.ownRecord(), &n.cfg), time.Since(n.builtAt)); what != "" {
 		all = append(all, what)
 	}
 	view := n.consensus.View()

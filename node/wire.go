@@ -118,8 +118,9 @@ func (n *Node) apiDeps() api.Deps {
 		Restart:      n.requestRestart,
 		Votes:        n.votes,
 		PrivateViews: !n.cfg.Auth.Public,
-		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
-		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
+		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, Hold: n.cfg.Failover.Hold,
+		TransferTimeout: n.cfg.Transfer.Timeout,
+		Limits:          api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
 	}
 	if role, err := token.ParseRole(n.cfg.Etcd.CertRole); err == nil {
 		deps.CertRole = role
