@@ -35,10 +35,10 @@ func (c ElectorConfig) check() (ElectorConfig, error) {
 	}
 	var errs []error
 	if c.Role == "" {
-		errs = append(errs, errors.New("Role: empty"))
+		errs = append(errs, errors.New("role: empty"))
 	}
 	if c.CheckInterval < 0 || c.CheckTimeout < 0 || c.CheckFailures < 0 {
-		errs = append(errs, errors.New("CheckInterval, CheckTimeout, CheckFailures: must not be negative"))
+		errs = append(errs, errors.New("check interval, timeout and failures: must not be negative"))
 	}
 	return c, errors.Join(errs...)
 }
