@@ -3,7 +3,7 @@ package client
 import (
 	"context"
 	"errors"
-	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,41 +97,39 @@ func TestSemaphore(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		const permits, users = 3, 12
-		held, done := make(chan *Lock), make(chan error)
+		var mu sync.Mutex
+		held, most := map[string]bool{}, 0
+		var all sync.WaitGroup
 		for range users {
-			go func() {
+			all.Go(func() {
 				l, err := c.Acquire(t.Context(), lockConfig("s"), permits)
 				if err != nil {
 					t.Error(err)
+					return
 				}
-				held <- l
-				time.Sleep(time.Minute)
-				done <- l.Unlock(t.Context())
-			}()
-		}
-		var now []string
-		most := 0
-		for acquired, ended := 0, 0; ended < users; {
-			select {
-			case l := <-held:
-				acquired++
-				if slices.Contains(now, l.Role) {
+				mu.Lock()
+				if held[l.Role] {
 					t.Errorf("permit %s twice", l.Role)
 				}
-				now = append(now, l.Role)
-				if most = max(most, len(now)); len(now) == permits && acquired == permits {
+				held[l.Role] = true
+				full := len(held) == permits
+				most = max(most, len(held))
+				mu.Unlock()
+				if full {
 					if _, err := c.TryAcquire(t.Context(), lockConfig("s"), permits); !errors.Is(err, ErrRoleHeld) {
 						t.Errorf("TryAcquire without a free permit: %v", err)
 					}
 				}
-			case err := <-done:
-				if err != nil {
+				time.Sleep(time.Minute)
+				mu.Lock()
+				delete(held, l.Role)
+				mu.Unlock()
+				if err := l.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
-				ended++
-				now = now[1:] // they end in the order of their begin
-			}
+			})
 		}
+		all.Wait()
 		if most != permits {
 			t.Errorf("at most %d permits were held, want %d", most, permits)
 		}
