@@ -10,7 +10,7 @@ import (
 	"northstar/cluster"
 )
 
-// numbered gives a command a number of a node.
+// numbered returns a command with a number of a node.
 func numbered(c Command, number, answeredBelow, after uint64) Command {
 	c.Idempotency = &Idempotency{
 		Key: NodeIdempotencyPrefix + "n1/1", Number: number, AnsweredBelow: answeredBelow, After: after,
