@@ -144,15 +144,7 @@ func (f *fakeCluster) LeaseReadBarrier(ctx context.Context) error { return f.Rea
 func (f *fakeCluster) View() *state.View                          { return f.state.View() }
 func (f *fakeCluster) Feed() *state.Feed                          { return f.state.Feed() }
 
-// ReadsVersion and the two below it are for calls to the leader.
-func (f *fakeCluster) ReadsVersion() uint32 {
-	ids := make([]cluster.NodeID, 0, 3)
-	for _, s := range f.Status().Servers {
-		ids = append(ids, s.ID)
-	}
-	return f.View().MinSupportedVersion(ids)
-}
-
+// Those up to ReadIndex are for calls to the leader.
 func (f *fakeCluster) Applied() uint64                            { return f.View().AppliedIndex() }
 func (f *fakeCluster) AwaitApplied(context.Context, uint64) error { return nil }
 
@@ -344,6 +336,10 @@ func newSessionManager(f *fakeCluster) *roles.SessionManager {
 		Event: func(cluster.Event) {}, Logger: hclog.NewNullLogger(),
 	})
 }
+
+func (f *fakeCluster) Watched() (bool, <-chan struct{}) { return false, nil }
+
+func (f *fakeCluster) Subscribe(cluster.NodeID) error { return nil }
 
 // testDeps are dependencies of a node that everybody may operate.
 func testDeps(f *fakeCluster) Deps {

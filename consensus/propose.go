@@ -88,19 +88,16 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	if !own && !n.queue.isOpen() {
-		return nil // filterWritable checks it when every member's version is known
+	if !own {
+		return nil // filterWritable checks the version, when that of every member is known
 	}
-	return n.admitVersion(cmd)
+	return n.admitVersion(cmd, n.ReadsVersion())
 }
 
-// admitVersion rejects a command that some member cannot read. If only the audit record or the owner of a new session
-// needs the newer version, the command goes without it: an upgrade must not prevent writes.
-func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
-	if cmd.MinVersion() <= 1 {
-		return nil
-	}
-	inUse, reads := n.View().CommandVersion(), n.ReadsVersion()
+// admitVersion rejects a command that some member cannot read: each reads up to version reads. If only the audit record
+// or the owner of a new session needs a newer version, the command goes without it: an upgrade must not prevent writes.
+func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
+	inUse := n.View().CommandVersion()
 	if dropUnreadable(cmd, inUse, reads) && n.deps.Hooks.Unaudited != nil {
 		n.deps.Hooks.Unaudited()
 	}
@@ -149,14 +146,15 @@ func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
 	}
-	held, upToDate := n.mayWrite(false), n.queue.isOpen()
+	held, upToDate, view, reads := n.mayWrite(false), n.queue.isOpen(), n.View(), n.ReadsVersion()
+	rest = make([]*proposal, 0, len(batch))
 	for _, p := range batch {
 		err := held
 		if err == nil {
-			err = n.admitVersion(&p.cmd)
+			err = n.admitVersion(&p.cmd, reads)
 		}
 		if err == nil && upToDate {
-			err = n.View().RefusesGrowth(&p.cmd)
+			err = view.RefusesGrowth(&p.cmd)
 		}
 		if p.own || err == nil {
 			rest = append(rest, p)
@@ -203,6 +201,7 @@ func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 			n.queue.done()
 			continue
 		}
+		n.subscribers.committed()
 		select {
 		case <-n.queue.wake:
 		case <-ctx.Done():
@@ -261,7 +260,7 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 		close(landed)
 	}()
 	riders := n.filterWritable(n.queue.dequeuePiggybacked(start))
-	for waiting := true; waiting && riders == nil; {
+	for waiting := true; waiting && len(riders) == 0; {
 		select {
 		case <-n.queue.wake:
 			riders = n.filterWritable(n.queue.dequeuePiggybacked(start))
@@ -270,7 +269,7 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 		}
 	}
 	var behind raft.ApplyFuture
-	if riders != nil {
+	if len(riders) > 0 {
 		behind = n.submit(inst, riders)
 	}
 	<-landed
@@ -330,6 +329,7 @@ func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFutu
 		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
 		return nil
 	}
+	n.subscribers.carry(inst.CommitIndex())
 	return inst.Apply(data, 2*n.cfg.TimeoutMax)
 }
 

@@ -153,7 +153,10 @@ func TestAwaitHeldWrites(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &Node{queue: newQueue(), deps: Deps{HeldWrites: func() int { return tt.held }}}
+				n := &Node{
+					queue: newQueue(), state: state.New(state.Options{}),
+					deps: Deps{HeldWrites: func() int { return tt.held }},
+				}
 				start := &proposal{piggybackVersion: 1}
 				go func() {
 					for _, p := range tt.come {

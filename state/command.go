@@ -282,7 +282,7 @@ func (k Kind) WritesKeys() bool {
 
 // MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
 // must raise it, because older nodes skip unknown fields.
-func (c Command) MinVersion() uint32 {
+func (c *Command) MinVersion() uint32 {
 	if c.Idempotency != nil && c.Idempotency.Number != 0 {
 		return max(c.versionWithoutNumber(), NumberVersion)
 	}
@@ -291,14 +291,14 @@ func (c Command) MinVersion() uint32 {
 
 // NeededVersion returns the command version that all members must support for c, where inUse is a version in the log. A
 // member needs that in any case: a number adds nothing, also if a new member has not said what it supports.
-func (c Command) NeededVersion(inUse uint32) uint32 {
+func (c *Command) NeededVersion(inUse uint32) uint32 {
 	if inUse >= NumberVersion {
 		return c.versionWithoutNumber()
 	}
 	return c.MinVersion()
 }
 
-func (c Command) versionWithoutNumber() uint32 {
+func (c *Command) versionWithoutNumber() uint32 {
 	version := c.Kind.info().version
 	if c.Audit != nil {
 		version = max(version, auditVersion)
@@ -346,7 +346,7 @@ const (
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
 // the field. A value that is too long has status 413. Apply repeats these checks.
-func (c Command) Validate() *cluster.Error {
+func (c *Command) Validate() *cluster.Error {
 	p := c.payload()
 	if p == nil {
 		return badRequest("command kind %d is unknown or has no payload", c.Kind)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
@@ -40,7 +39,7 @@ type numberedResult struct {
 	result      Result // without Txn
 }
 
-func (s *sender) ofNode() bool { return strings.HasPrefix(s.key, NodeIdempotencyPrefix) }
+func (s *sender) ofNode() bool { return isOfNode(s.key) }
 
 func (s *sender) find(number uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(s.results, number, func(r numberedResult, n uint64) int {
@@ -92,9 +91,6 @@ func (t senderTable) countRecords() (n uint64) {
 	}
 	return n
 }
-
-// ofNode reports whether the key is that of a node.
-func (id *Idempotency) ofNode() bool { return strings.HasPrefix(id.Key, NodeIdempotencyPrefix) }
 
 // request returns the key of a client's numbered request where numbers are not known: it was the whole key.
 func (id *Idempotency) request() string {

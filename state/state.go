@@ -37,7 +37,8 @@ func (o Options) readable() Options {
 type State struct {
 	options Options
 	view    atomic.Pointer[View]
-	feeds   [3]*Feed // of keys, roles and application nodes
+	feeds   [3]*Feed      // of keys, roles and application nodes
+	watched chan struct{} // capacity 1: a first cursor waits at one of the feeds
 }
 
 // Result is the outcome of one command.
@@ -58,7 +59,7 @@ func New(o Options) *State {
 	if o.HistoryBytes <= 0 {
 		o.HistoryBytes = DefaultHistoryBytes
 	}
-	s := &State{options: o}
+	s := &State{options: o, watched: make(chan struct{}, 1)}
 	s.feeds = [3]*Feed{
 		newFeed(s, func(v *View) *history { return &v.history }),
 		newFeed(s, func(v *View) *history { return &v.roleChanges }),
@@ -80,6 +81,17 @@ func (s *State) RoleFeed() *Feed { return s.feeds[1] }
 
 // NodeFeed returns the feed of application nodes: keys are their IDs, values are for DecodeAppNode unless deleted.
 func (s *State) NodeFeed() *Feed { return s.feeds[2] }
+
+// Watched reports whether a cursor of one of the feeds waits for a change. The channel then gets an element, for one
+// receiver.
+func (s *State) Watched() (bool, <-chan struct{}) {
+	for _, f := range s.feeds {
+		if f.isWatched() {
+			return true, s.watched
+		}
+	}
+	return false, s.watched
+}
 
 // Apply applies the commands of one log entry in order and returns their results. Index and term are those of the
 // entry. The results depend only on the state and the arguments. Apply never panics: an invalid command has a result

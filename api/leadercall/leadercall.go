@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"northstar/api/apiv1"
 	"northstar/api/forward"
 	"northstar/cluster"
@@ -28,8 +30,10 @@ type Consensus interface {
 	// AwaitApplied returns once View reflects the log up to index, or with the cause of ctx's end.
 	AwaitApplied(ctx context.Context, index uint64) error
 	View() *state.View
-	// ReadsVersion returns the highest command version that all members can apply.
-	ReadsVersion() uint32
+	// Watched reports whether anyone waits for a change of View. The channel then gets an element, for one receiver.
+	Watched() (bool, <-chan struct{})
+	// Subscribe has this node, the leader, send another one each commit index immediately for a few seconds.
+	Subscribe(id cluster.NodeID) error
 }
 
 // Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.
@@ -60,14 +64,19 @@ type Calls struct {
 	reads   *rounds
 	renews  *rounds
 
+	unshared *semaphore.Weighted // bytes of the calls in progress that are not shared
+
 	failedAt atomic.Pointer[time.Time] // when TryReadIndex has failed last
+
+	subscribing *subscription
 }
 
 // New returns Calls that do not run yet.
 func New(c Config) *Calls {
 	return &Calls{
-		Config: c, reads: newRounds(), renews: newRounds(),
-		sender: state.NodeIdempotencyPrefix + string(c.Forward.Self) + "/" + c.BootID,
+		Config: c, reads: newRounds(), renews: newRounds(), unshared: semaphore.NewWeighted(maxUnsharedBytes),
+		subscribing: newSubscription(),
+		sender:      state.NodeIdempotencyPrefix + string(c.Forward.Self) + "/" + c.BootID,
 	}
 }
 
@@ -100,6 +109,9 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 	err = c.Forward.Serve(ctx, forward.Request{
 		Write: true, Idempotent: true,
 		Local: func(ctx context.Context) (err error) {
+			if c.follows() {
+				return errFollows
+			}
 			result, err = c.Consensus.Propose(ctx, cmd)
 			return err
 		},
@@ -114,17 +126,32 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 	return result, nil
 }
 
+// errFollows is CodeNoLeader: another node leads. It costs nothing to make.
+var errFollows = cluster.Errorf(cluster.CodeNoLeader, "another node leads")
+
+// follows reports whether another node leads, as far as this one knows.
+func (c *Calls) follows() bool {
+	leader := c.Forward.Leader.Current().ID
+	return leader != "" && leader != c.Forward.Self
+}
+
 // ReadIndex returns once this node's view has every write that was acknowledged before the call. Another node than the
 // leader asks it only for the read index; all callers that wait at the same time share one question.
 func (c *Calls) ReadIndex(ctx context.Context) error {
 	return c.Forward.Serve(ctx, forward.Request{
-		Idempotent: true, Local: c.Consensus.ReadBarrier,
+		Idempotent: true,
+		Local: func(ctx context.Context) error {
+			if c.follows() {
+				return errFollows
+			}
+			return c.Consensus.ReadBarrier(ctx)
+		},
 		Remote: func(ctx context.Context, _ cluster.NodeID) error { return c.askReadIndex(ctx) },
 	})
 }
 
 func (c *Calls) askReadIndex(ctx context.Context) error {
-	_, err := c.reads.join(ctx, "")
+	_, err := c.reads.join(ctx)
 	return err
 }
 
@@ -148,11 +175,11 @@ func (c *Calls) TryReadIndex(ctx context.Context) error {
 // tryAgainAfter is how long TryReadIndex fails after a failed attempt.
 const tryAgainAfter = time.Second
 
-// RenewSession renews a session and reports whether it lives. All callers that wait at the same time share one message
-// and one proof of leadership, which began after the call: a deposed leader renews nothing.
-func (c *Calls) RenewSession(ctx context.Context, session string) (lives bool, err error) {
+// RenewSessions renews sessions and returns those that live; others may be among them. All callers that wait at the same
+// time share one message and one proof of leadership, which began after the call: a deposed leader renews nothing.
+func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (live map[string]bool, err error) {
 	renew := func(ctx context.Context) (err error) {
-		lives, err = c.renews.join(ctx, session)
+		live, err = c.renews.join(ctx, sessions...)
 		return err
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
@@ -165,7 +192,7 @@ func (c *Calls) RenewSession(ctx context.Context, session string) (lives bool, e
 		},
 		Remote: func(ctx context.Context, _ cluster.NodeID) error { return renew(ctx) },
 	})
-	return lives, err
+	return live, err
 }
 
 // Remaining returns how long a session has left, and false if it has ended. The leader knows.

@@ -21,11 +21,13 @@ type node struct {
 	*Calls
 	id    cluster.NodeID
 	world *world
+	feeds *state.State // in which a test waits for changes
 
-	propose func(state.Command) (state.Result, error) // instead of applying
-	applied atomic.Uint64
-	renewed atomic.Int64 // calls of Renew
-	asked   atomic.Int64 // calls of ReadIndex
+	propose    func(state.Command) (state.Result, error) // instead of applying
+	applied    atomic.Uint64
+	subscribed atomic.Int64 // calls of Subscribe
+	renewed    atomic.Int64 // calls of Renew
+	asked      atomic.Int64 // calls of ReadIndex
 }
 
 // world is a cluster of nodes that share one state.
@@ -55,7 +57,7 @@ func withWorldOf(t *testing.T, reads uint32, test func(w *world, leader, other *
 		var running sync.WaitGroup
 		for _, id := range []cluster.NodeID{"n1", "n2"} {
 			w.apply(state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: id, Reads: reads}})
-			n := &node{id: id, world: w}
+			n := &node{id: id, world: w, feeds: state.New(state.Options{})}
 			w.nodes[id] = n
 			tracker := forward.NewLeaderTracker(n)
 			n.Calls = New(Config{
@@ -156,11 +158,17 @@ func (n *node) AwaitApplied(ctx context.Context, index uint64) error {
 	return nil
 }
 
-func (n *node) View() *state.View { return n.world.state.View() }
+func (n *node) Watched() (bool, <-chan struct{}) { return n.feeds.Watched() }
 
-func (n *node) ReadsVersion() uint32 {
-	return n.View().MinSupportedVersion([]cluster.NodeID{"n1", "n2"})
+func (n *node) Subscribe(cluster.NodeID) error {
+	if err := n.leads(); err != nil {
+		return err
+	}
+	n.subscribed.Add(1)
+	return nil
 }
+
+func (n *node) View() *state.View { return n.world.state.View() }
 
 func (n *node) Renew(ctx context.Context, ids []string) (out state.Renewed, err error) {
 	n.renewed.Add(1)
@@ -350,8 +358,8 @@ func TestRenewalsAreShared(t *testing.T) {
 					if i%10 == 9 {
 						id, want = fmt.Sprint("gone", i), false
 					}
-					if lives, err := n.RenewSession(context.Background(), id); err != nil || lives != want {
-						t.Errorf("%s at %s: %v, %v", id, n.id, lives, err)
+					if live, err := n.RenewSessions(context.Background(), []string{id}); err != nil || live[id] != want {
+						t.Errorf("%s at %s: %v, %v", id, n.id, live[id], err)
 					}
 				})
 			}

@@ -6,8 +6,7 @@ import "northstar/state"
 // however often it is proposed. It reports whether it did: all members must know numbers. end must be called when the
 // command will not be proposed again.
 func (c *Calls) Number(cmd *state.Command) (end func(), numbered bool) {
-	if c.Consensus.View().CommandVersion() < state.NumberVersion &&
-		c.Consensus.ReadsVersion() < state.NumberVersion {
+	if !c.Consensus.View().KnowNumbers() {
 		return func() {}, false
 	}
 	number, lowest := c.numbers.Begin()
