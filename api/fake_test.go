@@ -144,15 +144,7 @@ func (f *fakeCluster) LeaseReadBarrier(ctx context.Context) error { return f.Rea
 func (f *fakeCluster) View() *state.View                          { return f.state.View() }
 func (f *fakeCluster) Feed() *state.Feed                          { return f.state.Feed() }
 
-// ReadsVersion and the two below it are for calls to the leader.
-func (f *fakeCluster) ReadsVersion() uint32 {
-	ids := make([]cluster.NodeID, 0, 3)
-	for _, s := range f.Status().Servers {
-		ids = append(ids, s.ID)
-	}
-	return f.View().MinSupportedVersion(ids)
-}
-
+// Those up to ReadIndex are for calls to the leader.
 func (f *fakeCluster) Applied() uint64                            { return f.View().AppliedIndex() }
 func (f *fakeCluster) AwaitApplied(context.Context, uint64) error { return nil }
 

@@ -9,8 +9,8 @@ import (
 	"northstar/state"
 )
 
-// number gives a write a number of this node, unless it has a key, and returns it as the leader receives it: the node
-// that its client asked repeats the write until it knows the result. end must be called when the write is answered.
+// number sets the number of a write that has no key, and returns it as the leader receives it: the node that the client
+// has asked repeats the write until it knows the result. end must be called when the write is answered.
 func (c *request) number(cmd *state.Command) (header string, end func(), err error) {
 	switch {
 	case cmd.Idempotency != nil:

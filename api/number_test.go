@@ -230,3 +230,20 @@ func TestNumber_KeysOfClient(t *testing.T) {
 		n1.do("PUT", "/v1/kv/k", "v", key(1, 1)...).is(t, 504, cluster.CodeOutcomeUnknown)
 	})
 }
+
+// Where nodes are not told from clients, a number counts among those of the caller: it is no other's.
+func TestNumber_WhereNodesAreNotToldFromClients(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		n1, _, _ := trio(t, withTokens(data))
+		forged := []string{apiv1.HeaderForwardedBy, "n2", apiv1.HeaderNumber, "n2/boot1 1 1 0"}
+		for _, who := range []string{"alice", "bob"} {
+			if r := n1.do("PUT", "/v1/kv/"+who, "v", append(forged, as[who][:2]...)...); r.status != 200 {
+				t.Errorf("%+v", r)
+			}
+			if _, ok := n1.fake.View().Get(who); !ok {
+				t.Errorf("the write of %s is taken for another one", who)
+			}
+		}
+	})
+}

@@ -10,9 +10,9 @@ import (
 	"northstar/api/apiv1"
 )
 
-// A client that is in use follows the leader at a node that does not lead. After the death of the leader's process the
-// kernel may keep its connections open for tens of milliseconds; the survivors have elected another leader by then. The
-// stream tells it, and the calls in flight are sent again at once.
+// A client that is in use follows the leader by a stream from a node that does not lead. After the death of the
+// leader's process the kernel may keep its connections open for tens of milliseconds; the survivors have elected
+// another leader by then. When the client reads of it, it sends the calls in flight to that one.
 const (
 	leaderStreamDelay   = time.Second      // after the first call: a short-lived client opens no stream
 	leaderStreamIdle    = time.Minute      // the stream ends when there has been no call for this long

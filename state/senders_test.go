@@ -10,7 +10,7 @@ import (
 	"northstar/cluster"
 )
 
-// numbered gives a command a number of a node.
+// numbered returns a command with a number of a node.
 func numbered(c Command, number, answeredBelow, after uint64) Command {
 	c.Idempotency = &Idempotency{
 		Key: NodeIdempotencyPrefix + "n1/1", Number: number, AnsweredBelow: answeredBelow, After: after,
@@ -191,4 +191,27 @@ func TestNumbersKeepNoReplacedItems(t *testing.T) {
 			t.Errorf("values are kept since %d: %v", v.valuesSince, v.keepsReplaced())
 		}
 	}
+}
+
+// Numbers are given when all members know them, and from then on.
+func TestKnowNumbers(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	know := func(want bool, when string) {
+		t.Helper()
+		if s.View().KnowNumbers() != want {
+			t.Errorf("%s: want %v", when, want)
+		}
+	}
+	know(false, "before the first member")
+	mustApply(t, s, member("n1"), member("n2"), patch(MemberPatch{ID: "n1", SupportedVersion: ptr(uint32(NumberVersion))}))
+	know(false, "n2 has not said what it supports")
+	mustApply(t, s, patch(MemberPatch{ID: "n2", SupportedVersion: ptr(uint32(NumberVersion - 1))}))
+	know(false, "n2 is older")
+	mustApply(t, s, patch(MemberPatch{ID: "n2", SupportedVersion: ptr(uint32(NumberVersion))}))
+	know(true, "all know them")
+	mustApply(t, s, member("n3"))
+	know(false, "none was given, and n3 is new")
+	mustApply(t, s, numbered(put("a", ""), 1, 1, 1))
+	know(true, "one was given")
 }

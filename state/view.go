@@ -185,6 +185,15 @@ func (v *View) MinSupportedVersion(ids []cluster.NodeID) uint32 {
 // CommandVersion returns the highest command version applied. No node without it can follow the log any more.
 func (v *View) CommandVersion() uint32 { return v.version }
 
+// KnowNumbers reports whether all members know numbers of commands: one has been applied, or all say so.
+func (v *View) KnowNumbers() bool {
+	if v.version >= NumberVersion {
+		return true
+	}
+	members := v.present()
+	return len(members) > 0 && v.MinSupportedVersion(members) >= NumberVersion
+}
+
 // LeaderStart returns the term and the leader of the last leader-start entry applied; 0 and "" if there was none.
 func (v *View) LeaderStart() (term uint64, node cluster.NodeID) {
 	if len(v.elections) == 0 {

@@ -34,8 +34,6 @@ type Consensus interface {
 	Watched() (bool, <-chan struct{})
 	// Subscribe has this node, the leader, send another one each commit index immediately for a few seconds.
 	Subscribe(id cluster.NodeID) error
-	// ReadsVersion returns the highest command version that all members can apply.
-	ReadsVersion() uint32
 }
 
 // Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.

@@ -170,10 +170,6 @@ func (n *node) Subscribe(cluster.NodeID) error {
 
 func (n *node) View() *state.View { return n.world.state.View() }
 
-func (n *node) ReadsVersion() uint32 {
-	return n.View().MinSupportedVersion([]cluster.NodeID{"n1", "n2"})
-}
-
 func (n *node) Renew(ctx context.Context, ids []string) (out state.Renewed, err error) {
 	n.renewed.Add(1)
 	for _, id := range ids {

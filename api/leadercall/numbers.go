@@ -2,11 +2,11 @@ package leadercall
 
 import "northstar/state"
 
-// Number gives a command the next number of this node, with which it is applied once however often it is proposed. It
-// reports whether it did: all members must know numbers. end must be called when it will not be proposed again.
+// Number sets the idempotency key of a command to the next number of this node. The command is then applied once,
+// however often it is proposed. It reports whether it did: all members must know numbers. end must be called when the
+// command will not be proposed again.
 func (c *Calls) Number(cmd *state.Command) (end func(), numbered bool) {
-	if c.Consensus.View().CommandVersion() < state.NumberVersion &&
-		c.Consensus.ReadsVersion() < state.NumberVersion {
+	if !c.Consensus.View().KnowNumbers() {
 		return func() {}, false
 	}
 	number, lowest := c.numbers.Begin()
