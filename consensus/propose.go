@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -87,19 +88,20 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	if !own && !n.queue.isOpen() {
+	if !own {
 		return nil // filterWritable checks it when every member's version is known
 	}
-	return n.admitVersion(cmd)
+	return n.admitVersion(cmd, n.ReadsVersion)
 }
 
-// admitVersion rejects a command that some member cannot read. If only the audit record or the owner of a new session
-// needs the newer version, the command goes without it: an upgrade must not prevent writes.
-func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
+// admitVersion rejects a command that some member cannot read: all of them read commands up to the version that every
+// returns. If only the audit record or the owner of a new session needs the newer version, the command goes without it:
+// an upgrade must not prevent writes.
+func (n *Node) admitVersion(cmd *state.Command, every func() uint32) *cluster.Error {
 	if cmd.MinVersion() <= 1 {
 		return nil
 	}
-	reads := n.View().MinSupportedVersion(n.serverIDs())
+	reads := every()
 	if dropUnreadable(cmd, reads) && n.deps.Hooks.Unaudited != nil {
 		n.deps.Hooks.Unaudited()
 	}
@@ -144,11 +146,11 @@ func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
 	}
-	held, upToDate := n.mayWrite(false), n.queue.isOpen()
+	held, upToDate, reads := n.mayWrite(false), n.queue.isOpen(), sync.OnceValue(n.ReadsVersion)
 	for _, p := range batch {
 		err := held
 		if err == nil {
-			err = n.admitVersion(&p.cmd)
+			err = n.admitVersion(&p.cmd, reads)
 		}
 		if err == nil && upToDate {
 			err = n.View().RefusesGrowth(&p.cmd)

@@ -244,7 +244,7 @@ func TestAuditCodec(t *testing.T) {
 		"class":     {Producer: "b", First: 1, Records: []AuditRecord{{Class: 2}}},
 		"not UTF-8": {Producer: "b", First: 1, Records: []AuditRecord{{Who: "\xff"}}},
 	} {
-		if (Command{Kind: KindAudit, AuditBatch: &bad}).Validate() == nil {
+		if (&Command{Kind: KindAudit, AuditBatch: &bad}).Validate() == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}

@@ -324,7 +324,7 @@ const (
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
 // the field. A value that is too long has status 413. Apply repeats these checks.
-func (c Command) Validate() *cluster.Error {
+func (c *Command) Validate() *cluster.Error {
 	p := c.payload()
 	if p == nil {
 		return badRequest("command kind %d is unknown or has no payload", c.Kind)

@@ -88,7 +88,7 @@ func TestLongKeysNeedTheVersion(t *testing.T) {
 			}
 		}
 	}
-	if put(strings.Repeat("k", MaxKey+1), "").Validate() == nil {
+	if c := put(strings.Repeat("k", MaxKey+1), ""); c.Validate() == nil {
 		t.Error("a key over the limit is accepted")
 	}
 }

@@ -24,9 +24,12 @@ func (v *View) RefusesGrowth(c *Command) *cluster.Error {
 	default:
 		return nil
 	}
+	if v.roomForKeys(size) == nil {
+		return nil
+	}
 	w := &txn{View: *v} // dropped: its writers leave the trees of v as they are
 	w.write = writersOf(&w.View)
-	if w.roomForKeys(size) == nil || c.Validate() != nil || w.mayReplay(c.Idempotency) ||
+	if c.Validate() != nil || w.mayReplay(c.Idempotency) ||
 		w.checkFence(c.Fence) != nil {
 		return nil
 	}

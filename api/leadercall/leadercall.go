@@ -5,6 +5,7 @@ package leadercall
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -62,6 +63,9 @@ type Calls struct {
 
 	unshared *semaphore.Weighted // bytes of the calls in progress that are not shared
 
+	keys     string        // begins the idempotency keys of this process
+	keysMade atomic.Uint64 // number of the last key
+
 	failedAt atomic.Pointer[time.Time] // when TryReadIndex has failed last
 
 	subscribing *subscription
@@ -71,9 +75,16 @@ type Calls struct {
 func New(c Config) *Calls {
 	return &Calls{
 		Config: c, reads: newRounds(), renews: newRounds(), unshared: semaphore.NewWeighted(maxUnsharedBytes),
-		subscribing: newSubscription(),
+		keys: state.NodeIdempotencyPrefix + rand.Text()[:keyRandom], subscribing: newSubscription(),
 	}
 }
+
+// keyRandom is the number of random characters in a key, of 5 bits each: two processes never have the same.
+const keyRandom = 20
+
+// nextKey returns an idempotency key. Keys of one process follow each other: next to its predecessor, a key costs the
+// state less than half of what it costs at a random place.
+func (c *Calls) nextKey() string { return fmt.Sprintf("%s%010x", c.keys, c.keysMade.Add(1)) }
 
 // Version is the least command version of a leader that answers calls.
 const Version = 6
@@ -93,7 +104,7 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 			return state.Result{}, cluster.Errorf(cluster.CodeBadRequest, "a command of version %d needs a key", v)
 		}
 		cmd.Idempotency = &state.Idempotency{
-			Key: state.NodeIdempotencyPrefix + rand.Text(), After: c.Consensus.Applied(),
+			Key: c.nextKey(), After: c.Consensus.Applied(),
 		}
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
