@@ -14,8 +14,9 @@ import (
 )
 
 // budget limits what requests hold of one thing: places, or bytes. A caller, by identity and by address, gets a share
-// of it, so that others find room. Operators and trusted nodes may take limit/4 more. Methods neither lock nor
-// allocate, and may be called by any goroutine.
+// of it, so that others find room. Several callers can fill it with their shares, so those who hold little may take
+// limit/8 more. Operators and trusted nodes may take limit/4 more. Methods neither lock nor allocate, and may be called
+// by any goroutine.
 type budget struct {
 	what  string
 	limit int64 // of the node
@@ -28,6 +29,9 @@ type budget struct {
 
 // shareBuckets is the number of counters for callers. Callers with the same counter have one share together.
 const shareBuckets = 1024
+
+// littleShare: a caller holds little up to limit/littleShare, with what it asks for.
+const littleShare = 64
 
 var shareSeed = maphash.MakeSeed()
 
@@ -64,27 +68,28 @@ func (c *request) fromPeer() bool { return c.caller.node != "" || c.via != "" }
 
 // take takes n, or returns the error of a request that must wait.
 func (b *budget) take(by shareholder, n int64) error {
+	own := n
+	if !by.unshared {
+		identity, address := &b.identities[by.identity], &b.addresses[by.address]
+		own = max(identity.Add(n), address.Add(n))
+		if own > b.share {
+			identity.Add(-n)
+			address.Add(-n)
+			return problem.Busy("limit reached: at most %d %s per identity and per address", b.share, b.what)
+		}
+	}
 	limit := b.limit
-	if by.reserve {
+	switch {
+	case by.reserve:
 		limit += b.limit / 4
+	case own <= b.limit/littleShare:
+		limit += b.limit / 8
 	}
-	if b.held.Add(n) > limit {
-		b.held.Add(-n)
-		return problem.Busy("limit reached: at most %d %s per node", b.limit, b.what)
-	}
-	if by.unshared {
+	if b.held.Add(n) <= limit {
 		return nil
 	}
-	identity, address := &b.identities[by.identity], &b.addresses[by.address]
-	if identity.Add(n) <= b.share {
-		if address.Add(n) <= b.share {
-			return nil
-		}
-		address.Add(-n)
-	}
-	identity.Add(-n)
-	b.held.Add(-n)
-	return problem.Busy("limit reached: at most %d %s per identity and per address", b.share, b.what)
+	b.give(by, n)
+	return problem.Busy("limit reached: at most %d %s per node", b.limit, b.what)
 }
 
 // give returns n of what take has taken.

@@ -232,14 +232,31 @@ func (h *Share) Give(places, bytes int) {
 	h.bytes.give(h.by, int64(bytes))
 }
 
-// RenewLease renews a lease of the caller and reports whether it lives.
-func (k *Call) RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error) {
-	if !k.c.caller.mayUse(lease) {
-		return false, notOwner(lease)
-	}
+// RenewLeases renews leases of the caller and returns which live. With one that is not the caller's, it returns those
+// before that, and the error.
+func (k *Call) RenewLeases(ctx context.Context, leases []*state.Session) (lives []bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return k.c.s.calls.RenewSession(ctx, lease.ID)
+	ids := make([]string, 0, len(leases))
+	var refused error
+	for _, lease := range leases {
+		if !k.c.caller.mayUse(lease) {
+			refused = notOwner(lease)
+			break
+		}
+		ids = append(ids, lease.ID)
+	}
+	if len(ids) == 0 {
+		return nil, refused
+	}
+	live, err := k.c.s.calls.RenewSessions(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		lives = append(lives, live[id])
+	}
+	return lives, refused
 }
 
 // HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is gone:

@@ -172,9 +172,12 @@ func (c fakeCall) Propose(_ context.Context, cmd state.Command) (state.Result, e
 	return r, nil
 }
 
-func (c fakeCall) RenewLease(_ context.Context, lease *state.Session) (bool, error) {
-	_, ok := c.node.View().Session(lease.ID)
-	return ok, nil
+func (c fakeCall) RenewLeases(_ context.Context, leases []*state.Session) (lives []bool, err error) {
+	for _, lease := range leases {
+		_, ok := c.node.View().Session(lease.ID)
+		lives = append(lives, ok)
+	}
+	return lives, nil
 }
 
 func (c fakeCall) Remaining(_ context.Context, id string) (time.Duration, bool, error) {

@@ -101,9 +101,12 @@ func (s *Server) recovered(p any, method string, err error) error {
 }
 
 // receive receives the messages of a stream, for a handler that has other things to wait for as well. The error that
-// ends them comes after the last one. It starts a goroutine that may outlive the handler, and then only receives.
-func receive[T any](ctx context.Context, s *Server, method string, next func() (T, error)) (<-chan T, <-chan error) {
-	messages, failed := make(chan T), make(chan error, 1)
+// ends them comes when the last one is in the channel, which has room for ahead messages. It starts a goroutine that may
+// outlive the handler, and then only receives.
+func receive[T any](
+	ctx context.Context, s *Server, method string, ahead int, next func() (T, error),
+) (<-chan T, <-chan error) {
+	messages, failed := make(chan T, ahead), make(chan error, 1)
 	go func() {
 		var err error
 		defer func() { // the interceptors recover only in their own goroutine

@@ -64,8 +64,8 @@ func TestCommandsAreAudited(t *testing.T) {
 	if v := s.View().version; v != auditVersion {
 		t.Errorf("version %d", v)
 	}
-	if got := put("k", "v").MinVersion(); got != 1 {
-		t.Errorf("a command that is not audited needs version %d", got)
+	if plain := put("k", "v"); plain.MinVersion() != 1 {
+		t.Errorf("a command that is not audited needs version %d", plain.MinVersion())
 	}
 }
 

@@ -60,16 +60,25 @@ func isOfNode(key string) bool { return strings.HasPrefix(key, NodeIdempotencyPr
 
 // applyOnce returns the recorded result of a known key. Otherwise it applies the command and records the result, also
 // a failed condition: a client that lost the first response must get it again, and not the outcome of a second one.
-// repeated reports whether the key was known, with this request.
+// repeated reports that a node has repeated the command for the call for which it was applied before. A client that
+// repeats a request makes another call.
 func (w *txn) applyOnce(c *Command) (result Result, repeated bool) {
-	id := c.Idempotency
-	if id == nil {
+	switch {
+	case c.Idempotency == nil:
 		return w.applyFenced(c), false
+	case c.Idempotency.Number != 0:
+		return w.applyNumbered(c)
 	}
+	return w.applyKeyed(c)
+}
+
+// applyKeyed is applyOnce for a key that names a request.
+func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
+	id := c.Idempotency
 	w.expireIdempotency()
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
-			return w.replay(c, e.result), true
+			return w.replay(c, e.result), id.ofNode()
 		}
 		err := badRequest("idempotency key: was used with another request")
 		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}, false

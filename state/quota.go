@@ -119,7 +119,7 @@ func (p *LimitsChange) apply(w *txn) Result {
 }
 
 // room returns CodeQuotaExceeded if the state may not grow by n bytes. What keeps or shrinks it always has room.
-func (w *txn) room(n int64) *cluster.Error { return w.roomBelow(w.limits.StateBytes, n) }
+func (v *View) room(n int64) *cluster.Error { return v.roomBelow(v.limits.StateBytes, n) }
 
 // roomForKeys is room without the part that keys leave free.
 func (v *View) roomForKeys(n int64) *cluster.Error {

@@ -133,6 +133,7 @@ type writers struct {
 	appNodes    treeWriter[*AppNode]
 	shares      treeWriter[share]
 	leases      treeWriter[lease]
+	senders     treeWriter[*sender]
 }
 
 func writersOf(v *View) writers {
@@ -141,6 +142,7 @@ func writersOf(v *View) writers {
 		sessions: treeWriter[*Session]{tree: &v.sessions}, roles: treeWriter[*Role]{tree: &v.roles},
 		ownership: treeWriter[struct{}]{tree: &v.ownership}, appNodes: treeWriter[*AppNode]{tree: &v.appNodes},
 		shares: treeWriter[share]{tree: &v.shares}, leases: treeWriter[lease]{tree: &v.leases},
+		senders: treeWriter[*sender]{tree: &v.senders.byKey},
 	}
 }
 
@@ -153,29 +155,38 @@ func (w *writers) commit() {
 	w.appNodes.commit()
 	w.shares.commit()
 	w.leases.commit()
+	w.senders.commit()
 }
 
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
-	w.raiseVersion(c.MinVersion())
+	w.raiseVersion(c)
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
 	result, repeated := w.applyOnce(c)
-	// A client that repeats a request makes another call. A node that proposes a command again does not.
-	if c.Audit != nil && !(repeated && c.Idempotency.ofNode()) {
+	if c.Audit != nil && !repeated {
 		w.record(c, result)
 	}
 	return result
 }
 
-// raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace.
-func (w *txn) raiseVersion(version uint32) {
-	if w.version < txnVersion && version >= txnVersion {
-		w.valuesSince = w.revision
+// raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace. A
+// number alone, which every write has, does not begin that.
+func (w *txn) raiseVersion(c *Command) {
+	kept := w.keepsReplaced()
+	w.version = max(w.version, c.MinVersion())
+	switch begins := c.versionWithoutNumber() >= txnVersion; {
+	case kept:
+	case begins:
+		w.valuesSince, w.withoutTxns = w.revision, false
+	default:
+		w.withoutTxns = w.version >= txnVersion
 	}
-	w.version = max(w.version, version)
 }
+
+// keepsReplaced reports whether changes keep the items that they replace: some command needed txnVersion.
+func (v *View) keepsReplaced() bool { return v.version >= txnVersion && !v.withoutTxns }
 
 func (w *txn) applyFenced(c *Command) Result {
 	if err := w.checkFence(c.Fence); err != nil {
