@@ -17,6 +17,7 @@ var wallClock = map[string]string{
 	"api/history.go add":                          "shown",
 	"api/leader.go audit":                         "shown: records are ordered by the log",
 	"api/failover.go postAutoFailover":            "a pause with a ttl is replicated and outlives every process; docs/runbook.md says what a jump does to it",
+	"api/appnodes.go wireNode":                    "shown: what is left is counted on the lease clock",
 	"api/discovery.go status":                     "shown",
 	"api/discovery.go unixNano":                   "shown",
 	"api/roles.go wireRole":                       "shown: what is left is counted on the lease clock",

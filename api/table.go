@@ -16,6 +16,8 @@ var (
 	redirectParam = openapi.Boolean("redirect", "answer 307 to the leader instead of forwarding to it")
 	consistency   = openapi.String("consistency",
 		"linearizable (default), lease (as linearizable while election.lease is off) or stale")
+	maxStaleParam = openapi.Integer("max_stale_ms", "with consistency=stale, 0 to 86400000: a node that has not heard "+
+		"from its leader for longer reads as linearizable")
 	prefixParam = openapi.String("prefix", "only keys with this prefix")
 	limitParam  = openapi.Integer("limit",
 		"maximum number of items: 1 or more, default 100; a response never has more than 1000")
@@ -67,7 +69,7 @@ func public(method, pattern string, h handler, summary string, responses []opena
 func list(pattern string, h handler, summary string, value any, doc string, query ...openapi.Param) route {
 	return route{
 		Method: "GET", Pattern: pattern, Role: token.Observer, Handle: h, Summary: summary,
-		Query:     append(query, consistency, timeoutParam, redirectParam),
+		Query:     append(query, consistency, maxStaleParam, timeoutParam, redirectParam),
 		Responses: jsonResponse(value, doc, contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
 	}
 }
@@ -181,7 +183,7 @@ var table = []route{
 	// Keys.
 	{
 		Method: "GET", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Observer, Handle: getKey,
-		Summary: "Read a key", Query: []openapi.Param{consistency, timeoutParam, redirectParam},
+		Summary: "Read a key", Query: []openapi.Param{consistency, maxStaleParam, timeoutParam, redirectParam},
 		Headers: []openapi.Param{openapi.String("If-None-Match", `"REV", a list of them, or *: 304 if that is current`)},
 		Responses: []openapi.Response{
 			{

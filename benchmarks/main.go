@@ -1,8 +1,8 @@
 // Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft cluster, or etcd where it does what
 // that library does not, in one run, in turns, so that a slow moment of the machine hits both.
 //
-//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | soak | roles |
-//		sessions | etcdapi
+//	go run ./benchmarks all | throughput | idle | startup | failover | failures | transfer | discovery | soak |
+//		roles | sessions | etcdapi | sizing | wan
 package main
 
 import (
@@ -39,6 +39,8 @@ type bench struct {
 	only             string
 	minutes          float64
 	logs             string
+	csv              string
+	svg              string
 	comparePath      string
 	northstar        string
 	baseline         string
@@ -68,7 +70,9 @@ func run(args []string) error {
 	fs.BoolVar(&b.noCompare, "no-compare", false, "roles and sessions without etcd; failovers with bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "",
-		"only the failovers whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
+		"only the failovers, failures or rows whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
+	fs.StringVar(&b.csv, "csv", "", "a file for each round of failures")
+	fs.StringVar(&b.svg, "svg", "", "a picture of the distributions of failures; needs -csv")
 	fs.StringVar(&b.logs, "logs", "",
 		"a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
 	fs.StringVar(&b.comparePath, "compare", "",
@@ -112,10 +116,13 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"idle":       {(*bench).idle},
 	"startup":    {(*bench).startup},
 	"failover":   {(*bench).failover},
+	"failures":   {(*bench).failures},
 	"transfer":   {(*bench).transfer},
 	"discovery":  {(*bench).discovery},
 	"soak":       {(*bench).soak},
 	"roles":      {(*bench).roles},
+	"sizing":     {(*bench).sizing},
+	"wan":        {(*bench).wan},
 	"sessions":   {(*bench).sessions},
 	"etcdapi":    {(*bench).etcdThroughput, (*bench).etcdLeases, (*bench).etcdWatchers, (*bench).etcdElections},
 	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
@@ -126,11 +133,13 @@ func (b *bench) programs(ctx context.Context, name string) (err error) {
 	if b.northstar, err = b.build(ctx, ".", "./cmd/northstar-node"); err != nil {
 		return err
 	}
-	if !slices.Contains([]string{"roles", "sessions", "etcdapi"}, name) {
-		b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline")
-		return err
+	withEtcd := slices.Contains([]string{"roles", "sessions", "etcdapi", "failures"}, name)
+	if !withEtcd && name != "sizing" && name != "wan" || name == "failures" {
+		if b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline"); err != nil {
+			return err
+		}
 	}
-	if b.noCompare && name != "etcdapi" {
+	if !withEtcd || b.noCompare && name != "etcdapi" {
 		return nil
 	}
 	if b.etcdBin, err = b.build(ctx, "benchmarks/etcd", "."); err != nil {

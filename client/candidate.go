@@ -209,9 +209,9 @@ func (s *Session) campaign(ctx context.Context, c CandidateConfig) (*Leadership,
 }
 
 // poll waits in the queue with overlapping requests, so that the session keeps its place.
-func (s *Session) poll(ctx context.Context, c CandidateConfig) (apiv1.Role, error) {
+func (s *Session) poll(ctx context.Context, c CandidateConfig) (Role, error) {
 	type pollResult struct {
-		role apiv1.Role
+		role Role
 		err  error
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -219,7 +219,7 @@ func (s *Session) poll(ctx context.Context, c CandidateConfig) (apiv1.Role, erro
 	results := make(chan pollResult, 2) // a third request starts only after the first has ended
 	send := func() bool {
 		return s.c.spawn(func() {
-			role, err := s.c.CampaignRole(ctx, c.Role, apiv1.Campaign{
+			role, err := s.c.CampaignRole(ctx, c.Role, Campaign{
 				SessionID: s.id, Value: c.Value, WaitMS: campaignPollTime.Milliseconds(),
 				TakeoverDelayMS: c.TakeoverDelay.Milliseconds(), Required: c.Required,
 			})
@@ -227,7 +227,7 @@ func (s *Session) poll(ctx context.Context, c CandidateConfig) (apiv1.Role, erro
 		})
 	}
 	if !send() {
-		return apiv1.Role{}, ErrClosed
+		return Role{}, ErrClosed
 	}
 	next := time.NewTicker(campaignRenewAfter)
 	defer next.Stop()
@@ -243,14 +243,14 @@ func (s *Session) poll(ctx context.Context, c CandidateConfig) (apiv1.Role, erro
 				inFlight++
 			}
 		case <-s.Done():
-			return apiv1.Role{}, s.Err()
+			return Role{}, s.Err()
 		}
 	}
 }
 
 // begin starts the tenure of an elected session once its lease is fresh. If the session is alive after that, it
 // held the role all the time.
-func (s *Session) begin(ctx context.Context, r apiv1.Role) (*Leadership, error) {
+func (s *Session) begin(ctx context.Context, r Role) (*Leadership, error) {
 	h := holderOf(r)
 	for {
 		if err := s.deadline.waitHalfLease(ctx); err != nil {

@@ -140,12 +140,12 @@ func (n *Node) build() error {
 		ReclaimLeadership: func(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 			return n.failover.ReclaimLeadership(ctx, term, h)
 		},
-		Logger: n.log,
+		Zones: n.cfg.Failover.Zones, Logger: n.log,
 	})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{
 		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
-		LeaseGrace: n.cfg.Etcd.LeaseGrace, Logger: n.log,
+		LeaseGrace: n.cfg.Etcd.LeaseGrace, NodeRetention: n.cfg.Nodes.Retention, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.roles.Lead)
 	n.consensus.AddLeaderTask(n.proposeLimits)
@@ -177,8 +177,11 @@ func (n *Node) metricSource() telemetry.StateSource {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems, Size: n.stateSize,
-		Certificates: n.certificates,
-		Build:        telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
+		Certificates: n.certificates, SilenceThreshold: func() (time.Duration, bool) {
+			t, used := n.failover.Silence()
+			return t.Value, used
+		},
+		Build: telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
 	}
 }
 
@@ -251,6 +254,9 @@ func configProblem(err error) error {
 // Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
 
+// Failover returns the controller of failovers.
+func (n *Node) Failover() *failover.Controller { return n.failover }
+
 // autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }
 
@@ -303,8 +309,8 @@ func (n *Node) warnings() []string {
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
 	}
-	if what := electionWarning(n.consensus.Status().LeaderID, n.consensus.ElectionObstacle(),
-		time.Since(n.builtAt)); what != "" {
+	if what := electionWarning(n.consensus.Status().LeaderID,
+		electionObstacle(n.consensus.ElectionObstacle(), n.ownRecord(), &n.cfg), time.Since(n.builtAt)); what != "" {
 		all = append(all, what)
 	}
 	view := n.consensus.View()

@@ -42,6 +42,7 @@ func (n *Node) transportConfig(members transport.Membership) transport.Config {
 		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
 		Membership: members, Elections: elections{n},
 		Claim: n.claim, ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
+		Heard:   func(from cluster.NodeID, c *cluster.Claim) { n.failover.OnHeard(from, c) },
 		Relayed: n.receiveAuditBatch,
 		Called: func(ctx context.Context, from cluster.NodeID, request []byte) []byte {
 			return n.api.Calls().Handle(ctx, from, request)
@@ -115,11 +116,13 @@ func (n *Node) apiDeps() api.Deps {
 			Zone: n.cfg.Zone,
 		},
 		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings,
-		Restart:      n.requestRestart,
-		Votes:        n.votes,
+		Restart:  n.requestRestart,
+		Votes:    n.votes,
+		Needless: n.failover.NeedlessElections, Silence: n.silence,
 		PrivateViews: !n.cfg.Auth.Public,
-		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
-		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
+		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, Hold: n.cfg.Failover.Hold,
+		TransferTimeout: n.cfg.Transfer.Timeout,
+		Limits:          api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
 	}
 	if role, err := token.ParseRole(n.cfg.Etcd.CertRole); err == nil {
 		deps.CertRole = role

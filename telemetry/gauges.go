@@ -27,7 +27,9 @@ type StateSource struct {
 	Reloads func() map[string]string
 	// Certificates returns when each certificate in use expires, by kind; none without TLS.
 	Certificates func() map[string]time.Time
-	Build        Build
+	// SilenceThreshold returns for how long the leader may be silent; false if that starts nothing.
+	SilenceThreshold func() (time.Duration, bool)
+	Build            Build
 }
 
 // Build has the labels of build_info.
@@ -91,6 +93,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		set("audit_dropped_total", float64(n), class)
 	}
 	src.collectInstallation(set)
+	if threshold, used := src.SilenceThreshold(); used {
+		set("silence_threshold_seconds", threshold.Seconds())
+	}
 	st := src.Status()
 	leading := st.Role == cluster.Leader
 	set("current_term", float64(st.Term))

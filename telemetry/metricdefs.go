@@ -71,6 +71,11 @@ func (d *definer) define(m *Metrics) {
 		"Failovers won by this node, excluding the first election and planned transfers.", "trigger")
 	m.failoverGap = d.histograms("failover_gap_seconds", gapBuckets, "Time between the last heartbeat of the previous "+
 		"leader and the moment from which this node accepts writes in its place; failovers only.").with()
+	m.needless = d.counters("needless_elections_total",
+		"Elections started by this node because of the leader's silence, although the leader lived, by cause: late (heard "+
+			"again within election.timeout-min) or stopped (its process did not run).", "cause")
+	d.atScrape(Gauge, "silence_threshold_seconds",
+		"How long the leader may be silent before this node asks the others whether it failed; absent without failover.fast.")
 	m.transfers = d.counters("leader_transfer_count", "Leadership transfers started by this node as leader.", "result")
 	m.transferDuration = d.histograms("leader_transfer_duration_ms", electionBuckets,
 		"Duration of leadership transfers until the target was observed as leader.").with()

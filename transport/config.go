@@ -28,6 +28,9 @@ type Config struct {
 	Claim func() cluster.Claim
 	// ConnectionLost is called when a peer's process, or the kernel for a dead one, ends its monitor connection.
 	ConnectionLost func(cluster.ConnectionLoss)
+	// Heard is called for each Raft message of a peer, with a nil claim, and for each claim. It is called often, and
+	// must not block. Optional.
+	Heard func(from cluster.NodeID, claim *cluster.Claim)
 	// Relayed handles a message that another member sent with Relay; that member receives the text of an error. It may
 	// block until ctx ends. Nil rejects relayed messages.
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error

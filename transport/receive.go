@@ -43,6 +43,7 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		return
 	}
 	p.recordContact(time.Now())
+	r.t.cfg.Heard(p.id, nil)
 	defer p.pending.Add(-1)
 	tooMany := p.pending.Add(1) > maxPending
 	m := incoming{r: r, p: p, rpc: rpc, local: r.node()}

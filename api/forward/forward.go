@@ -5,6 +5,7 @@ package forward
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -33,7 +34,8 @@ type Config struct {
 	ClientTLS func(addr string) *tls.Config
 	// ForwardToken forwards bearer tokens: without TLS the other nodes accept no asserted identities.
 	ForwardToken bool
-	TimeoutMax   time.Duration // election.timeout-max; requests are queued for twice that
+	TimeoutMax   time.Duration // election.timeout-max
+	Hold         time.Duration // how long a request is queued for a leader; 0: twice TimeoutMax
 	MaxQueued    int           // requests queued for a leader
 	// AddressOf returns a node's HTTP address, "" if unknown.
 	AddressOf func(cluster.NodeID) string
@@ -57,6 +59,7 @@ type Forwarder struct {
 
 // New returns a Forwarder.
 func New(c Config) *Forwarder {
+	c.Hold = cmp.Or(c.Hold, 2*c.TimeoutMax)
 	f := &Forwarder{Config: c, breakers: newCircuitBreakers()}
 	f.transport.Store(newTransport(c))
 	return f

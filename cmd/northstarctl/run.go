@@ -42,6 +42,8 @@ type runCmd struct {
 	StopTimeout   time.Duration `help:"Time between SIGTERM and SIGKILL when the role is lost; at most 3/10 of the TTL. Default: 2s or 3/10 of the TTL, if less."`
 	Restart       string        `enum:"never,on-failure,always" default:"never" help:"When to restart CMD after it exits: ${enum}."`
 	Postgres      string        `env:"NORTHSTAR_POSTGRES" placeholder:"DSN" help:"Elect with a PostgreSQL server instead of a NorthStar cluster (${env})."`
+	LockKey       int64         `placeholder:"N" help:"With --postgres: key of the advisory lock, for example 0x464F52470001 of an application that is being moved; the same for all candidates. Default: from the role's name."`
+	Eligible      bool          `default:"true" negatable:"" env:"NORTHSTAR_RUN_ELIGIBLE" help:"Whether this process may be elected. If not, it only waits for a signal: one unit file serves all machines (${env})."`
 	Name          string        `help:"Name of the holder; default: host name and process ID."`
 	Value         string        `help:"Shown with the role while it is held."`
 	Required      bool          `help:"Alert while no process holds the role (metric northstar_role_required); not with --postgres."`
@@ -77,6 +79,8 @@ func (r *runCmd) check() error {
 		return usagef("--stop-timeout: must be at most 3/10 of --ttl, %v (got %v)", limit, r.StopTimeout)
 	case r.Required && r.Postgres != "":
 		return usagef("--required: not with --postgres, where no node watches the role")
+	case r.LockKey != 0 && r.Postgres == "":
+		return usagef("--lock-key: needs --postgres")
 	case r.TakeoverDelay < 0:
 		return usagef("--takeover-delay: must be 0 or more (got %v)", r.TakeoverDelay)
 	case r.StopTimeout == 0:
@@ -127,6 +131,7 @@ func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err err
 	if r.Postgres != "" {
 		p, err := postgres.New(postgres.Config{
 			DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay,
+			LockKey: r.LockKey,
 		})
 		if err != nil {
 			return nil, nil, &usageError{err}
@@ -178,6 +183,13 @@ func (s *supervisor) run(ctx context.Context) error {
 
 // campaign returns nil if a signal ended it.
 func (s *supervisor) campaign(ctx context.Context) (l *client.Leadership, err error) {
+	if !s.Eligible {
+		fmt.Fprintf(s.a.stderr, "northstarctl: not eligible for role %s: waiting for a signal\n", s.Role)
+		for !terminatingSignals[<-s.signals] {
+			continue
+		}
+		return nil, nil
+	}
 	defer s.a.progress("waiting for role " + s.Role)()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

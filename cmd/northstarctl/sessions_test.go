@@ -27,7 +27,7 @@ func (s *server) serveSessions(w http.ResponseWriter, r *http.Request, body stri
 	node := apiv1.Node{
 		ID: "web-1", SessionID: "s1", Hostname: "h1", Address: "10.0.0.5", HTTPPort: 8080, Roles: []string{"web"},
 		Version: "1.4.0", Status: "active", Load: &apiv1.Load{Connections: 7, CPU: 0.5, Memory: 0.1},
-		RegisteredAt: started, ChangedAt: started, Revision: 12,
+		StartedAt: &started, LastHeartbeatAt: &started, RegisteredAt: started, ChangedAt: started, Revision: 12,
 	}
 	switch r.Method + " " + r.URL.Path {
 	case "GET /v1/sessions":
