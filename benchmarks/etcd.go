@@ -38,8 +38,8 @@ func (b *bench) startEtcd(ctx context.Context) (*etcd, error) {
 }
 
 // startEtcdAPI starts three nodes that serve the etcd API, and the driver of etcd for them.
-func (b *bench) startEtcdAPI(ctx context.Context, extra ...string) (*etcd, error) {
-	c, err := b.start(proc.EtcdAPI(b.northstar, 3, extra...))
+func (b *bench) startEtcdAPI(ctx context.Context, bin string, extra ...string) (*etcd, error) {
+	c, err := b.start(proc.EtcdAPI(bin, 3, extra...))
 	if err != nil {
 		return nil, err
 	}

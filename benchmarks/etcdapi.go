@@ -13,14 +13,20 @@ import (
 // etcdAPI names NorthStar where etcd's own client drives it.
 const etcdAPI = "northstar, etcd API"
 
-// startBoth starts a cluster of each kind, which the same program drives.
+// startBoth starts a cluster of each kind, which the same program drives. With -compare, another build is one of them.
 func (b *bench) startBoth(ctx context.Context) (names []string, suts []*etcd, err error) {
-	ours, err := b.startEtcdAPI(ctx)
+	ours, err := b.startEtcdAPI(ctx, b.northstar)
+	names, suts = []string{etcdAPI}, []*etcd{ours}
+	if err == nil && b.comparePath != "" {
+		var build *etcd
+		build, err = b.startEtcdAPI(ctx, b.comparePath)
+		names, suts = append(names, b.comparePath), append(suts, build)
+	}
 	if err != nil || b.noCompare {
-		return []string{etcdAPI}, []*etcd{ours}, err
+		return names, suts, err
 	}
 	other, err := b.startEtcd(ctx)
-	return []string{etcdAPI, "etcd"}, []*etcd{ours, other}, err
+	return append(names, "etcd"), append(suts, other), err
 }
 
 // sharedBy is how many clients share a connection, in the second half of the rows.
@@ -104,8 +110,8 @@ func (b *bench) etcdRow(ctx context.Context, suts []*etcd, l etcdLoad) (row []an
 		row = append(row, fmt.Sprintf("%.0f", m.PerSecond()), ms(m.P50), ms(m.P99),
 			fmt.Sprintf("%.0f", float64(used[i].Microseconds())/operations(results)))
 	}
-	if len(medians) > 1 {
-		row = append(row, fmt.Sprintf("%.2f", medians[0].PerSecond()/medians[1].PerSecond()))
+	if last := len(medians) - 1; last > 0 {
+		row = append(row, fmt.Sprintf("%.2f", medians[0].PerSecond()/medians[last].PerSecond()))
 	}
 	return row, nil
 }
@@ -196,7 +202,7 @@ func (b *bench) etcdElections(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	switched, err := b.startEtcdAPI(ctx, "--etcd-lease-connection")
+	switched, err := b.startEtcdAPI(ctx, b.northstar, "--etcd-lease-connection")
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func run(args []string) error {
 	fs.StringVar(&b.logs, "logs", "",
 		"a directory to keep the nodes' logs of failovers and restarts in, which are then at debug; costs time")
 	fs.StringVar(&b.comparePath, "compare", "",
-		"another build of northstar-node, for failovers, starts, restarts, throughput and idle cost; nothing else is compared then")
+		"another build of northstar-node, for failovers, starts, restarts, throughput and idle cost, which is then compared alone; and for etcdapi")
 	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test")
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {

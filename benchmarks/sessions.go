@@ -54,7 +54,7 @@ func (b *bench) contender(ctx context.Context, name string) (sessionSUT, error) 
 	case "etcd":
 		return b.startEtcd(ctx)
 	case etcdAPI:
-		return b.startEtcdAPI(ctx)
+		return b.startEtcdAPI(ctx, b.northstar)
 	}
 	return b.startSessions(ctx)
 }

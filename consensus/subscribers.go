@@ -9,7 +9,7 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-// raft.Raft tells followers the commit index with the next entries, or after commitTimeout: an idle leader's last write
+// raft.Raft sends followers the commit index with the next entries, or after commitTimeout: an idle leader's last write
 // reaches the followers' states that late. A follower where a client waits for changes subscribes to the commit index.
 
 const (
@@ -53,7 +53,7 @@ func (s *subscribers) add(id cluster.NodeID, until time.Time) {
 	raftnode.Notify(s.wake)
 }
 
-// committed tells that no proposal waits to carry the newest commit index.
+// committed notes that no proposal waits to carry the newest commit index.
 func (s *subscribers) committed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *subscribers) committed() {
 	}
 }
 
-// carry tells that entries are proposed, which carry a commit index.
+// carry notes that entries are proposed, which carry a commit index.
 func (s *subscribers) carry(commit uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

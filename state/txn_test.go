@@ -365,7 +365,7 @@ func TestTxnLimits(t *testing.T) {
 	if n := s.View().Keys(); n != len(cmds) {
 		t.Errorf("%d keys", n)
 	}
-	mustTxn(t, s, Txn{Success: []Op{delOp("k", "k099999")}})
+	mustTxn(t, s, Txn{Success: []Op{delOp("k", fmt.Sprintf("k%06d", MaxTxnChanges-1))}})
 	big := strings.Repeat("x", MaxValue)
 	for i := range MaxTxnReadBytes/MaxValue + 1 {
 		mustApply(t, s, put(fmt.Sprint("big", i), big))

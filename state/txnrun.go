@@ -360,7 +360,7 @@ func (r *txnRun) put(p *TxnPut) *PutResult {
 }
 
 // deleteCost is what a key costs that is deleted.
-const deleteCost = 8
+const deleteCost = 12
 
 func (r *txnRun) delete(p *TxnDelete) *DeleteResult {
 	var doomed []*Item

@@ -30,6 +30,13 @@ type Consensus interface {
 	// AwaitApplied returns once View reflects the log up to index, or with the cause of ctx's end.
 	AwaitApplied(ctx context.Context, index uint64) error
 	View() *state.View
+	Subscriptions
+	// ReadsVersion returns the highest command version that all members can apply.
+	ReadsVersion() uint32
+}
+
+// Subscriptions are those of nodes to the leader's commit index.
+type Subscriptions interface {
 	// Watched reports whether anyone waits for a change of View. The channel then gets an element, for one receiver.
 	Watched() (bool, <-chan struct{})
 	// Subscribe has this node, the leader, send another one each commit index immediately for a few seconds.

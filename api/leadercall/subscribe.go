@@ -20,7 +20,7 @@ func newSubscription() *subscription {
 	return &subscription{wake: make(chan struct{}, 1), begun: time.Now()}
 }
 
-// NoteLocalRead tells that a client has read this node's state without asking the leader. For a short time the leader
+// NoteLocalRead notes that a client has read this node's state without asking the leader. For a short time the leader
 // then sends this node each commit index immediately, as it does while clients here wait for changes.
 func (c *Calls) NoteLocalRead() {
 	c.subscribing.readAt.Store(int64(time.Since(c.subscribing.begun)))
