@@ -124,7 +124,7 @@ func TestAnswersOfCallsAreLimited(t *testing.T) {
 		f.put("a", strings.Repeat("v", 1<<20))
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
 		r.RemoteAddr = "127.0.0.1:1"
-		call, err := n.Begin(r, nil, CallSpec{Name: "x", Role: token.Observer})
+		call, err := n.Begin(r.Context(), r, nil, CallSpec{Name: "x", Role: token.Observer})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,6 +27,7 @@ import (
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/telemetry"
+	"northstar/tracing"
 )
 
 // LeadershipMover moves leadership at an operator's request.
@@ -86,7 +87,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// Deps are the dependencies of a Server. Only Call, ClientTLS, ClientRoots and Tokens may be nil.
+// Deps are the dependencies of a Server. Only Tracer, Call, ClientTLS, ClientRoots and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -105,6 +106,7 @@ type Deps struct {
 	Audit      Auditor
 	Journal    *telemetry.Journal
 	Metrics    *telemetry.Metrics
+	Tracer     *tracing.Tracer // nil: no traces
 	Logger     hclog.Logger
 	Node       NodeInfo
 
@@ -207,6 +209,7 @@ func New(d Deps) (*Server, error) {
 	})
 	s.calls = leadercall.New(leadercall.Config{
 		Consensus: d.Consensus, Sessions: d.Sessions, Forward: s.forward, Call: d.Call, TimeoutMax: d.TimeoutMax,
+		BootID: d.Node.BootID,
 	})
 	return s, nil
 }

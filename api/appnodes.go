@@ -33,9 +33,14 @@ func putNode(c *request, in apiv1.NodePut) error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
+	number, end, err := c.number(&cmd)
+	if err != nil {
+		return err
+	}
+	defer end()
 	var result state.Result
-	err := c.onLeader(c.ctx, forward.Request{
-		Write: true, Idempotent: true,
+	err = c.onLeader(c.ctx, forward.Request{
+		Write: true, Idempotent: true, Number: number,
 		Local: func(ctx context.Context) (err error) {
 			if err := c.checkCommand(ctx, &cmd); err != nil {
 				return err

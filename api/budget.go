@@ -14,8 +14,9 @@ import (
 )
 
 // budget limits what requests hold of one thing: places, or bytes. A caller, by identity and by address, gets a share
-// of it, so that others find room. Operators and trusted nodes may take limit/4 more. Methods neither lock nor
-// allocate, and may be called by any goroutine.
+// of it, so that others find room. Several callers can fill it with their shares, so those who hold little may take
+// limit/8 more. Operators and trusted nodes may take limit/4 more. Methods neither lock nor allocate, and may be called
+// by any goroutine.
 type budget struct {
 	what  string
 	limit int64 // of the node
@@ -28,6 +29,9 @@ type budget struct {
 
 // shareBuckets is the number of counters for callers. Callers with the same counter have one share together.
 const shareBuckets = 1024
+
+// littleShare: a caller holds little up to limit/littleShare, with what it asks for.
+const littleShare = 64
 
 var shareSeed = maphash.MakeSeed()
 
@@ -64,27 +68,28 @@ func (c *request) fromPeer() bool { return c.caller.node != "" || c.via != "" }
 
 // take takes n, or returns the error of a request that must wait.
 func (b *budget) take(by shareholder, n int64) error {
+	own := n
+	if !by.unshared {
+		identity, address := &b.identities[by.identity], &b.addresses[by.address]
+		own = max(identity.Add(n), address.Add(n))
+		if own > b.share {
+			identity.Add(-n)
+			address.Add(-n)
+			return problem.Busy("limit reached: at most %d %s per identity and per address", b.share, b.what)
+		}
+	}
 	limit := b.limit
-	if by.reserve {
+	switch {
+	case by.reserve:
 		limit += b.limit / 4
+	case own <= b.limit/littleShare:
+		limit += b.limit / 8
 	}
-	if b.held.Add(n) > limit {
-		b.held.Add(-n)
-		return problem.Busy("limit reached: at most %d %s per node", b.limit, b.what)
-	}
-	if by.unshared {
+	if b.held.Add(n) <= limit {
 		return nil
 	}
-	identity, address := &b.identities[by.identity], &b.addresses[by.address]
-	if identity.Add(n) <= b.share {
-		if address.Add(n) <= b.share {
-			return nil
-		}
-		address.Add(-n)
-	}
-	identity.Add(-n)
-	b.held.Add(-n)
-	return problem.Busy("limit reached: at most %d %s per identity and per address", b.share, b.what)
+	b.give(by, n)
+	return problem.Busy("limit reached: at most %d %s per node", b.limit, b.what)
 }
 
 // give returns n of what take has taken.
@@ -109,7 +114,15 @@ type budgets struct {
 	answers          *budget // values that answers and streams hold
 	calling          *budget // calls of another protocol, from their headers until their answers are sent
 	received         *budget // bytes of their messages
+	watching         *budget // watches of another protocol, many of which share a stream
+	watchKeys        *budget // bytes of their keys and range ends
 }
+
+// Limits of the watches of another protocol.
+const (
+	maxCallWatches = 160_000
+	maxWatchKeys   = 48 << 20 // bytes of their keys and range ends
+)
 
 func newBudgets(l Limits) budgets {
 	places := func(what string, limit int) *budget { return newBudget(what, int64(limit), int64(limit-limit/4)) }
@@ -124,6 +137,8 @@ func newBudgets(l Limits) budgets {
 		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
 		calling:          places("calls", l.Streams),
 		received:         newBudget("bytes of messages", l.RequestBytes/4, 3*l.RequestBytes/16),
+		watching:         newBudget("watches", maxCallWatches, maxCallWatches/2),
+		watchKeys:        newBudget("bytes of the keys of watches", maxWatchKeys, maxWatchKeys/2),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
 }

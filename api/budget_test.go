@@ -132,6 +132,36 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// Callers who fill the budget together leave places for those who hold little, but not without bound.
+func TestBudgetOfManyCallers(t *testing.T) {
+	t.Parallel()
+	b := newBudget("places", 256, 192)
+	for i := range uint16(2) {
+		by := shareholder{identity: i, address: i}
+		for b.take(by, 1) == nil {
+		}
+	}
+	if b.Load() != 256 {
+		t.Fatalf("%d places are held", b.Load())
+	}
+	others := 0
+	for i := range uint16(shareBuckets - 2) {
+		by := shareholder{identity: i + 2, address: i + 2}
+		for b.take(by, 1) == nil {
+			others++
+			if held := b.identities[by.identity].Load(); held > 256/littleShare {
+				t.Fatalf("one caller holds %d", held)
+			}
+		}
+	}
+	if others != 256/8 {
+		t.Errorf("others had %d places", others)
+	}
+	if err := b.take(shareholder{reserve: true, unshared: true}, 1); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+}
+
 // One client's requests leave room for others, and no client's requests delay /admin or what nodes forward.
 func TestAdminAndNodesHavePlaces(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -58,19 +58,37 @@ func NewCallConn(c net.Conn) any {
 	return &callConn{conn: own}
 }
 
-// Begin authenticates and admits a call. r has the caller's credentials, address, TLS state and context; conn is what
-// NewCallConn has returned for its connection. Leave must be called.
-func (s *Server) Begin(r *http.Request, conn any, spec CallSpec) (*Call, error) {
-	ctx := r.Context()
-	if at, ok := conn.(*callConn); ok {
-		ctx = context.WithValue(ctx, trustKey{}, &at.trust)
-		if at.conn != nil {
-			ctx = context.WithValue(ctx, connKey{}, at.conn)
+// callContext is the context of a call. It has what is remembered of the connection, and the role of certificates.
+type callContext struct {
+	context.Context
+	at       *callConn // nil: nothing is known of the connection
+	certRole token.Role
+}
+
+// Value implements context.Context.
+func (c *callContext) Value(key any) any {
+	switch key.(type) {
+	case trustKey:
+		if c.at != nil {
+			return &c.at.trust
+		}
+	case connKey:
+		if c.at != nil && c.at.conn != nil {
+			return c.at.conn
+		}
+	case certRoleKey:
+		if c.certRole != "" {
+			return c.certRole
 		}
 	}
-	if s.deps.CertRole != "" {
-		ctx = context.WithValue(ctx, certRoleKey{}, s.deps.CertRole)
-	}
+	return c.Context.Value(key)
+}
+
+// Begin authenticates and admits a call. r has the caller's credentials, address and TLS state; its context does not
+// count. conn is what NewCallConn has returned for its connection. Leave must be called.
+func (s *Server) Begin(ctx context.Context, r *http.Request, conn any, spec CallSpec) (*Call, error) {
+	at, _ := conn.(*callConn)
+	ctx = &callContext{ctx, at, s.deps.CertRole}
 	r = r.WithContext(ctx)
 	k := &Call{start: time.Now(), unlist: func() {}}
 	k.c = &request{
@@ -173,51 +191,72 @@ func (k *Call) TakeAnswer(size int) (give func(), err error) {
 	return func() { answers.give(by, int64(size)) }, nil
 }
 
-// Share is what a connection of another protocol holds of the budgets before its callers are known. It counts for the
-// connection's address.
+// Share is the share of one caller, or of one connection, in two budgets. Methods may be called by any goroutine.
 type Share struct {
-	s  *Server
-	by shareholder
+	places, bytes *budget
+	by            shareholder
 }
 
-// NewShare returns the share of a connection from an address.
+// NewShare returns the share of a connection of another protocol in what it holds before its callers are known: places
+// of calls, and bytes of messages that are received or executed. It counts for the connection's address.
 func (s *Server) NewShare(address string) *Share {
 	group := uint16(maphash.Comparable(shareSeed, addressGroup(address)) % shareBuckets)
-	return &Share{s: s, by: shareholder{identity: group, address: group}}
+	return &Share{places: s.calling, bytes: s.received, by: shareholder{identity: group, address: group}}
 }
 
-// Take takes places of calls, and bytes of messages that are received or executed. CodeBusy: there are not so many
-// left, and it has taken nothing.
-func (h *Share) Take(calls, bytes int) error {
-	if calls > 0 {
-		if err := h.s.calling.take(h.by, int64(calls)); err != nil {
+// Watches returns the caller's share of the watches of another protocol, and of the bytes of their keys.
+func (k *Call) Watches() *Share {
+	return &Share{places: k.c.s.watching, bytes: k.c.s.watchKeys, by: k.c.holder()}
+}
+
+// Take takes places and bytes. CodeBusy: there are not so many left, and it has taken nothing.
+func (h *Share) Take(places, bytes int) error {
+	if places > 0 {
+		if err := h.places.take(h.by, int64(places)); err != nil {
 			return err
 		}
 	}
 	if bytes == 0 {
 		return nil
 	}
-	err := h.s.received.take(h.by, int64(bytes))
-	if err != nil && calls > 0 {
-		h.s.calling.give(h.by, int64(calls))
+	err := h.bytes.take(h.by, int64(bytes))
+	if err != nil && places > 0 {
+		h.places.give(h.by, int64(places))
 	}
 	return err
 }
 
 // Give returns what Take has taken.
-func (h *Share) Give(calls, bytes int) {
-	h.s.calling.give(h.by, int64(calls))
-	h.s.received.give(h.by, int64(bytes))
+func (h *Share) Give(places, bytes int) {
+	h.places.give(h.by, int64(places))
+	h.bytes.give(h.by, int64(bytes))
 }
 
-// RenewLease renews a lease of the caller and reports whether it lives.
-func (k *Call) RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error) {
-	if !k.c.caller.mayUse(lease) {
-		return false, notOwner(lease)
-	}
+// RenewLeases renews leases of the caller and returns which live. With one that is not the caller's, it returns those
+// before that, and the error.
+func (k *Call) RenewLeases(ctx context.Context, leases []*state.Session) (lives []bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return k.c.s.calls.RenewSession(ctx, lease.ID)
+	ids := make([]string, 0, len(leases))
+	var refused error
+	for _, lease := range leases {
+		if !k.c.caller.mayUse(lease) {
+			refused = notOwner(lease)
+			break
+		}
+		ids = append(ids, lease.ID)
+	}
+	if len(ids) == 0 {
+		return nil, refused
+	}
+	live, err := k.c.s.calls.RenewSessions(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		lives = append(lives, live[id])
+	}
+	return lives, refused
 }
 
 // HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is gone:
@@ -287,8 +326,12 @@ func (s *Server) CheckToken(name, tok, address string) error {
 	return cluster.Errorf(cluster.CodeUnauthenticated, "unknown token, or a token of another name")
 }
 
-// CheckCaughtUp returns an error until this node has applied what was committed when it started.
-func (s *Server) CheckCaughtUp() error { return checkCaughtUp(s.reads.Status()) }
+// CheckCaughtUp is for a read of this node's state without the leader. It returns an error until this node has applied
+// what was committed when it started.
+func (s *Server) CheckCaughtUp() error {
+	s.calls.NoteLocalRead()
+	return checkCaughtUp(s.reads.Status())
+}
 
 // LimitConnections counts the connections of a listener of another protocol with those of this package, and limits
 // what the kernel holds of their unsent responses. None counts as idle: they carry streams.

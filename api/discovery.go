@@ -1,12 +1,16 @@
 package api
 
 import (
+	"context"
+	"encoding/json"
 	"math"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/forward"
 	"northstar/api/openapi"
 	"northstar/api/problem"
+	"northstar/api/stream"
 	"northstar/cluster"
 )
 
@@ -23,6 +27,30 @@ func getLeader(c *request) error {
 		RaftAddress:   st.LeaderRaftAddress,
 		Term:          st.Term,
 		ObservedBy:    string(c.s.deps.Node.ID),
+	})
+}
+
+// watchLeader streams the leader that this node knows, at each change of it.
+func watchLeader(c *request) error {
+	var sent *forward.Leader
+	return c.stream(func(ctx context.Context, e *stream.Events) error {
+		for c.s.leader.Current() == sent {
+			select {
+			case <-sent.Changed.Done():
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		sent = c.s.leader.Current()
+		l := apiv1.Leader{LeaderID: string(sent.ID), Term: sent.Term, ObservedBy: string(c.s.deps.Node.ID)}
+		if sent.ID != "" {
+			l.LeaderAddress = c.s.httpAddress(sent.ID)
+		}
+		data, err := json.Marshal(l)
+		if err != nil {
+			return err
+		}
+		return e.Event("", apiv1.EventLeader, data)
 	})
 }
 

@@ -91,10 +91,9 @@ func (f *fakeCluster) set(change func()) {
 func (f *fakeCluster) apply(c state.Command) state.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.index++
 	f.applies.Lock()
 	defer f.applies.Unlock()
-	return f.state.Apply(f.index, f.st.Term, []state.Command{c})[0]
+	return f.state.Apply(f.state.View().AppliedIndex()+1, f.st.Term, []state.Command{c})[0]
 }
 
 func (f *fakeCluster) put(key, value string) state.Result {
@@ -144,6 +143,22 @@ func (f *fakeCluster) ReadBarrier(ctx context.Context) error {
 func (f *fakeCluster) LeaseReadBarrier(ctx context.Context) error { return f.ReadBarrier(ctx) }
 func (f *fakeCluster) View() *state.View                          { return f.state.View() }
 func (f *fakeCluster) Feed() *state.Feed                          { return f.state.Feed() }
+
+// ReadsVersion and the two below it are for calls to the leader.
+func (f *fakeCluster) ReadsVersion() uint32 {
+	ids := make([]cluster.NodeID, 0, 3)
+	for _, s := range f.Status().Servers {
+		ids = append(ids, s.ID)
+	}
+	return f.View().MinSupportedVersion(ids)
+}
+
+func (f *fakeCluster) Applied() uint64                            { return f.View().AppliedIndex() }
+func (f *fakeCluster) AwaitApplied(context.Context, uint64) error { return nil }
+
+func (f *fakeCluster) ReadIndex(ctx context.Context, _ cluster.NodeID, _ uint64) (uint64, error) {
+	return f.Applied(), f.ReadBarrier(ctx)
+}
 
 func (f *fakeCluster) RoleFeed() *state.Feed { return f.state.RoleFeed() }
 func (f *fakeCluster) NodeFeed() *state.Feed { return f.state.NodeFeed() }
@@ -330,6 +345,10 @@ func newSessionManager(f *fakeCluster) *roles.SessionManager {
 	})
 }
 
+func (f *fakeCluster) Watched() (bool, <-chan struct{}) { return false, nil }
+
+func (f *fakeCluster) Subscribe(cluster.NodeID) error { return nil }
+
 // testDeps are dependencies of a node that everybody may operate.
 func testDeps(f *fakeCluster) Deps {
 	return Deps{
@@ -339,6 +358,7 @@ func testDeps(f *fakeCluster) Deps {
 		Recovery:   f,
 		Backups:    f,
 		Leader:     f,
+		Consensus:  f,
 		Renewals:   func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, 300*time.Millisecond) },
 		Leadership: fakeTransfer(noTransfer),
 		Sessions:   newSessionManager(f),

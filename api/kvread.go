@@ -103,6 +103,7 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 		if err := checkCaughtUp(st); err != nil {
 			return err
 		}
+		c.s.calls.NoteLocalRead()
 		c.setStaleness(st)
 		return answer(c.s.reads.View())
 	default:

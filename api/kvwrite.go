@@ -227,7 +227,11 @@ func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 			apiv1.MaxIdempotencyKeyBytes)
 	}
 	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"), c.body)
-	return &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}, nil
+	id := &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}
+	if sender, number, lowest, ok := apiv1.ParseNumberedKey(values[0]); ok {
+		id.Key, id.Number, id.AnsweredBelow = c.caller.name+"\n"+sender, number, lowest
+	}
+	return id, nil
 }
 
 // fingerprint covers what decides the effect of a write, and nothing that a retry may change, such as its timeout.

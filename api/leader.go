@@ -75,8 +75,13 @@ type Proposals interface {
 
 // propose proposes a command, here or at the leader. idempotent: it may be applied twice.
 func (c *request) propose(cmd state.Command, idempotent bool) (result state.Result, err error) {
+	number, end, err := c.number(&cmd)
+	if err != nil {
+		return result, err
+	}
+	defer end()
 	err = c.onLeader(c.ctx, forward.Request{
-		Write: true, Idempotent: idempotent,
+		Write: true, Idempotent: idempotent || cmd.Idempotency != nil, Number: number,
 		Local: func(ctx context.Context) (err error) {
 			result, err = c.proposeHere(ctx, cmd)
 			return err
@@ -117,8 +122,13 @@ func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Res
 	return result, err
 }
 
-// RecordedElsewhere implements forward.Client.
-func (c *request) RecordedElsewhere() { c.audited = true }
+// AnsweredElsewhere implements forward.Client.
+func (c *request) AnsweredElsewhere(code cluster.Code) {
+	c.audited = true
+	if code == cluster.CodeOutcomeUnknown {
+		c.s.deps.Metrics.OutcomeUnknown()
+	}
+}
 
 // isAudited reports whether this node records the call.
 func (c *request) isAudited(status int, code cluster.Code) bool {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -196,6 +198,35 @@ func TestAttachWaitsForTheSession(t *testing.T) {
 		}
 		if !leader.lives(id) {
 			t.Error("it has ended")
+		}
+	})
+}
+
+// TestRenewLeases_OfAnother: the leases before one of another identity are renewed, and then the call is refused.
+func TestRenewLeases_OfAnother(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		n, _ := attachedPair(t, withTokens(data))
+		var leases []*state.Session
+		for _, who := range []string{"alice", "alice", "bob", "alice"} {
+			id := into[apiv1.SessionCreated](t, n.do("POST", apiv1.PathSessions, `{}`, as[who]...)).SessionID
+			s, _ := n.fake.View().Session(id)
+			leases = append(leases, s)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
+		r.Header.Set(as["alice"][0], as["alice"][1])
+		call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "x", Role: token.Client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer call.Leave(nil)
+		lives, err := call.RenewLeases(t.Context(), leases)
+		if !cluster.IsCode(err, cluster.CodeForbidden) || !slices.Equal(lives, []bool{true, true}) {
+			t.Errorf("%v, %v", lives, err)
+		}
+		lives, err = call.RenewLeases(t.Context(), leases[2:])
+		if !cluster.IsCode(err, cluster.CodeForbidden) || lives != nil {
+			t.Errorf("the first is of another: %v, %v", lives, err)
 		}
 	})
 }

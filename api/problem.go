@@ -36,7 +36,7 @@ func (c *request) writeError(err error) {
 	if e.Code == cluster.CodeInternal {
 		c.s.logger.Error("request failed", "route", c.routePattern(), "error", err)
 	}
-	if e.Code == cluster.CodeOutcomeUnknown {
+	if e.Code == cluster.CodeOutcomeUnknown && !c.forwarded { // the forwarding node may find out, or counts it
 		c.s.deps.Metrics.OutcomeUnknown()
 	}
 	if c.wrote {

@@ -80,7 +80,7 @@ var rbacRoutes = map[*rule][]string{
 		"GET /v1/kv/{key}", "GET /v1/kv", "GET /v1/watch",
 		"GET /v1/sessions", "GET /v1/sessions/{id}",
 		"GET /v1/roles", "GET /v1/roles/{role}", "GET /v1/roles/{role}/history", "GET /v1/roles/{role}/watch",
-		"GET /v1/nodes", "GET /v1/nodes/counts", "GET /v1/nodes/watch", "GET /v1/nodes/{id}",
+		"GET /v1/nodes", "GET /v1/nodes/counts", "GET /v1/nodes/watch", "GET /v1/leader/watch", "GET /v1/nodes/{id}",
 		"GET /v1/events", "GET /v1/elections", "GET /dashboard/feed",
 	},
 	ruleWrites: {

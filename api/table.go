@@ -222,7 +222,7 @@ var table = []route{
 		apiv1.SessionCreate{}, apiv1.SessionCreated{}, "created", 413, 415, 504, 507),
 	with(write("DELETE", apiv1.PathSessions, withBody(endSessions),
 		"End many sessions, at most 1000 in one request; only an operator ends those of others",
-		nil, apiv1.SessionsEnded{}, "ended; repeat while more is true", 415, 504),
+		apiv1.SessionEnd{}, apiv1.SessionsEnded{}, "ended; repeat while more is true", 415, 504),
 		query(openapi.String("identity", "only sessions made by this identity, such as client alice"),
 			openapi.String("prefix", "only sessions whose name starts with this; one of the two is required"),
 			timeoutParam, redirectParam)),
@@ -233,7 +233,7 @@ var table = []route{
 		413, 415), noAudit),
 	item("/v1/sessions/{id}", getSession, "Get a session with its roles and keys", apiv1.Session{}, "the live session"),
 	write("DELETE", "/v1/sessions/{id}", withBody(endSession), "End a session and release its roles and keys",
-		nil, apiv1.SessionEnded{}, "ended", 404, 415, 504),
+		apiv1.SessionEnd{}, apiv1.SessionEnded{}, "ended", 404, 415, 504),
 	with(write("POST", "/v1/sessions/{id}/renew", withBody(renewSession), "Renew a session",
 		nil, apiv1.Renewal{}, "renewed for its TTL from the request", 404, 409, 415), noAudit),
 	{
@@ -298,6 +298,15 @@ var table = []route{
 		nil, apiv1.NodeRemoved{}, "removed", 404, 415, 504),
 
 	// Events and elections.
+	{
+		Method: "GET", Pattern: apiv1.PathLeaderWatch, Role: token.Observer, Kind: openapi.Stream, Handle: watchLeader,
+		Summary: "Stream the leader known to this node (server-sent events)",
+		Responses: []openapi.Response{{
+			Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.Leader{},
+			Doc: "event: leader, first and at each change, data as below; leader_id is empty while there is none; " +
+				"event: error with a problem, or moving, ends the stream",
+		}},
+	},
 	{
 		Method: "GET", Pattern: apiv1.PathEvents, Role: token.Observer, Kind: openapi.StreamOnAccept,
 		Handle:  listEvents,

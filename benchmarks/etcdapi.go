@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"northstar/benchmarks/load"
@@ -25,8 +26,36 @@ func (b *bench) startBoth(ctx context.Context) (names []string, suts []*etcd, er
 // sharedBy is how many clients share a connection, in the second half of the rows.
 const sharedBy = 16
 
+// etcdLoad is what clients do, over so many connections.
+type etcdLoad struct {
+	command              string
+	clients, connections int
+}
+
+func (l etcdLoad) String() string {
+	return fmt.Sprintf("%s, %d clients, %d connections", l.command, l.clients, l.connections)
+}
+
+// etcdLoads returns the loads that are wanted.
+func (b *bench) etcdLoads() (loads []etcdLoad) {
+	for _, command := range []string{"put", "range"} {
+		for _, shared := range []int{1, sharedBy} {
+			for _, clients := range []int{1, 64, 256} {
+				if l := (etcdLoad{command, clients, clients / shared}); l.connections > 0 && b.wants(l.String()) {
+					loads = append(loads, l)
+				}
+			}
+		}
+	}
+	return loads
+}
+
 // etcdThroughput compares puts and linearizable ranges of etcd's Go client, which are spread over all nodes.
 func (b *bench) etcdThroughput(ctx context.Context) error {
+	loads := b.etcdLoads()
+	if len(loads) == 0 {
+		return nil
+	}
 	names, suts, err := b.startBoth(ctx)
 	if err != nil {
 		return err
@@ -35,45 +64,45 @@ func (b *bench) etcdThroughput(ctx context.Context) error {
 		b.rounds)
 	columns := []any{}
 	for range names {
-		columns = append(columns, "/s", "p50 ms", "p99 ms")
+		columns = append(columns, "/s", "p50 ms", "p99 ms", "CPU µs")
 	}
 	printRow(fmt.Sprint(names), append(columns, "ratio")...)
-	for _, command := range []string{"put", "range"} {
-		for _, shared := range []int{1, sharedBy} {
-			for _, clients := range []int{1, 64, 256} {
-				if clients < shared {
-					continue
-				}
-				row, err := b.etcdLoads(ctx, suts, command, clients, clients/shared)
-				if err != nil {
-					return err
-				}
-				printRow(fmt.Sprintf("%s, %d clients, %d connections", command, clients, clients/shared), row...)
-			}
+	for _, l := range loads {
+		row, err := b.etcdRow(ctx, suts, l)
+		if err != nil {
+			return err
 		}
+		printRow(l.String(), row...)
 	}
 	return nil
 }
 
-// etcdLoads measures one load on each cluster, in turns.
-func (b *bench) etcdLoads(
-	ctx context.Context, suts []*etcd, command string, clients, connections int,
-) (row []any, err error) {
-	got := make([][]load.Result, len(suts))
+// etcdRow measures one load on each cluster, in turns. The CPU time is that of all nodes for one operation.
+func (b *bench) etcdRow(ctx context.Context, suts []*etcd, l etcdLoad) (row []any, err error) {
+	got, used := make([][]load.Result, len(suts)), make([]time.Duration, len(suts))
 	for range b.rounds {
 		for i, e := range suts {
-			r, err := e.result(ctx, b.duration, command, clients, b.duration.Milliseconds(), connections)
+			before, _, err := usage(e.cluster)
 			if err != nil {
 				return nil, err
 			}
-			got[i] = append(got[i], r)
+			r, err := e.result(ctx, b.duration, l.command, l.clients, b.duration.Milliseconds(), l.connections)
+			if err != nil {
+				return nil, err
+			}
+			after, _, err := usage(e.cluster)
+			if err != nil {
+				return nil, err
+			}
+			got[i], used[i] = append(got[i], r), used[i]+after-before
 		}
 	}
 	var medians []load.Result
-	for _, results := range got {
+	for i, results := range got {
 		m := median(results)
 		medians = append(medians, m)
-		row = append(row, fmt.Sprintf("%.0f", m.PerSecond()), ms(m.P50), ms(m.P99))
+		row = append(row, fmt.Sprintf("%.0f", m.PerSecond()), ms(m.P50), ms(m.P99),
+			fmt.Sprintf("%.0f", float64(used[i].Microseconds())/operations(results)))
 	}
 	if len(medians) > 1 {
 		row = append(row, fmt.Sprintf("%.2f", medians[0].PerSecond()/medians[1].PerSecond()))
@@ -81,8 +110,25 @@ func (b *bench) etcdLoads(
 	return row, nil
 }
 
+// warmup is the part of a run that the driver adds before it, which uses the nodes' CPU as well.
+const warmup = 0.2
+
+// operations returns how many operations the runs have done, with those of their warm-up.
+func operations(runs []load.Result) (n float64) {
+	for _, r := range runs {
+		n += (1 + warmup) * float64(r.Done)
+	}
+	return n
+}
+
+// wants reports whether -only leaves a measurement of the etcd API in.
+func (b *bench) wants(name string) bool { return strings.Contains(name, b.only) }
+
 // etcdLeases compares what a leader uses while clientv3 keeps leases alive.
 func (b *bench) etcdLeases(ctx context.Context) error {
+	if !b.wants("leases") {
+		return nil
+	}
 	fmt.Printf("\n%d leases of %s, kept alive by clientv3: the leader over %s\n", b.renewedTogether, keptTTL, keptWindow)
 	printRow("", "% of a core", "RSS MB", "KB each", "ended")
 	for _, name := range b.etcdContenders() {
@@ -103,6 +149,9 @@ func (b *bench) etcdContenders() []string {
 // etcdWatchers compares how fast events reach many watchers, at all nodes, and what that costs the nodes.
 func (b *bench) etcdWatchers(ctx context.Context) error {
 	const window = 10 * time.Second
+	if !b.wants("watchers") {
+		return nil
+	}
 	names, suts, err := b.startBoth(ctx)
 	if err != nil {
 		return err
@@ -140,6 +189,9 @@ func (b *bench) etcdWatchers(ctx context.Context) error {
 // etcdElections compares elections of clientv3's package concurrency. On NorthStar, a lease may also end with its
 // connection: because the nodes are configured so, or because the client asks for it.
 func (b *bench) etcdElections(ctx context.Context) error {
+	if !b.wants("elections") {
+		return nil
+	}
 	names, clusters, err := b.startBoth(ctx)
 	if err != nil {
 		return err

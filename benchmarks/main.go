@@ -71,7 +71,8 @@ func run(args []string) error {
 	fs.IntVar(&b.eventRate, "events", 100, "puts a second of keys that they watch")
 	fs.BoolVar(&b.noCompare, "no-compare", false, "roles, sessions and restarts without etcd; failovers with bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
-	fs.StringVar(&b.only, "only", "", "only the failovers whose name has this in it: kill, SIGSTOP, cut")
+	fs.StringVar(&b.only, "only", "",
+		"only the failovers whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
 	fs.StringVar(&b.logs, "logs", "",
 		"a directory to keep the nodes' logs of failovers and restarts in, which are then at debug; costs time")
 	fs.StringVar(&b.comparePath, "compare", "",

@@ -44,6 +44,7 @@ type call struct {
 	hasTimeoutParam bool          // the server accepts ?timeout_ms
 	attemptTimeout  time.Duration // timeout of one attempt; 0: the default of its class
 	internal        bool          // made by the client itself: triggers no refresh
+	numbered        bool          // a write whose idempotency key is the client's next number
 }
 
 // Maximum bytes of a response that are read.

@@ -13,6 +13,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -86,6 +87,12 @@ type Client struct {
 	refreshing      atomic.Bool
 	refreshedAt     atomicTime // time of the last refresh
 	leaderCheckedAt atomicTime // time of the last leader search after a forwarded response
+
+	sender  string        // name under which writes are numbered
+	numbers apiv1.Numbers // of its writes
+
+	followingLeader atomic.Bool // followLeader runs
+	calledAt        atomicTime  // time of the last call
 }
 
 // New checks the configuration. It sends nothing; the first call does.
@@ -123,7 +130,7 @@ func New(cfg Config) (*Client, error) {
 		MaxConnsPerHost: cfg.ConnsPerNode, MaxIdleConnsPerHost: cfg.ConnsPerNode, IdleConnTimeout: idleTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	c := &Client{cfg: cfg, nodes: known, pool: pool}
+	c := &Client{cfg: cfg, nodes: known, pool: pool, sender: apiv1.SenderPrefix + rand.Text()}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = &leaderFinder{
 		c: c, results: map[string]leaderReport{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},

@@ -94,6 +94,7 @@ type fakeNode struct {
 	handle   http.HandlerFunc // replaces the cluster's handler if not nil
 	paused   chan struct{}    // not nil: the node is hung until it is closed
 	received []*http.Request  // except /leader and /v1/cluster
+	streams  int              // requests of leader streams
 	dead     bool
 	cutOff   bool          // knows no leader
 	stale    *apiv1.Leader // its response to GET /leader, if not nil
@@ -118,6 +119,7 @@ type fakeCluster struct {
 	answers  map[string]apiv1.PutResult // by idempotency key
 	hold     time.Duration
 	lossRate float64 // fraction of applied writes whose response is lost
+	streams  bool    // the nodes stream the leader
 	probes   int     // number of GET /leader and /v1/cluster requests at all nodes
 }
 
@@ -218,10 +220,14 @@ func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	fc.mu.Lock()
 	paused, handle := n.paused, n.handle
-	background := r.URL.Path == apiv1.PathLeader || r.URL.Path == apiv1.PathCluster
-	if background {
+	background := r.URL.Path == apiv1.PathLeader || r.URL.Path == apiv1.PathCluster ||
+		r.URL.Path == apiv1.PathLeaderWatch
+	switch {
+	case r.URL.Path == apiv1.PathLeaderWatch:
+		n.streams++
+	case background:
 		fc.probes++
-	} else {
+	default:
 		n.received = append(n.received, r.Clone(context.Background()))
 	}
 	fc.mu.Unlock()
@@ -241,6 +247,8 @@ func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 		n.serveLeader(w)
 	case r.URL.Path == apiv1.PathCluster:
 		n.serveCluster(w)
+	case r.URL.Path == apiv1.PathLeaderWatch:
+		n.serveLeaderWatch(w, r)
 	case strings.HasPrefix(r.URL.Path, apiv1.PathKV):
 		n.serveKV(w, r)
 	default:
@@ -262,6 +270,38 @@ func (n *fakeNode) serveLeader(w http.ResponseWriter) {
 		return
 	}
 	reply(w, apiv1.Leader{LeaderID: leader, LeaderAddress: leader + ":1", Term: term, ObservedBy: n.name})
+}
+
+// serveLeaderWatch streams the leader, if the nodes of the test do.
+func (n *fakeNode) serveLeaderWatch(w http.ResponseWriter, r *http.Request) {
+	fc := n.fc
+	fc.mu.Lock()
+	streams := fc.streams
+	fc.mu.Unlock()
+	if !streams {
+		problem(w, cluster.Errorf(cluster.CodeNotFound, "no such path"))
+		return
+	}
+	w.Header().Set("Content-Type", apiv1.TypeEventStream)
+	for {
+		fc.mu.Lock()
+		l := apiv1.Leader{LeaderID: fc.leader, LeaderAddress: fc.leader + ":1", Term: fc.term, ObservedBy: n.name}
+		changed := fc.changed
+		fc.mu.Unlock()
+		data, err := json.Marshal(l)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", apiv1.EventLeader, data)
+		if http.NewResponseController(w).Flush() != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
 }
 
 func (n *fakeNode) serveCluster(w http.ResponseWriter) {

@@ -13,7 +13,9 @@ func (r *retrier) watch() {
 	}
 	r.watching = true
 	r.c.finder.acquire()
-	r.knownLeader, r.leader = r.c.finder.leader()
+	if r.leader == nil {
+		r.knownLeader, r.leader = r.c.finder.leader()
+	}
 }
 
 // unwatch leaves the leader search.
@@ -37,6 +39,9 @@ func (r *retrier) onLeaderChange(now time.Time) {
 	r.knownLeader = leader
 	if r.q.retryClass == nonIdempotentWrite && len(r.outstanding) > 0 {
 		return
+	}
+	if old == "" && !r.watching {
+		return // the search of another call has found it, and this one has no trouble
 	}
 	if slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node != old }) {
 		r.forwardAt = now.Add(forwardGrace/2 + rand.N(forwardGrace))

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"iter"
 	"net/http"
 	"net/url"
@@ -163,11 +162,10 @@ func (o WriteOptions) apply(q *call) error {
 		q.header.Set(apiv1.HeaderFence, o.Fence.Role+"="+strconv.FormatUint(o.Fence.Token, 10))
 	}
 	if !o.NoIdempotencyKey {
-		q.retryClass = idempotentWrite
-		if o.IdempotencyKey == "" {
-			o.IdempotencyKey = rand.Text()
+		q.retryClass, q.numbered = idempotentWrite, o.IdempotencyKey == ""
+		if !q.numbered {
+			q.header.Set(apiv1.HeaderIdempotencyKey, o.IdempotencyKey)
 		}
-		q.header.Set(apiv1.HeaderIdempotencyKey, o.IdempotencyKey)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"northstar/api/apiv1"
 )
 
 const (
@@ -56,7 +58,7 @@ type retrier struct {
 	lastNoResponse bool  // last is from a node that did not respond
 
 	watching    bool            // has acquired the leader finder
-	leader      <-chan struct{} // closed when the leader changes; nil while not watching
+	leader      <-chan struct{} // closed when the leader changes; nil: the call does not follow it
 	knownLeader string          // the leader that this call has reacted to
 
 	retryAt, hedgeAt, forwardAt time.Time // zero: not planned
@@ -79,6 +81,14 @@ func (c *Client) do(ctx context.Context, q *call) (*response, error) {
 		r.limit, r.lostAttempts = q.attemptTimeout, make(chan *attempt, maxAttempts)
 	}
 	defer r.end()
+	if q.numbered {
+		number, lowest := c.numbers.Begin()
+		defer c.numbers.End(number)
+		q.header.Set(apiv1.HeaderIdempotencyKey, apiv1.NumberedKey(c.sender, number, lowest))
+	}
+	if !q.internal {
+		c.startLeaderStream()
+	}
 	a, err := r.run()
 	if err == nil {
 		c.refreshIfStale(q, a)
@@ -89,6 +99,9 @@ func (c *Client) do(ctx context.Context, q *call) (*response, error) {
 func (r *retrier) run() (*response, error) {
 	if r.ctx.Err() != nil {
 		return nil, r.deadlineError()
+	}
+	if r.q.retryClass != localRead && r.lostAttempts == nil {
+		r.knownLeader, r.leader = r.c.finder.leader()
 	}
 	r.launch(r.pick())
 	timer := time.NewTimer(time.Hour)

@@ -145,6 +145,36 @@ func (c *Client) EndSessions(ctx context.Context, identity, prefix string) (apiv
 	}))
 }
 
+// SessionsEnd selects the sessions that EndSessionsWith ends: one by its ID, or as EndSessions those of an identity,
+// with a prefix of the name, or both.
+type SessionsEnd struct {
+	ID               string
+	Identity, Prefix string
+	Reason           string // for the audit log
+	DryRun           bool   // end nothing: the result is what would end
+}
+
+// EndSessionsWith ends sessions with a reason, or plans that. With a Reason or a DryRun it needs nodes that know them.
+func (c *Client) EndSessionsWith(ctx context.Context, e SessionsEnd) (apiv1.SessionsEnded, error) {
+	q := &call{
+		op: "end sessions", retryClass: idempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
+		query: params("identity", e.Identity, "prefix", e.Prefix), hasTimeoutParam: true,
+	}
+	body := apiv1.SessionEnd{Reason: e.Reason, DryRun: e.DryRun}
+	if e.ID == "" {
+		return sendJSON[apiv1.SessionsEnded](ctx, c, q, body)
+	}
+	q.op, q.path, q.query = "end session "+e.ID, sessionPath(e.ID), url.Values{}
+	q.retryClass = nonIdempotentWrite
+	one, err := sendJSON[apiv1.SessionEnded](ctx, c, q, body)
+	if err != nil {
+		return apiv1.SessionsEnded{}, err
+	}
+	return apiv1.SessionsEnded{
+		SessionIDs: []string{one.SessionID}, DryRun: one.DryRun, Roles: one.Roles, Keys: one.Keys,
+	}, nil
+}
+
 func sessionPath(id string) string { return apiv1.PathSessions + "/" + url.PathEscape(id) }
 
 func nodePath(id string) string { return apiv1.PathNodes + "/" + url.PathEscape(id) }

@@ -29,8 +29,10 @@ type Node struct {
 	fsm        *raftnode.FSM
 	queue      *queue
 	readRounds *rounds
-	lease      *lease // nil: election.lease is off
-	peers      *peerRegistry
+	// of this node's commit index, while it leads
+	subscribers *subscribers
+	lease       *lease // nil: election.lease is off
+	peers       *peerRegistry
 
 	inst             atomic.Pointer[raftnode.Instance] // nil while Raft does not run
 	readyTerm        atomic.Uint64                     // the term of the leadership that serves here; 0: none
@@ -77,7 +79,8 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
 		state:  state.New(cfg.stateOptions()),
 		queue:  newQueue(), readRounds: &rounds{wake: make(chan struct{}, 1)}, peers: newPeerBook(),
-		changeSem: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
+		subscribers: newSubscribers(),
+		changeSem:   make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
 		running:   make(chan struct{}),
 		elections: newElectionTracker(cfg.Self.NodeID, cfg.TimeoutMax),
@@ -200,6 +203,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	flights.Go(func() { inst.Run(ctx) })
 	flights.Go(func() { inst.RunSnapshots(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
+	flights.Go(func() { n.informLoop(ctx, inst) })
 	if !rebuilt {
 		probes.Go(func() { n.standFirst(ctx, inst) })
 	}

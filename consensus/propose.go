@@ -10,6 +10,7 @@ import (
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // Propose puts a command through the log and waits until this node has applied it. Result.Err is the state's own
@@ -27,8 +28,14 @@ import (
 // leader-start or directly behind it, unless an unapplied entry may change those records. The command must not be
 // changed after the call; Propose sets Now.
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
-	result, err := n.propose(ctx, &proposal{cmd: cmd})
+	p := &proposal{cmd: cmd}
+	ctx, span := tracing.Start(ctx, "propose")
+	p.traced = span.Recorded()
+	result, err := n.propose(ctx, p)
 	n.countProposal(result, err)
+	if p.traced {
+		p.steps.record(ctx, span, result, err)
+	}
 	return result, err
 }
 
@@ -46,6 +53,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 		return state.Result{}, err
 	}
 	p.size, p.done = queuedBytes(&p.cmd), make(chan outcome, 1)
+	p.needs = p.cmd.NeededVersion(n.View().CommandVersion())
 	if err := n.queue.add(p); err != nil {
 		return state.Result{}, err
 	}
@@ -55,6 +63,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	}
 	select {
 	case o := <-p.done:
+		p.steps = o.steps
 		return o.result, o.err
 	case <-ctx.Done():
 	}
@@ -64,6 +73,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	}
 	select {
 	case o := <-p.done: // it was finished meanwhile
+		p.steps = o.steps
 		return o.result, o.err
 	default:
 	}
@@ -87,23 +97,21 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	if err := cmd.Validate(); err != nil {
 		return err
 	}
-	if !own && !n.queue.isOpen() {
-		return nil // filterWritable checks it when every member's version is known
+	if !own {
+		return nil // filterWritable checks the version, when that of every member is known
 	}
-	return n.admitVersion(cmd)
+	return n.admitVersion(cmd, n.ReadsVersion())
 }
 
-// admitVersion rejects a command that some member cannot read. If only the audit record or the owner of a new session
-// needs the newer version, the command goes without it: an upgrade must not prevent writes.
-func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
-	if cmd.MinVersion() <= 1 {
-		return nil
-	}
-	reads := n.View().MinSupportedVersion(n.serverIDs())
-	if dropUnreadable(cmd, reads) && n.deps.Hooks.Unaudited != nil {
+// admitVersion rejects a command that some member cannot read: each reads up to version reads. If only the audit
+// record, the owner of a new session or the mark of a required role needs a newer version, the command goes without
+// it: an upgrade must not prevent writes.
+func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
+	inUse := n.View().CommandVersion()
+	if dropUnreadable(cmd, inUse, reads) && n.deps.Hooks.Unaudited != nil {
 		n.deps.Hooks.Unaudited()
 	}
-	if need := cmd.MinVersion(); need > reads {
+	if need := cmd.NeededVersion(inUse); need > reads {
 		err := cluster.Errorf(cluster.CodeBadRequest,
 			"this needs command version %d and some member reads only up to %d: upgrade every member first", need,
 			reads)
@@ -113,13 +121,18 @@ func (n *Node) admitVersion(cmd *state.Command) *cluster.Error {
 	return nil
 }
 
-// dropUnreadable drops the parts of a command that can be done without and need a higher version than reads. The owner
-// goes first: it needs a higher version than the audit record.
-func dropUnreadable(cmd *state.Command, reads uint32) (unaudited bool) {
-	if cmd.MinVersion() > reads {
-		cmd.DropOwner()
+// dropUnreadable drops the parts of a command that can be done without and need a higher version than reads: first the
+// number of a client's key, then the owner and the mark of a required role. The audit record needs the lowest version.
+func dropUnreadable(cmd *state.Command, inUse, reads uint32) (unaudited bool) {
+	unreadable := func() bool { return cmd.NeededVersion(inUse) > reads }
+	if unreadable() {
+		cmd.DropNumber()
 	}
-	unaudited = cmd.MinVersion() > reads && cmd.Audit != nil
+	if unreadable() {
+		cmd.DropOwner()
+		cmd.DropRequired()
+	}
+	unaudited = unreadable() && cmd.Audit != nil
 	if unaudited {
 		cmd.Audit = nil
 	}
@@ -144,14 +157,15 @@ func (n *Node) filterWritable(batch []*proposal) (rest []*proposal) {
 	if len(batch) == 0 {
 		return nil
 	}
-	held, upToDate := n.mayWrite(false), n.queue.isOpen()
+	held, upToDate, view, reads := n.mayWrite(false), n.queue.isOpen(), n.View(), n.ReadsVersion()
+	rest = make([]*proposal, 0, len(batch))
 	for _, p := range batch {
 		err := held
 		if err == nil {
-			err = n.admitVersion(&p.cmd)
+			err = n.admitVersion(&p.cmd, reads)
 		}
 		if err == nil && upToDate {
-			err = n.View().RefusesGrowth(&p.cmd)
+			err = view.RefusesGrowth(&p.cmd)
 		}
 		if p.own || err == nil {
 			rest = append(rest, p)
@@ -198,6 +212,7 @@ func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 			n.queue.done()
 			continue
 		}
+		n.subscribers.committed()
 		select {
 		case <-n.queue.wake:
 		case <-ctx.Done():
@@ -256,7 +271,7 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 		close(landed)
 	}()
 	riders := n.filterWritable(n.queue.dequeuePiggybacked(start))
-	for waiting := true; waiting && riders == nil; {
+	for waiting := true; waiting && len(riders) == 0; {
 		select {
 		case <-n.queue.wake:
 			riders = n.filterWritable(n.queue.dequeuePiggybacked(start))
@@ -265,7 +280,7 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 		}
 	}
 	var behind raft.ApplyFuture
-	if riders != nil {
+	if len(riders) > 0 {
 		behind = n.submit(inst, riders)
 	}
 	<-landed
@@ -307,7 +322,7 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 			p.finish(outcome{err: refused})
 			continue
 		}
-		p.finish(outcome{result: a.Results[i]})
+		p.finish(outcome{result: a.Results[i], steps: p.stepsUntil(a)})
 	}
 	return refused
 }
@@ -315,16 +330,18 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 // submit makes Raft's log entry of a batch. A batch that cannot be encoded is finished, and has no future.
 func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
-	now := time.Now().UnixNano()
+	now := time.Now()
 	for i, p := range batch {
 		cmds[i] = p.cmd
-		cmds[i].Now = now
+		cmds[i].Now = now.UnixNano()
+		p.submitted = now
 	}
 	data, err := state.EncodeBatch(cmds)
 	if err != nil {
 		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
 		return nil
 	}
+	n.subscribers.carry(inst.CommitIndex())
 	return inst.Apply(data, 2*n.cfg.TimeoutMax)
 }
 

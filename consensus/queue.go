@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -30,23 +31,30 @@ const (
 type proposal struct {
 	cmd  state.Command
 	size int
-	own  bool // this package's own command: it passes the gate
+	// the command version that all members must support for it
+	needs uint32
+	own   bool // this package's own command: it passes the gate
 	// of a leader-start: the highest command version of users' writes that may be appended with it or directly behind;
 	// 0: none
 	piggybackVersion uint32
 	stage            atomic.Int32
 	done             chan outcome // capacity 1: finish never blocks
+
+	traced    bool      // its steps are recorded
+	submitted time.Time // when Raft got it; used by the proposer
+	steps     *steps    // nil: unknown; used by the caller of propose
 }
 
 // mayPiggyback reports whether a user's proposal may be appended with start, before the gate opens. The effect of a
 // write of a key depends only on the state that it is applied to.
 func (p *proposal) mayPiggyback(start *proposal) bool {
-	return p.cmd.Kind.WritesKeys() && p.cmd.MinVersion() <= start.piggybackVersion
+	return p.cmd.Kind.WritesKeys() && p.needs <= start.piggybackVersion
 }
 
 type outcome struct {
 	result state.Result
 	err    error
+	steps  *steps // nil: not traced
 }
 
 // finish answers the caller, unless it was answered before.

@@ -76,13 +76,18 @@ func TestQueueBatches(t *testing.T) {
 // Writes of keys go with a leader-start that leads them, and directly behind it; everything else waits for the gate.
 func TestQueue_PiggybackedWrites(t *testing.T) {
 	t.Parallel()
-	command := func(p *proposal, kind state.Kind) *proposal { p.cmd.Kind = kind; return p }
+	command := func(p *proposal, kind state.Kind) *proposal {
+		p.cmd.Kind = kind
+		p.needs = p.cmd.MinVersion()
+		return p
+	}
 	session := command(newProposal(10, false), state.KindSessionCreate)
 	txn := command(newProposal(10, false), state.KindTxn) // needs a newer version than an audited write
 	member := command(newProposal(10, false), state.KindMemberPatch)
 	write, remove := command(newProposal(10, false), state.KindPut), command(newProposal(10, false), state.KindDelete)
 	audited := command(newProposal(10, false), state.KindPut)
 	audited.cmd.Audit = &state.AuditRecord{}
+	audited.needs = audited.cmd.MinVersion()
 	start := command(newProposal(10, true), state.KindLeaderStart)
 	for _, tt := range []struct {
 		leads uint32
@@ -148,7 +153,10 @@ func TestAwaitHeldWrites(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &Node{queue: newQueue(), deps: Deps{HeldWrites: func() int { return tt.held }}}
+				n := &Node{
+					queue: newQueue(), state: state.New(state.Options{}),
+					deps: Deps{HeldWrites: func() int { return tt.held }},
+				}
 				start := &proposal{piggybackVersion: 1}
 				go func() {
 					for _, p := range tt.come {

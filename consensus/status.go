@@ -15,6 +15,10 @@ func (n *Node) View() *state.View { return n.state.View() }
 // Feed returns the changes of the replicated state as this node applies them.
 func (n *Node) Feed() *state.Feed { return n.state.Feed() }
 
+// Watched reports whether anyone on this node waits for a change of the state. The channel then gets an element, for
+// one receiver.
+func (n *Node) Watched() (bool, <-chan struct{}) { return n.state.Watched() }
+
 // RoleFeed returns the elections and vacancies of roles as this node applies them.
 func (n *Node) RoleFeed() *state.Feed { return n.state.RoleFeed() }
 
@@ -26,6 +30,9 @@ func (n *Node) Identity() cluster.Identity { return n.ident.get().Identity }
 
 // SetDraining sets whether Status shows this node as draining.
 func (n *Node) SetDraining(draining bool) { n.draining.Store(draining) }
+
+// Term returns the term of Status, at less cost.
+func (n *Node) Term() uint64 { return n.currentSoftState().Term }
 
 // Status returns what this node knows about itself and the cluster now. It only copies, under locks, and sends nothing.
 func (n *Node) Status() cluster.NodeStatus {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"northstar/client/rolemetrics"
 	"northstar/node"
 	"northstar/telemetry"
 )
@@ -25,6 +26,9 @@ func declaredMetrics() map[string]telemetry.MetricDef {
 	m := map[string]telemetry.MetricDef{}
 	for _, d := range telemetry.MetricDefs() {
 		m[telemetry.Prefix+d.Name] = d
+	}
+	for _, name := range rolemetrics.Names() {
+		m[name] = telemetry.MetricDef{Labels: []string{"role", "cause"}}
 	}
 	return m
 }

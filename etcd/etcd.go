@@ -59,8 +59,9 @@ const (
 type Node interface {
 	View() *state.View
 	Feed() *state.Feed
-	// Status is cheap.
 	Status() cluster.NodeStatus
+	// Term is that of Status, for each answer.
+	Term() uint64
 	// LeaderChanged returns a channel that is closed at the next change of the leader or the term.
 	LeaderChanged() <-chan struct{}
 	// CheckCaughtUp returns an error until this node's state has all that was committed when it started.
@@ -83,6 +84,8 @@ type Call interface {
 	// not so many left. give must not refer to the call or its context: they refer to the answer, whose garbage
 	// collection may have to call give.
 	TakeAnswer(size int) (give func(), err error)
+	// Watches returns the caller's share of the watches of the node, and of the bytes of their keys.
+	Watches() Share
 	// MoveLeader moves leadership.
 	MoveLeader(ctx context.Context, target cluster.NodeID) error
 	// Leave ends the call with its error, nil if it succeeded.
@@ -91,9 +94,10 @@ type Call interface {
 
 // LeaseCall is what a call does with leases.
 type LeaseCall interface {
-	// RenewLease renews a lease for its TTL and reports whether it lives. Without an error a quorum has confirmed after
-	// the call that the leader which renewed it leads. Renewals of one node share their messages.
-	RenewLease(ctx context.Context, lease *state.Session) (lives bool, err error)
+	// RenewLeases renews leases for their TTLs and returns which live. A quorum has confirmed after the call that the
+	// leader which renewed them leads. Renewals of one node share their messages. With a lease that is not the
+	// caller's, it returns those before that, and the error.
+	RenewLeases(ctx context.Context, leases []*state.Session) (lives []bool, err error)
 	// Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.
 	Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error)
 	// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is
@@ -114,10 +118,11 @@ type Deps struct {
 	Node Node
 	// Begin authenticates and admits a call. r has the caller's credentials and address, and conn what NewConn returned
 	// for the connection.
-	Begin func(r *http.Request, conn any, kind CallKind) (Call, error)
+	Begin func(ctx context.Context, r *http.Request, conn any, kind CallKind) (Call, error)
 	// NewConn returns what is remembered of a connection, as the listener has accepted it.
 	NewConn func(net.Conn) any
-	// NewShare returns the share of a connection from an address.
+	// NewShare returns the share of a connection from an address, in what calls hold before their callers are known:
+	// places of calls, and bytes of messages.
 	NewShare func(address string) Share
 	// AuthEnabled reports whether callers need a token or a certificate.
 	AuthEnabled func() bool
@@ -305,13 +310,13 @@ func (s *Server) headerAt(revision uint64) *pb.ResponseHeader {
 
 // memberHeader returns a header without a revision.
 func (s *Server) memberHeader() *pb.ResponseHeader {
-	st := s.deps.Node.Status()
+	term := s.deps.Node.Term()
 	clusterID := s.deps.Node.View().ClusterID()
 	if clusterID == "" {
-		return &pb.ResponseHeader{MemberId: memberID("", st.NodeID), RaftTerm: st.Term}
+		return &pb.ResponseHeader{MemberId: memberID("", s.deps.Node.Status().NodeID), RaftTerm: term}
 	}
 	s.self.once.Do(func() { // the ID of a cluster does not change while a node runs
-		s.self.cluster, s.self.member = number(clusterID), memberID(clusterID, st.NodeID)
+		s.self.cluster, s.self.member = number(clusterID), memberID(clusterID, s.deps.Node.Status().NodeID)
 	})
-	return &pb.ResponseHeader{ClusterId: s.self.cluster, MemberId: s.self.member, RaftTerm: st.Term}
+	return &pb.ResponseHeader{ClusterId: s.self.cluster, MemberId: s.self.member, RaftTerm: term}
 }

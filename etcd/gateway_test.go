@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -226,11 +227,11 @@ func TestBodiesAreCounted(t *testing.T) {
 	d := testDeps(n)
 	var denied atomic.Bool
 	begin := d.Begin
-	d.Begin = func(r *http.Request, conn any, kind CallKind) (Call, error) {
+	d.Begin = func(ctx context.Context, r *http.Request, conn any, kind CallKind) (Call, error) {
 		if denied.Load() {
 			return nil, cluster.Errorf(cluster.CodeUnauthenticated, "no token")
 		}
-		return begin(r, conn, kind)
+		return begin(ctx, r, conn, kind)
 	}
 	_, addr := serve(t, d, nil)
 	post := func(path string, body io.Reader) int {

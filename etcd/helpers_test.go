@@ -35,7 +35,7 @@ type fakeNode struct {
 	readOnly bool
 
 	answers, largest atomic.Int64 // taken by TakeAnswer
-	share            fakeShare
+	share, watches   fakeShare
 }
 
 // fakeShare is a share with limits, 0: none.
@@ -59,6 +59,12 @@ func (f *fakeShare) Give(calls, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls, f.bytes = f.calls-calls, f.bytes-bytes
+}
+
+func (f *fakeShare) set(maxCalls, maxBytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.maxCalls, f.maxBytes = maxCalls, maxBytes
 }
 
 func (f *fakeShare) taken() (calls, bytes int) {
@@ -113,6 +119,8 @@ func (n *fakeNode) Status() cluster.NodeStatus {
 	}
 }
 
+func (n *fakeNode) Term() uint64 { return 3 }
+
 func (n *fakeNode) LeaderChanged() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,9 +172,12 @@ func (c fakeCall) Propose(_ context.Context, cmd state.Command) (state.Result, e
 	return r, nil
 }
 
-func (c fakeCall) RenewLease(_ context.Context, lease *state.Session) (bool, error) {
-	_, ok := c.node.View().Session(lease.ID)
-	return ok, nil
+func (c fakeCall) RenewLeases(_ context.Context, leases []*state.Session) (lives []bool, err error) {
+	for _, lease := range leases {
+		_, ok := c.node.View().Session(lease.ID)
+		lives = append(lives, ok)
+	}
+	return lives, nil
 }
 
 func (c fakeCall) Remaining(_ context.Context, id string) (time.Duration, bool, error) {
@@ -191,6 +202,8 @@ func (c fakeCall) TakeAnswer(size int) (func(), error) {
 	return func() { node.answers.Add(-n) }, nil
 }
 
+func (c fakeCall) Watches() Share { return &c.node.watches }
+
 func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {
 	c.node.setLeader(target)
 	return nil
@@ -200,8 +213,8 @@ func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {
 func testDeps(n *fakeNode) Deps {
 	return Deps{
 		Node: n,
-		Begin: func(r *http.Request, _ any, _ CallKind) (Call, error) {
-			return fakeCall{r.Context(), n}, nil
+		Begin: func(ctx context.Context, _ *http.Request, _ any, _ CallKind) (Call, error) {
+			return fakeCall{ctx, n}, nil
 		},
 		NewConn: func(net.Conn) any { return nil }, NewShare: func(string) Share { return &n.share },
 		AuthEnabled: func() bool { return false },

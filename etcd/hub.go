@@ -24,7 +24,6 @@ type hub struct {
 	epoch    uint64                // of the state that position belongs to
 	watches  *iradix.Tree[*places] // by the common prefix of their keys
 	count    int
-	bytes    int // of the keys and range ends of all watches
 	streams  map[*watchStream]struct{}
 	wake     chan struct{} // capacity 1: there is a first watch
 }
@@ -86,7 +85,6 @@ func (h *hub) add(w *watch) {
 		notify(h.wake)
 	}
 	h.count++
-	h.bytes += w.size()
 	at, ok := h.watches.Get([]byte(w.prefix))
 	if !ok {
 		at = &places{all: map[*watch]struct{}{}}
@@ -111,7 +109,6 @@ func (h *hub) remove(w *watch) {
 	}
 	delete(at.all, w)
 	h.count--
-	h.bytes -= w.size()
 	if len(at.all) == 0 {
 		h.watches, _, _ = h.watches.Delete([]byte(w.prefix))
 	}
@@ -233,13 +230,6 @@ func (h *hub) markAll() {
 
 // size returns the bytes of the key and the range end.
 func (w *watch) size() int { return len(w.key) + len(w.end) }
-
-// full reports whether there is no room for another watch.
-func (h *hub) full(w *watch) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.count >= maxWatches || h.bytes+w.size() > maxWatchBytes
-}
 
 // watching returns the number of watches.
 func (h *hub) watching() int {

@@ -14,7 +14,7 @@ func testHub(t *testing.T) (*fakeNode, *hub, *watchStream) {
 	n := newFakeNode(t)
 	s := New(testDeps(n))
 	t.Cleanup(s.grpc.Stop)
-	return n, s.hub, newWatchStream(t.Context(), s, nil)
+	return n, s.hub, newWatchStream(t.Context(), s, nil, &n.watches)
 }
 
 func (ws *watchStream) watchKey(n *fakeNode, key string) *watch {

@@ -101,9 +101,12 @@ func (s *Server) recovered(p any, method string, err error) error {
 }
 
 // receive receives the messages of a stream, for a handler that has other things to wait for as well. The error that
-// ends them comes after the last one. It starts a goroutine that may outlive the handler, and then only receives.
-func receive[T any](ctx context.Context, s *Server, method string, next func() (T, error)) (<-chan T, <-chan error) {
-	messages, failed := make(chan T), make(chan error, 1)
+// ends them comes when the last one is in the channel, which has room for ahead messages. It starts a goroutine that may
+// outlive the handler, and then only receives.
+func receive[T any](
+	ctx context.Context, s *Server, method string, ahead int, next func() (T, error),
+) (<-chan T, <-chan error) {
+	messages, failed := make(chan T, ahead), make(chan error, 1)
 	go func() {
 		var err error
 		defer func() { // the interceptors recover only in their own goroutine
@@ -154,7 +157,7 @@ func (s *Server) begin(ctx context.Context, name string) (_ context.Context, lea
 		return nil, nil, rpctypes.ErrGRPCNoLeader
 	}
 	r, conn := incoming(ctx, name)
-	call, err := s.deps.Begin(r, conn, kind)
+	call, err := s.deps.Begin(ctx, r, conn, kind)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,8 +183,7 @@ func (s *Server) takeFirstRevision(call Call, name string) error {
 
 // requiresLeader reports whether the client wants its stream to end when this node knows no leader.
 func requiresLeader(ctx context.Context) bool {
-	md, _ := metadata.FromIncomingContext(ctx)
-	values := md.Get(rpctypes.MetadataRequireLeaderKey)
+	values := metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataRequireLeaderKey)
 	return len(values) > 0 && values[0] == rpctypes.MetadataHasLeader
 }
 
@@ -224,27 +226,26 @@ func (s *Server) endWithoutLeader(ctx context.Context, end context.CancelCauseFu
 // gRPC it has what identifies a caller: token, TLS state, address and authority.
 func incoming(ctx context.Context, name string) (*http.Request, any) {
 	if r, ok := ctx.Value(httpRequestKey{}).(*http.Request); ok {
-		r = r.WithContext(ctx)
 		if sent := r.Header.Get("Authorization"); sent != "" && !strings.Contains(sent, " ") {
-			r.Header = r.Header.Clone()
+			r = r.Clone(ctx)
 			r.Header.Set("Authorization", "Bearer "+sent) // etcd's clients send the bare token
 		}
 		return r, ctx.Value(connKey{})
 	}
-	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: name}, Header: http.Header{}}).WithContext(ctx)
-	md, _ := metadata.FromIncomingContext(ctx)
-	for _, key := range []string{"token", "authorization"} {
-		if sent := md.Get(key); len(sent) > 0 {
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: name}, Header: http.Header{}}
+	sentAs := func(key string) []string { return metadata.ValueFromIncomingContext(ctx, key) }
+	for _, key := range [...]string{"token", "authorization"} {
+		if sent := sentAs(key); len(sent) > 0 {
 			r.Header["Authorization"] = []string{"Bearer " + strings.TrimPrefix(sent[0], "Bearer ")}
 			break
 		}
 	}
-	for _, key := range []string{"forwarded", "x-forwarded-for"} { // a proxy on this machine is no local caller
-		if sent := md.Get(key); len(sent) > 0 {
+	for _, key := range [...]string{"forwarded", "x-forwarded-for"} { // a proxy on this machine is no local caller
+		if sent := sentAs(key); len(sent) > 0 {
 			r.Header[http.CanonicalHeaderKey(key)] = sent
 		}
 	}
-	if sent := md.Get(":authority"); len(sent) > 0 {
+	if sent := sentAs(":authority"); len(sent) > 0 {
 		r.Host = sent[0]
 	}
 	p, ok := peer.FromContext(ctx)

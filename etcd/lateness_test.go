@@ -25,12 +25,12 @@ func (c *slowCall) Propose(ctx context.Context, cmd state.Command) (state.Result
 	return r, err
 }
 
-func (c *slowCall) RenewLease(ctx context.Context, lease *state.Session) (bool, error) {
+func (c *slowCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]bool, error) {
 	if c.renewed < len(c.renewal) {
 		time.Sleep(c.renewal[c.renewed])
 	}
 	c.renewed++
-	return c.fakeCall.RenewLease(ctx, lease)
+	return c.fakeCall.RenewLeases(ctx, leases)
 }
 
 // TestLateRenewal: the leader counts a TTL from the question, and the client from the answer. A renewal whose answer
@@ -78,8 +78,11 @@ func (c *laggingCall) ReadIndex(context.Context) error {
 	return nil
 }
 
-func (c *laggingCall) RenewLease(_ context.Context, lease *state.Session) (bool, error) {
-	return lease.Owner == "new", nil // the leader knows
+func (c *laggingCall) RenewLeases(_ context.Context, leases []*state.Session) (lives []bool, err error) {
+	for _, lease := range leases {
+		lives = append(lives, lease.Owner == "new") // the leader knows
+	}
+	return lives, nil
 }
 
 // TestRenewalOfReusedNumber: a node that still has the lease which had a number before renews the one that has it now.

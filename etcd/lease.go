@@ -133,29 +133,80 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	defer undo()
 	held := l.newHeldLeases(ctx)
 	defer held.release()
-	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, stream.Recv)
+	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, maxRenewals, stream.Recv)
 	for {
+		var batch []*pb.LeaseKeepAliveRequest
+		var last error
 		select {
 		case r := <-requests:
-			out, err := l.renew(ctx, r.ID, held)
-			if err == nil {
-				err = stream.Send(out)
-			}
-			if err != nil && ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			if err != nil {
-				return err
-			}
-		case err := <-failed:
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
+			batch = append(batch, r)
+		case last = <-failed: // requests may have some yet
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		for len(requests) > 0 {
+			batch = append(batch, <-requests)
+		}
+		if err := l.renewAll(ctx, stream, batch, held); err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		} else if err != nil {
+			return err
+		}
+		switch {
+		case errors.Is(last, io.EOF):
+			return nil
+		case last != nil:
+			return last
+		}
 	}
+}
+
+// maxRenewals bounds the keep-alives of a stream that are renewed together. A client with many leases sends as many at
+// once; one proof of leadership for each would be too slow.
+const maxRenewals = 128
+
+// renewAll renews leases together and sends the answers in the order of the requests.
+func (l *leaseService) renewAll(
+	ctx context.Context, stream pb.Lease_LeaseKeepAliveServer, batch []*pb.LeaseKeepAliveRequest, held *heldLeases,
+) error {
+	v := l.s.deps.Node.View()
+	header := l.s.header(v)
+	leases, known := make([]*state.Session, len(batch)), make([]*state.Session, 0, len(batch))
+	for i, r := range batch {
+		if lease, ok := v.Lease(r.ID); ok {
+			leases[i], known = lease, append(known, lease)
+		}
+	}
+	asked := time.Now()
+	var lives []bool
+	var refused error
+	if len(known) > 0 {
+		lives, refused = callOf(ctx).RenewLeases(ctx, known)
+	}
+	took := time.Since(asked)
+	for i, r := range batch {
+		out, lease, err := &pb.LeaseKeepAliveResponse{Header: header, ID: r.ID}, leases[i], error(nil)
+		switch {
+		case lease == nil:
+			out, err = l.renew(ctx, r.ID, held)
+		case len(lives) == 0:
+			return refused
+		case !lives[0] || took > graceOf(lease):
+			lives = lives[1:]
+			out, err = l.renew(ctx, r.ID, held)
+		default:
+			lives = lives[1:]
+			out.TTL = seconds(lease.TTL)
+			err = held.hold(ctx, callOf(ctx), lease)
+		}
+		if err == nil {
+			err = stream.Send(out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // renew renews one lease. Its header is taken before: with a later one a client could see its lease renewed at a
@@ -191,9 +242,9 @@ func graceOf(lease *state.Session) time.Duration { return max(500*time.Milliseco
 func renewInTime(ctx context.Context, lease *state.Session) (lives bool, err error) {
 	for {
 		asked := time.Now()
-		lives, err = callOf(ctx).RenewLease(ctx, lease)
-		if err != nil || !lives || time.Since(asked) <= graceOf(lease) {
-			return lives, err
+		answer, err := callOf(ctx).RenewLeases(ctx, []*state.Session{lease})
+		if err != nil || !answer[0] || time.Since(asked) <= graceOf(lease) {
+			return err == nil && answer[0], err
 		}
 	}
 }

@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -27,22 +29,22 @@ type lateCall struct {
 	release <-chan struct{}
 }
 
-func (c lateCall) RenewLease(context.Context, *state.Session) (bool, error) {
+func (c lateCall) RenewLeases(_ context.Context, leases []*state.Session) ([]bool, error) {
 	<-c.release
-	return true, nil
+	return slices.Repeat([]bool{true}, len(leases)), nil
 }
 
 // renewals is a stream of keep-alives in memory.
 type renewals struct {
 	grpc.ServerStream
-	ctx  context.Context
-	recv func() (*pb.LeaseKeepAliveRequest, error)
-	sent func()
+	ctx    context.Context
+	recv   func() (*pb.LeaseKeepAliveRequest, error)
+	answer func(*pb.LeaseKeepAliveResponse)
 }
 
 func (r *renewals) Context() context.Context                  { return r.ctx }
 func (r *renewals) Recv() (*pb.LeaseKeepAliveRequest, error)  { return r.recv() }
-func (r *renewals) Send(out *pb.LeaseKeepAliveResponse) error { r.sent(); return r.ctx.Err() }
+func (r *renewals) Send(out *pb.LeaseKeepAliveResponse) error { r.answer(out); return r.ctx.Err() }
 
 // TestKeepAlive_NothingIsSentAfterItsEnd: the leader's answer to a renewal may come when the client is gone or the
 // server stops. After the handler's return the response belongs to net/http, and a message there ends the process.
@@ -67,7 +69,7 @@ func TestKeepAlive_NothingIsSentAfterItsEnd(t *testing.T) {
 					asked = true
 					return &pb.LeaseKeepAliveRequest{ID: 7}, nil
 				},
-				sent: func() {
+				answer: func(*pb.LeaseKeepAliveResponse) {
 					if returned.Load() {
 						t.Error("a message after the handler's return")
 					}
@@ -133,7 +135,7 @@ func TestReceive(t *testing.T) {
 		func() error { panic("broken") },
 	} {
 		count := 0
-		messages, failed := receive(t.Context(), s, "method", func() (int, error) {
+		messages, failed := receive(t.Context(), s, "method", 0, func() (int, error) {
 			if count++; count > 3 {
 				return 0, last()
 			}
@@ -148,4 +150,61 @@ func TestReceive(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	}
+}
+
+// countingCall is a call whose renewals take a millisecond.
+type countingCall struct {
+	fakeCall
+	rounds atomic.Int64
+}
+
+func (c *countingCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]bool, error) {
+	c.rounds.Add(1)
+	time.Sleep(time.Millisecond)
+	return c.fakeCall.RenewLeases(ctx, leases)
+}
+
+// TestKeepAlive_RenewedTogether: keep-alives that wait share a proof of leadership, and are answered in their order,
+// those before the client's end, too.
+func TestKeepAlive_RenewedTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const all, unknown = 1000, 500
+		n := newFakeNode(t)
+		for id := range int64(all) {
+			if id != unknown {
+				n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id + 1, TTL: 10}})
+			}
+		}
+		s := New(testDeps(n))
+		defer s.grpc.Stop()
+		call := &countingCall{fakeCall: fakeCall{t.Context(), n}}
+		var asked, answered int64
+		stream := &renewals{
+			ctx: context.WithValue(t.Context(), callKey{}, Call(call)),
+			recv: func() (*pb.LeaseKeepAliveRequest, error) {
+				if asked == all {
+					return nil, io.EOF
+				}
+				asked++
+				return &pb.LeaseKeepAliveRequest{ID: asked}, nil
+			},
+			answer: func(out *pb.LeaseKeepAliveResponse) {
+				answered++
+				want := int64(10)
+				if answered == unknown+1 {
+					want = 0
+				}
+				if out.ID != answered || out.TTL != want {
+					t.Errorf("answer %d is of lease %d, with TTL %d", answered, out.ID, out.TTL)
+				}
+			},
+		}
+		if err := (&leaseService{s: s}).LeaseKeepAlive(stream); err != nil {
+			t.Error(err)
+		}
+		if rounds := call.rounds.Load(); answered != all || rounds > all/maxRenewals+2 {
+			t.Errorf("%d answers after %d rounds", answered, rounds)
+		}
+	})
 }

@@ -68,9 +68,9 @@ func TestProtocolsOverTLS(t *testing.T) {
 	d := testDeps(newFakeNode(t))
 	seen := make(chan int, 8)
 	begin := d.Begin
-	d.Begin = func(r *http.Request, conn any, kind CallKind) (Call, error) {
+	d.Begin = func(ctx context.Context, r *http.Request, conn any, kind CallKind) (Call, error) {
 		seen <- len(r.TLS.PeerCertificates)
-		return begin(r, conn, kind)
+		return begin(ctx, r, conn, kind)
 	}
 	_, addr := serve(t, d, &tls.Config{
 		Certificates: []tls.Certificate{cert}, ClientCAs: ca, ClientAuth: tls.RequireAndVerifyClientCert,
@@ -198,7 +198,7 @@ func TestDrainSendsGoAway(t *testing.T) {
 func TestHealthStreams(t *testing.T) {
 	t.Parallel()
 	d := testDeps(newFakeNode(t))
-	d.Begin = func(*http.Request, any, CallKind) (Call, error) {
+	d.Begin = func(context.Context, *http.Request, any, CallKind) (Call, error) {
 		return nil, cluster.Errorf(cluster.CodeUnauthenticated, "no token")
 	}
 	_, addr := serve(t, d, nil)

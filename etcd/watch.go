@@ -24,8 +24,8 @@ func (w *watchService) Watch(stream pb.Watch_WatchServer) error {
 	}
 	ctx, end := context.WithCancel(stream.Context())
 	defer end()
-	requests, failed := receive(ctx, w.s, pb.Watch_Watch_FullMethodName, stream.Recv)
-	ws := newWatchStream(ctx, w.s, stream)
+	requests, failed := receive(ctx, w.s, pb.Watch_Watch_FullMethodName, 0, stream.Recv)
+	ws := newWatchStream(ctx, w.s, stream, callOf(ctx).Watches())
 	defer ws.close()
 	tick := time.NewTicker(jitter(w.s.deps.ProgressInterval))
 	defer tick.Stop()

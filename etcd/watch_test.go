@@ -330,6 +330,33 @@ func TestManyWatches(t *testing.T) {
 	})
 }
 
+// TestWatchesAreShared: a stream has no more watches than its caller's share, and gives back those that have ended.
+func TestWatchesAreShared(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		n.watches.set(2, 1<<20)
+		create := func() *pb.WatchResponse {
+			p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("key")})
+			return <-p.out
+		}
+		for range 2 {
+			if r := create(); r.Canceled {
+				t.Fatalf("within the share: %s", describeResponse(r))
+			}
+		}
+		if r := create(); !r.Canceled || r.CancelReason != "etcdserver: too many requests" {
+			t.Errorf("beyond the share: %s", describeResponse(r))
+		}
+		p.in <- cancelWatch(0)
+		<-p.out
+		if r := create(); r.Canceled {
+			t.Errorf("after the end of a watch: %s", describeResponse(r))
+		}
+		if places, bytes := n.watches.taken(); places != 2 || bytes != 2*len("key") {
+			t.Errorf("%d watches and %d bytes are taken", places, bytes)
+		}
+	})
+}
+
 // TestWatchKeysAreLimited: the keys of watches stay in memory, and clients choose them.
 func TestWatchKeysAreLimited(t *testing.T) {
 	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
@@ -338,7 +365,9 @@ func TestWatchKeysAreLimited(t *testing.T) {
 			p.in <- createWatch(r)
 			p.want(t, fmt.Sprintf("-1@%d created canceled (etcdserver: request is too large)", n.View().Revision()))
 		}
-		for i := range maxWatchBytes / maxWatchKey {
+		const room = 20
+		n.watches.set(0, room*maxWatchKey)
+		for i := range room {
 			p.in <- createWatch(&pb.WatchCreateRequest{Key: long[1:]})
 			if r := <-p.out; r.Canceled {
 				t.Fatalf("watch %d: %s", i, describeResponse(r))

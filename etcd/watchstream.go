@@ -16,10 +16,8 @@ import (
 // Limits of a stream of watches.
 const (
 	maxWatchesPerStream = 20_000
-	maxWatches          = 200_000  // of a node
-	maxWatchBytes       = 64 << 20 // of the keys and range ends of a node's watches
-	maxWatchKey         = 8 << 10  // of a key or a range end: all keys are shorter
-	eventBatch          = 1000     // events of one message, but for those of its last revision
+	maxWatchKey         = 8 << 10 // of a key or a range end: all keys are shorter
+	eventBatch          = 1000    // events of one message, but for those of its last revision
 )
 
 // noWatch is the ID in answers that belong to no watch.
@@ -34,6 +32,7 @@ type watchStream struct {
 	hub    *hub
 	ctx    context.Context // of the call
 	stream pb.Watch_WatchServer
+	share  Share // of the watches of the node, and the bytes of their keys and range ends
 
 	watches  map[int64]*watch
 	nextID   int64
@@ -51,9 +50,10 @@ type watchOptions struct {
 	prevKV, fragment, progressNotify, noPut, noDelete bool
 }
 
-func newWatchStream(ctx context.Context, s *Server, stream pb.Watch_WatchServer) *watchStream {
+func newWatchStream(ctx context.Context, s *Server, stream pb.Watch_WatchServer, share Share) *watchStream {
 	ws := &watchStream{
-		s: s, hub: s.hub, ctx: ctx, stream: stream, watches: map[int64]*watch{}, wake: make(chan struct{}, 1),
+		s: s, hub: s.hub, ctx: ctx, stream: stream, share: share, watches: map[int64]*watch{},
+		wake: make(chan struct{}, 1),
 	}
 	s.hub.open(ws)
 	return ws
@@ -62,7 +62,7 @@ func newWatchStream(ctx context.Context, s *Server, stream pb.Watch_WatchServer)
 // close removes all watches.
 func (ws *watchStream) close() {
 	for _, w := range ws.watches {
-		ws.hub.remove(w)
+		ws.drop(w)
 	}
 	ws.hub.close(ws)
 }
@@ -110,19 +110,20 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	if w.id == 0 {
 		w.id = ws.freeID()
 	}
+	w.prefix = commonPrefix(w.key, w.end)
+	ws.watches[w.id] = w
 	if err := ws.reply(v, &pb.WatchResponse{WatchId: w.id, Created: true}); err != nil {
 		return err
 	}
 	if int64(w.next) < v.CompactRevision() {
+		ws.drop(w)
 		return ws.compacted(v, w)
 	}
-	w.prefix = commonPrefix(w.key, w.end)
-	ws.watches[w.id] = w
 	ws.hub.add(w)
 	return nil
 }
 
-// refusal returns why a watch cannot start, "" if it can.
+// refusal returns why a watch cannot start. If it can, refusal returns "", and has taken its share.
 func (ws *watchStream) refusal(r *pb.WatchCreateRequest, w *watch) string {
 	_, taken := ws.watches[r.WatchId]
 	switch {
@@ -134,7 +135,7 @@ func (ws *watchStream) refusal(r *pb.WatchCreateRequest, w *watch) string {
 		return "mvcc: duplicate watch ID provided on the WatchStream"
 	case max(len(r.Key), len(r.RangeEnd)) > maxWatchKey:
 		return rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge)
-	case len(ws.watches) >= maxWatchesPerStream, ws.hub.full(w):
+	case len(ws.watches) >= maxWatchesPerStream, ws.share.Take(1, w.size()) != nil:
 		return rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooManyRequests)
 	}
 	return ""
@@ -164,6 +165,7 @@ func (ws *watchStream) cancel(id int64) error {
 func (ws *watchStream) drop(w *watch) {
 	w.gone = true
 	ws.hub.remove(w)
+	ws.share.Give(1, w.size())
 	delete(ws.watches, w.id)
 }
 

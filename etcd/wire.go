@@ -16,14 +16,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Share is a connection's share of the node's budgets, for what it holds before its callers are known. Methods may be
-// called by any goroutine.
+// Share is the share of a caller, or of a connection, in two of the node's budgets. Methods may be called by any
+// goroutine.
 type Share interface {
-	// Take takes places of calls, and bytes of messages. CodeBusy: there are not so many left, and it has taken
-	// nothing.
-	Take(calls, bytes int) error
+	// Take takes places and bytes. CodeBusy: there are not so many left, and it has taken nothing.
+	Take(places, bytes int) error
 	// Give returns what Take has taken.
-	Give(calls, bytes int)
+	Give(places, bytes int)
 }
 
 const (

@@ -25,6 +25,7 @@ type Config struct {
 	RaftAdvertise  string         `name:"raft-advertise" placeholder:"HOST:PORT" help:"Raft address advertised to other nodes; host names are resolved for each connection. Default: raft-addr."`
 	EtcdAddr       string         `name:"etcd-addr" placeholder:"HOST:PORT" help:"Listen address of the etcd v3 API (gRPC and JSON). Without it, the API is off. Port 0 picks a free port."`
 	EtcdAdvertise  string         `name:"etcd-advertise" placeholder:"HOST:PORT" help:"etcd address that etcd clients are told. Default: etcd-addr."`
+	DebugAddr      string         `name:"debug-addr" placeholder:"HOST:PORT" help:"Listen address of Go's profiles (/debug/pprof/); loopback only. Without it, there are none. Port 0 picks a free port."`
 	ClusterName    string         `name:"cluster-name" default:"northstar" help:"Cluster name, part of certificate names. Do not change it once certificates are issued."`
 	InitialCluster InitialCluster `name:"initial-cluster" placeholder:"ID=RAFT@HTTP,..." help:"Bootstrap members. Must be identical on all bootstrap nodes; ignored when the data directory is not empty."`
 	Join           []string       `name:"join" placeholder:"HOST:PORT" help:"HTTP addresses of a running cluster to join. The node joins as a non-voter and is promoted once caught up and stable."`
@@ -75,6 +76,10 @@ type Config struct {
 		SessionsPerIdentity   uint64 `name:"sessions-per-identity" default:"20000" help:"Limit of live sessions of one token or client certificate, 1 to 200000. The leader's value counts; use the same value on every node."`
 		ConnectionsPerAddress int    `name:"connections-per-address" default:"1024" help:"Limit of open connections to http-addr from one address (IPv6: one /64), 16 to 1000000. Loopback has none if the node has no auth.tokens."`
 	} `embed:"" prefix:"limits-"`
+	Tracing struct {
+		OTLP   string  `name:"otlp" placeholder:"URL" help:"http://HOST:PORT or https://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC). Writes and failovers are sent to it as traces. Without it, there are none."`
+		Sample Percent `name:"sample" default:"100%" help:"Share of the writes that are traced, 0% to 100%. Writes that belong to a client's trace follow that; failovers are always traced."`
+	} `embed:"" prefix:"tracing-"`
 	TLS  TLSConfig `embed:"" prefix:"tls-"`
 	Auth struct {
 		Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`

@@ -17,8 +17,8 @@ import (
 func (n *Node) etcdDeps() etcd.Deps {
 	return etcd.Deps{
 		Node: etcdNode{n.consensus, n},
-		Begin: func(r *http.Request, conn any, kind etcd.CallKind) (etcd.Call, error) {
-			call, err := n.api.Begin(r, conn, api.CallSpec(kind))
+		Begin: func(ctx context.Context, r *http.Request, conn any, kind etcd.CallKind) (etcd.Call, error) {
+			call, err := n.api.Begin(ctx, r, conn, api.CallSpec(kind))
 			if err != nil {
 				return nil, err
 			}
@@ -34,6 +34,9 @@ func (n *Node) etcdDeps() etcd.Deps {
 
 // etcdCall is a call of the native API that can move leadership.
 type etcdCall struct{ *api.Call }
+
+// Watches returns the caller's share of the watches of the node.
+func (c etcdCall) Watches() etcd.Share { return c.Call.Watches() }
 
 // MoveLeader moves leadership as POST /admin/transfer does.
 func (c etcdCall) MoveLeader(ctx context.Context, target cluster.NodeID) error {

@@ -3,12 +3,14 @@ package node
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/failover"
 	"northstar/telemetry"
+	"northstar/tracing"
 	"northstar/transport"
 )
 
@@ -77,10 +79,35 @@ func (n *Node) election(e consensus.Election) {
 		how = f.Steps
 	}
 	n.metrics.Election(e.Trigger, result, e.Duration, e.Leaderless)
+	now := time.Now()
 	if e.Won && e.Trigger != "startup" && e.Trigger != "transfer" {
-		n.metrics.Failover(e.Trigger, e.Leaderless+max(0, time.Since(e.LedAt)))
+		gap := e.Leaderless
+		if !e.LedAt.IsZero() {
+			gap += max(0, now.Sub(e.LedAt))
+		}
+		n.metrics.Failover(e.Trigger, gap)
+		n.traceFailover(e, how, now.Add(-gap), now)
 	}
-	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
+	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, now)))
+}
+
+// traceFailover records a failover as one trace: what passed since the previous leader was last heard.
+func (n *Node) traceFailover(e consensus.Election, how failover.Timeline, began, serving time.Time) {
+	elected := how.ElectionStarted
+	if elected.IsZero() {
+		elected = e.StartedAt
+	}
+	n.tracer.Failover([]tracing.Step{
+		{Name: "notice", At: began},
+		{Name: "confirm", At: how.Noticed},
+		{Name: "agree", At: how.Confirmed},
+		{Name: "start election", At: how.Agreed},
+		{Name: "election", At: elected},
+		{Name: "serve", At: e.LedAt},
+	}, serving, map[string]string{
+		"northstar.trigger": e.Trigger, "northstar.leader_id": string(e.Candidate),
+		"northstar.term": strconv.FormatUint(e.Term, 10), "northstar.reason": e.Reason,
+	})
 }
 
 // addElectionCause adds cause and votes to a lost candidacy, unless the facts are of an earlier one.

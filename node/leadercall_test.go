@@ -61,8 +61,9 @@ func TestCallsToTheLeader(t *testing.T) {
 		if item, ok := n.Consensus().View().Get(key); !ok || item.Lease() != lease {
 			t.Errorf("%s: its own write is missing: %+v", n.cfg.ID, item)
 		}
-		if lives, err := calls.RenewSession(ctx, granted.Session.ID); err != nil || !lives {
-			t.Errorf("%s: %v, %v", n.cfg.ID, lives, err)
+		session := granted.Session.ID
+		if live, err := calls.RenewSessions(ctx, []string{session}); err != nil || !live[session] {
+			t.Errorf("%s: %v, %v", n.cfg.ID, live, err)
 		}
 		left, lives, err := calls.Remaining(ctx, granted.Session.ID)
 		if err != nil || !lives || left > time.Minute || left < time.Minute-soon {
@@ -76,8 +77,8 @@ func TestCallsToTheLeader(t *testing.T) {
 		if r, err := calls.Propose(ctx, revoke); err != nil || r.Err != nil {
 			t.Fatal(r.Err, err)
 		}
-		if lives, err := calls.RenewSession(ctx, granted.Session.ID); err != nil || lives {
-			t.Errorf("%s: a lease that has ended: %v, %v", n.cfg.ID, lives, err)
+		if live, err := calls.RenewSessions(ctx, []string{session}); err != nil || live[session] {
+			t.Errorf("%s: a lease that has ended: %v, %v", n.cfg.ID, live, err)
 		}
 		if _, lives, err = calls.Remaining(ctx, granted.Session.ID); err != nil || lives {
 			t.Errorf("%s: a lease that has ended: %v, %v", n.cfg.ID, lives, err)

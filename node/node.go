@@ -26,6 +26,7 @@ import (
 	"northstar/splitbrain"
 	"northstar/state"
 	"northstar/telemetry"
+	"northstar/tracing"
 	"northstar/transfer"
 	"northstar/transport"
 	"northstar/transport/crashdetect"
@@ -47,12 +48,14 @@ type Node struct {
 
 	raftListener, httpListener net.Listener
 	etcdListener               net.Listener // nil: no etcd-addr
+	debugListener              net.Listener // nil: no debug-addr
 	raftAddr, httpAddr         string       // advertised
 	etcdAddr                   string       // advertised; "": no etcd-addr
 	crashSocket                *crashdetect.CrashSocket
 
 	journal    *telemetry.Journal
 	metrics    *telemetry.Metrics
+	tracer     *tracing.Tracer // nil: no tracing.otlp
 	transport  *transport.Transport
 	consensus  *consensus.Node
 	transfer   *transfer.Transfer
@@ -95,7 +98,7 @@ func New(cfg Config, env Env) (*Node, error) {
 // Close releases what New acquired, for a Node whose Run is never called.
 func (n *Node) Close() error {
 	var errs []error
-	for _, l := range []net.Listener{n.raftListener, n.httpListener, n.etcdListener} {
+	for _, l := range []net.Listener{n.raftListener, n.httpListener, n.etcdListener, n.debugListener} {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}
@@ -114,6 +117,10 @@ func (n *Node) build() error {
 	}
 	n.journal = telemetry.NewJournal(n.cfg.ID, n.boot, telemetry.DefaultJournalSize, n.log.Named("event"))
 	n.metrics = telemetry.New()
+	n.tracer = tracing.New(tracing.Config{
+		Endpoint: n.cfg.Tracing.OTLP, Sample: float64(n.cfg.Tracing.Sample) / 100, Node: string(n.cfg.ID),
+		Cluster: n.cfg.ClusterName, Version: Version, Logger: n.log.Named("tracing"),
+	})
 	if n.env.RaftMetrics != nil {
 		n.metrics.Registry().MustRegister(n.env.RaftMetrics)
 	}
@@ -189,6 +196,11 @@ func (n *Node) bind() (err error) {
 			return fmt.Errorf("etcd-addr: %w", err)
 		}
 		n.etcdAddr = advertised(n.cfg.AdvertisedEtcd(), n.etcdListener)
+	}
+	if n.cfg.DebugAddr != "" {
+		if n.debugListener, err = n.env.Listen(n.cfg.DebugAddr); err != nil {
+			return fmt.Errorf("debug-addr: %w", err)
+		}
 	}
 	if n.crashSocket, err = crashdetect.NewCrashSocket(n.raftListener); err != nil {
 		n.log.Info("cannot open the crash socket: peers detect a crash of this process more slowly", "error", err)

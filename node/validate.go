@@ -18,6 +18,7 @@ import (
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // Limits that Validate checks.
@@ -105,6 +106,32 @@ func (v *validator) addresses() {
 		v.problem("raft-addr", c.RaftAddr, "is the same as http-addr: each needs its own port")
 	}
 	v.etcd()
+	v.diagnostics()
+}
+
+// diagnostics checks what is for finding faults. Profiles show the memory of the process, keys and tokens included, so
+// no other machine may reach them, with TLS either.
+func (v *validator) diagnostics() {
+	c := v.cfg
+	if c.DebugAddr != "" {
+		if err := checkListen(c.DebugAddr); err != nil {
+			v.problem("debug-addr", c.DebugAddr, "%v", err)
+		} else {
+			v.require(loopback(c.DebugAddr), "debug-addr", c.DebugAddr,
+				"not a loopback address: profiles have no authentication and show the memory of this process; use 127.0.0.1 "+
+					"and a tunnel")
+			_, port, _ := net.SplitHostPort(c.DebugAddr)
+			free := c.DebugAddr != c.HTTPAddr && c.DebugAddr != c.RaftAddr && c.DebugAddr != c.EtcdAddr
+			v.require(port == "0" || free, "debug-addr", c.DebugAddr,
+				"is the same as another address of this node: each needs its own port")
+		}
+	}
+	if c.Tracing.OTLP != "" {
+		if err := tracing.CheckEndpoint(c.Tracing.OTLP); err != nil {
+			v.problem("tracing.otlp", c.Tracing.OTLP, "%v", err)
+		}
+	}
+	v.require(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 100, "tracing.sample", c.Tracing.Sample, "want 0%% to 100%%")
 }
 
 func (v *validator) etcd() {

@@ -109,7 +109,7 @@ func (n *Node) apiDeps() api.Deps {
 		Reads: nodeWithHealth{n.consensus, n}, Proposals: n.consensus, Membership: n.consensus, Recovery: n.consensus,
 		Backups: n.consensus, Leader: n.consensus, Consensus: n.consensus, Call: n.call,
 		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy,
-		Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Journal: n.journal, Metrics: n.metrics, Tracer: n.tracer, Logger: n.log,
 		Renewals: func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr,
@@ -259,7 +259,9 @@ func oldestRoles(v *state.View, limit int) (roles []telemetry.Role) {
 		all = all[:limit]
 	}
 	for _, r := range all {
-		roles = append(roles, telemetry.Role{Name: r.Name, Token: r.Current.Token, Elections: r.Elections})
+		roles = append(roles, telemetry.Role{
+			Name: r.Name, Token: r.Current.Token, Elections: r.Elections, Required: r.Required,
+		})
 	}
 	return roles
 }

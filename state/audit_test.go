@@ -64,8 +64,25 @@ func TestCommandsAreAudited(t *testing.T) {
 	if v := s.View().version; v != auditVersion {
 		t.Errorf("version %d", v)
 	}
-	if got := put("k", "v").MinVersion(); got != 1 {
-		t.Errorf("a command that is not audited needs version %d", got)
+	if plain := put("k", "v"); plain.MinVersion() != 1 {
+		t.Errorf("a command that is not audited needs version %d", plain.MinVersion())
+	}
+}
+
+// A command that a node proposes again for one call, because it does not know the outcome, has one record.
+func TestCommandsOfNodesAreAuditedOnce(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, txnCommand(Txn{Success: []Op{putOp("a", "1")}}), put("a", "2"))
+	compaction := func(key string, revision int64) Command {
+		c := audited(Command{Kind: KindCompact, Compact: &Compact{Revision: revision}}, key, 10)
+		c.Idempotency = &Idempotency{Key: NodeIdempotencyPrefix + key}
+		return c
+	}
+	done, refused := compaction("a", 2), compaction("b", 9)
+	apply(s, done, done, refused, refused, compaction("c", 2))
+	if got, want := auditOf(s.View()), "1:a:200 2:b:400 3:c:410"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -227,7 +244,7 @@ func TestAuditCodec(t *testing.T) {
 		"class":     {Producer: "b", First: 1, Records: []AuditRecord{{Class: 2}}},
 		"not UTF-8": {Producer: "b", First: 1, Records: []AuditRecord{{Who: "\xff"}}},
 	} {
-		if (Command{Kind: KindAudit, AuditBatch: &bad}).Validate() == nil {
+		if (&Command{Kind: KindAudit, AuditBatch: &bad}).Validate() == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}

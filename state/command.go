@@ -93,6 +93,10 @@ type Idempotency struct {
 	// After is an index that was committed before the command was first proposed, so it cannot have been applied up to
 	// there. 0: unknown. With it, a repeated command whose result is no longer kept is CodeOutcomeUnknown.
 	After uint64
+	// Number, if not 0, makes Key name a sender and not a request: the request is the one with this number. See sender.
+	Number uint64
+	// AnsweredBelow is a number up to Number. The sender will not repeat commands with lower numbers.
+	AnsweredBelow uint64
 }
 
 // FencingToken makes a command fail with CodeFenced unless Token is the current token of Role.
@@ -278,7 +282,23 @@ func (k Kind) WritesKeys() bool {
 
 // MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
 // must raise it, because older nodes skip unknown fields.
-func (c Command) MinVersion() uint32 {
+func (c *Command) MinVersion() uint32 {
+	if c.Idempotency != nil && c.Idempotency.Number != 0 {
+		return max(c.versionWithoutNumber(), NumberVersion)
+	}
+	return c.versionWithoutNumber()
+}
+
+// NeededVersion returns the command version that all members must support for c, where inUse is a version in the log. A
+// member needs that in any case: a number adds nothing, also if a new member has not said what it supports.
+func (c *Command) NeededVersion(inUse uint32) uint32 {
+	if inUse >= NumberVersion {
+		return c.versionWithoutNumber()
+	}
+	return c.MinVersion()
+}
+
+func (c *Command) versionWithoutNumber() uint32 {
 	version := c.Kind.info().version
 	if c.Audit != nil {
 		version = max(version, auditVersion)
@@ -293,7 +313,10 @@ func (c Command) MinVersion() uint32 {
 	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
 		version = max(version, ownerVersion)
 	}
-	if c.Idempotency != nil && c.Idempotency.After != 0 {
+	if c.Kind == KindRoleCampaign && c.RoleCampaign != nil && c.RoleCampaign.Required {
+		version = max(version, requiredVersion)
+	}
+	if c.Idempotency != nil && c.Idempotency.After != 0 && c.Idempotency.Number == 0 {
 		version = max(version, txnVersion)
 	}
 	if c.Put != nil && len(c.Put.Key) > maxShortKey || c.Delete != nil && len(c.Delete.Key) > maxShortKey {
@@ -311,6 +334,15 @@ func (c *Command) DropOwner() {
 	}
 }
 
+// DropRequired removes the mark of a required role, which members below requiredVersion cannot read.
+func (c *Command) DropRequired() {
+	if c.RoleCampaign != nil && c.RoleCampaign.Required {
+		without := *c.RoleCampaign
+		without.Required = false
+		c.RoleCampaign = &without
+	}
+}
+
 // Command versions that introduced a feature.
 const (
 	auditVersion      = 2 // the audit log
@@ -320,19 +352,26 @@ const (
 	limitsVersion     = 5 // KindLimits, View.Limits
 	// kinds 13 to 17, keys above maxShortKey, previous items in the history, Idempotency.After
 	txnVersion = 6
+	// NumberVersion introduced Idempotency.Number.
+	NumberVersion = 7
+	// RoleCampaign.Required, Role.Required
+	requiredVersion = 7
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name
 // the field. A value that is too long has status 413. Apply repeats these checks.
-func (c Command) Validate() *cluster.Error {
+func (c *Command) Validate() *cluster.Error {
 	p := c.payload()
 	if p == nil {
 		return badRequest("command kind %d is unknown or has no payload", c.Kind)
 	}
 	var err *cluster.Error
 	if id := c.Idempotency; id != nil {
-		if c.Kind.ofSessions() { // their results hold more than what is recorded
+		if c.Kind.ofSessions() && id.Number == 0 { // their results hold more than what is recorded
 			return badRequest("idempotency key: only for writes of keys")
+		}
+		if id.AnsweredBelow > id.Number {
+			return badRequest("idempotency key: number %d is below %d, which is answered", id.Number, id.AnsweredBelow)
 		}
 		err = firstError(
 			checkBytes("idempotency key", id.Key, MaxIdempotencyKey),

@@ -195,6 +195,12 @@ func (f *Feed) join(prefix string, seen uint64) *waiters {
 	if f.revision > seen {
 		return nil
 	}
+	if f.waiting.Len() == 0 {
+		select {
+		case f.state.watched <- struct{}{}:
+		default:
+		}
+	}
 	w, ok := f.waiting.Get([]byte(prefix))
 	if !ok {
 		w = &waiters{notified: make(chan struct{})}
@@ -202,6 +208,13 @@ func (f *Feed) join(prefix string, seen uint64) *waiters {
 	}
 	w.count++
 	return w
+}
+
+// isWatched reports whether a cursor waits.
+func (f *Feed) isWatched() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.waiting.Len() > 0
 }
 
 // leave removes a cursor from its group. It returns the revision up to which the cursor has missed nothing.

@@ -103,6 +103,10 @@ func TestFeedWakesOnlyWhatMatches(t *testing.T) {
 		if n := s.Feed().waiting.Len(); n != 5 {
 			t.Fatalf("%d groups wait", n)
 		}
+		watched, begun := s.Watched()
+		if !watched || len(begun) != 1 {
+			t.Errorf("watched: %v, and the channel has %d elements", watched, len(begun))
+		}
 		mustApply(t, s, put("x", ""), put("a/b", ""), put("a/z", ""))
 		synctest.Wait()
 		for prefix, want := range map[string]string{"": "1:x 2:a/b 3:a/z", "a": "2:a/b 3:a/z", "a/b": "2:a/b"} {
@@ -129,6 +133,9 @@ func TestFeedWakesOnlyWhatMatches(t *testing.T) {
 		}
 		if n := s.Feed().waiting.Len(); n != 0 {
 			t.Errorf("%d groups were left behind", n)
+		}
+		if watched, _ := s.Watched(); watched {
+			t.Error("nobody waits, and the state is watched")
 		}
 	})
 }

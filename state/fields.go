@@ -1,6 +1,10 @@
 package state
 
-import "northstar/cluster"
+import (
+	"slices"
+
+	"northstar/cluster"
+)
 
 // The fields of every record in the log and in snapshots. A number is never reused. A new field must not change the
 // effect of a command, because older builds skip it: see Command.MinVersion. A payload's fields start at 16.
@@ -8,13 +12,15 @@ import "northstar/cluster"
 // fields declares the common fields of a command and the fields of its payload.
 func (cmd *Command) fields(c *codec) {
 	number(c, 1, &cmd.Now)
-	if cmd.Idempotency == nil && (c.num == 2 || c.num == 3 || c.num == 7) {
+	if cmd.Idempotency == nil && slices.Contains([]int{2, 3, 7, 8, 9}, c.num) {
 		cmd.Idempotency = new(Idempotency)
 	}
 	if cmd.Idempotency != nil {
 		textAlways(c, 2, &cmd.Idempotency.Key)
 		blob(c, 3, &cmd.Idempotency.RequestHash)
 		number(c, 7, &cmd.Idempotency.After)
+		number(c, 8, &cmd.Idempotency.Number)
+		number(c, 9, &cmd.Idempotency.AnsweredBelow)
 	}
 	if cmd.Fence == nil && (c.num == 4 || c.num == 5) {
 		cmd.Fence = new(FencingToken)
@@ -139,6 +145,7 @@ func (p *RoleCampaign) fields(c *codec) {
 	boolean(c, 19, &p.Wait)
 	number(c, 20, &p.TakeoverDelay)
 	boolean(c, 21, &p.Ineligible)
+	boolean(c, 22, &p.Required)
 }
 
 func (p *RoleWithdraw) fields(c *codec) {
@@ -246,6 +253,8 @@ func (m *meta) fields(c *codec) {
 	number(c, 47, &v.compacted)
 	number(c, 48, &v.valuesSince)
 	number(c, 49, &v.idempotency.forgotten)
+	number(c, 50, &m.records[sectionSenders])
+	boolean(c, 51, &v.withoutTxns)
 }
 
 func (el *Election) fields(c *codec) {
@@ -292,6 +301,19 @@ func (en *idempotencyEntry) fields(c *codec) {
 	number(c, 7, &en.index)
 }
 
+func (s *senderRecord) fields(c *codec) {
+	text(c, 1, &s.key)
+	number(c, 2, &s.answered)
+	number(c, 3, &s.index)
+	variant(c, 4, &s.result)
+}
+
+func (r *numberedResult) fields(c *codec) {
+	number(c, 1, &r.number)
+	blob(c, 2, &r.requestHash)
+	nested(c, 3, &r.result)
+}
+
 // errorRecord is the recorded part of a command's error.
 type errorRecord cluster.Error
 
@@ -331,6 +353,7 @@ func (r *Role) fields(c *codec) {
 	boolean(c, 7, &r.TakeoverPending)
 	text(c, 8, &r.RevokedFrom)
 	number(c, 9, &r.LockDelay)
+	boolean(c, 10, &r.Required)
 }
 
 func (t *Tenure) fields(c *codec) {

@@ -39,7 +39,9 @@ const (
 	sectionAppNodes    section = 10
 	sectionNodeLog     section = 11 // history of the application nodes
 	sectionAudit       section = 12
-	sectionProducers   section = 13  // of audit records
+	sectionProducers   section = 13 // of audit records
+	sectionSenders     section = 14
+	sectionLast                = sectionSenders
 	sectionEnd         section = 255 // one empty record
 )
 

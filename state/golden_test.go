@@ -115,11 +115,14 @@ func filledCommand(kind Kind, version uint32) Command {
 	for _, name := range []string{"Now", "Idempotency", "Fence", "Audit", payloadFields[kind]} {
 		fill(v.FieldByName(name), &n)
 		if name == "Idempotency" {
-			n-- // the numbers of later fields are from before After
+			n -= 3 // the numbers of later fields are from before After, Number and AnsweredBelow
 		}
 	}
 	if version < txnVersion {
 		c.Idempotency.After = 0
+	}
+	if version < NumberVersion {
+		c.Idempotency.Number, c.Idempotency.AnsweredBelow = 0, 0
 	}
 	if version < auditVersion {
 		c.Audit = nil
@@ -132,6 +135,9 @@ func filledCommand(kind Kind, version uint32) Command {
 	}
 	if p := c.SessionCreate; p != nil && version < ownerVersion {
 		p.Owner = ""
+	}
+	if p := c.RoleCampaign; p != nil {
+		p.Required = p.Required && version >= requiredVersion
 	}
 	if p := c.AppNodePut; p != nil {
 		p.Node.owner = "" // set by apply
@@ -213,6 +219,7 @@ var goldenRecords = []goldenRecord{
 	recordOf[auditProducer]("audit source"),
 	recordOf[idempotencyEntry]("idempotency entry"),
 	recordOf[errorRecord]("error"),
+	recordOf[senderRecord]("sender"),
 }
 
 // Snapshots outlive the build: the encoding of each record never changes.

@@ -51,29 +51,44 @@ type idempotencyEntry struct {
 	index       uint64 // of the log entry, for the key of a node
 }
 
-func (e *idempotencyEntry) ofNode() bool { return strings.HasPrefix(e.key, NodeIdempotencyPrefix) }
+func (e *idempotencyEntry) ofNode() bool { return isOfNode(e.key) }
+
+// ofNode reports whether a node made the key, to propose one call of a client again.
+func (id *Idempotency) ofNode() bool { return isOfNode(id.Key) }
+
+func isOfNode(key string) bool { return strings.HasPrefix(key, NodeIdempotencyPrefix) }
 
 // applyOnce returns the recorded result of a known key. Otherwise it applies the command and records the result, also
 // a failed condition: a client that lost the first response must get it again, and not the outcome of a second one.
-func (w *txn) applyOnce(c *Command) Result {
-	id := c.Idempotency
-	if id == nil {
-		return w.applyFenced(c)
+// repeated reports that a node has repeated the command for the call for which it was applied before. A client that
+// repeats a request makes another call.
+func (w *txn) applyOnce(c *Command) (result Result, repeated bool) {
+	switch {
+	case c.Idempotency == nil:
+		return w.applyFenced(c), false
+	case c.Idempotency.Number != 0:
+		return w.applyNumbered(c)
 	}
+	return w.applyKeyed(c)
+}
+
+// applyKeyed is applyOnce for a key that names a request.
+func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
+	id := c.Idempotency
 	w.expireIdempotency()
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
-			return w.replay(c, e.result)
+			return w.replay(c, e.result), id.ofNode()
 		}
 		err := badRequest("idempotency key: was used with another request")
-		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}
+		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}, false
 	}
 	if id.After != 0 && id.After < w.idempotency.forgotten {
 		return failed(cluster.CodeOutcomeUnknown,
 			"the write was first proposed after index %d, and results up to index %d are no longer kept", id.After,
-			w.idempotency.forgotten)
+			w.idempotency.forgotten), false
 	}
-	result := w.applyFenced(c)
+	result = w.applyFenced(c)
 	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result}
 	if e.result.Txn, e.result.Session = nil, nil; e.ofNode() { // replay finds them again
 		e.index = w.index
@@ -81,7 +96,7 @@ func (w *txn) applyOnce(c *Command) Result {
 	w.write.idempotency.put(id.Key, e)
 	w.idempotency.add(e)
 	w.expireIdempotency()
-	return result
+	return result, false
 }
 
 // replay returns the whole of a recorded result.

@@ -36,10 +36,11 @@ type loader struct {
 	metaRead bool
 	write    writers
 
-	got     counts                       // records read so far
-	puts    map[string]*Item             // of the history, by key, unless the key was deleted after it
-	names   [sectionProducers + 1]string // name of the last record of each section
-	numbers [sectionProducers + 1]uint64 // revision or sequence number of the last record of each section
+	got     counts                  // records read so far
+	sender  *sender                 // the last one
+	puts    map[string]*Item        // of the history, by key, unless the key was deleted after it
+	names   [sectionLast + 1]string // name of the last record of each section
+	numbers [sectionLast + 1]uint64 // revision or sequence number of the last record of each section
 }
 
 func newLoader(keep Options) *loader {
@@ -117,6 +118,7 @@ var adders = [...]struct {
 	sectionNodeLog:     {math.MaxUint64, adder((*loader).addNodeChange)},
 	sectionAudit:       {auditClasses * MaxAuditRecords, adder((*loader).addAudit)},
 	sectionProducers:   {maxAuditProducers, adder((*loader).addProducer)},
+	sectionSenders:     {math.MaxUint64, adder((*loader).addSender)},
 }
 
 // adder returns a function that decodes a record and calls add with it.
@@ -264,6 +266,29 @@ func (l *loader) addIdempotency(e *idempotencyEntry) error {
 	}
 	l.write.idempotency.put(e.key, e)
 	l.view().idempotency.add(e)
+	return nil
+}
+
+// addSender adds a sender, or a result to the last one.
+func (l *loader) addSender(rec *senderRecord) error {
+	r, to := rec.result, l.sender
+	switch {
+	case r == nil && (!l.named(sectionSenders, rec.key) || rec.key == ""):
+		return damaged("sender %q is out of order", rec.key)
+	case r == nil:
+		l.numbers[sectionSenders] = 0
+		to = &sender{key: rec.key, answered: rec.answered, index: rec.index}
+		if l.sender = to; to.ofNode() {
+			l.view().senders.nodes++
+		}
+		return insert(l, &l.write.senders, to.key, to)
+	case rec.key != "" || to == nil || r.number < to.answered || len(to.results) >= maxSenderResults ||
+		!l.numbered(sectionSenders, r.number, math.MaxUint64):
+		return damaged("result %d of a sender is out of order or out of bounds", r.number)
+	}
+	if !l.discard {
+		to.results = append(to.results, *r)
+	}
 	return nil
 }
 

@@ -270,8 +270,8 @@ func TestRecovery_WithoutLockDelay(t *testing.T) {
 	if r := campaign(t, s, "r", sessionOf(t, s, time.Minute)); !r.Held() || s.View().version != 1 {
 		t.Fatalf("%+v, version %d", r, s.View().version)
 	}
-	if a, b := recovery(2, "n1").MinVersion(), waiting(2).MinVersion(); a != 1 || b != lockDelayVersion {
-		t.Fatalf("versions %d and %d", a, b)
+	if a, b := recovery(2, "n1"), waiting(2); a.MinVersion() != 1 || b.MinVersion() != lockDelayVersion {
+		t.Fatalf("versions %d and %d", a.MinVersion(), b.MinVersion())
 	}
 	raw, err := EncodeBatch([]Command{waiting(2)})
 	if err != nil {

@@ -119,19 +119,19 @@ func (p *LimitsChange) apply(w *txn) Result {
 }
 
 // room returns CodeQuotaExceeded if the state may not grow by n bytes. What keeps or shrinks it always has room.
-func (w *txn) room(n int64) *cluster.Error { return w.roomBelow(w.limits.StateBytes, n) }
+func (v *View) room(n int64) *cluster.Error { return v.roomBelow(v.limits.StateBytes, n) }
 
 // roomForKeys is room without the part that keys leave free.
-func (w *txn) roomForKeys(n int64) *cluster.Error {
-	return w.roomBelow(w.limits.StateBytes-w.limits.StateBytes/keysReserve, n)
+func (v *View) roomForKeys(n int64) *cluster.Error {
+	return v.roomBelow(v.limits.StateBytes-v.limits.StateBytes/keysReserve, n)
 }
 
-func (w *txn) roomBelow(limit uint64, n int64) *cluster.Error {
-	if limit == 0 || n <= 0 || w.stateBytes+n <= int64(limit) {
+func (v *View) roomBelow(limit uint64, n int64) *cluster.Error {
+	if limit == 0 || n <= 0 || v.stateBytes+n <= int64(limit) {
 		return nil
 	}
 	return cluster.Errorf(cluster.CodeQuotaExceeded,
-		"the state is full: it has %d bytes, %d more are needed, and %d are allowed here", w.stateBytes, n, limit)
+		"the state is full: it has %d bytes, %d more are needed, and %d are allowed here", v.stateBytes, n, limit)
 }
 
 // identified reports whether an owner is one token or certificate. Loopback without tokens, and insecure mode, are not.

@@ -203,8 +203,8 @@ func TestNoLimits(t *testing.T) {
 	if l := s.View().Limits(); l != (Limits{}) {
 		t.Fatalf("%+v", l)
 	}
-	if v := limits(MinStateBytes, 1).MinVersion(); v != limitsVersion {
-		t.Fatalf("limits need version %d", v)
+	if c := limits(MinStateBytes, 1); c.MinVersion() != limitsVersion {
+		t.Fatalf("limits need version %d", c.MinVersion())
 	}
 	for _, bad := range []Command{
 		limits(MinStateBytes-1, 1), limits(MaxStateBytes+1, 1), limits(MinStateBytes, 0),

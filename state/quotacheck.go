@@ -24,10 +24,12 @@ func (v *View) RefusesGrowth(c *Command) *cluster.Error {
 	default:
 		return nil
 	}
+	if v.roomForKeys(size) == nil { // the usual case, without a copy of the View
+		return nil
+	}
 	w := &txn{View: *v} // dropped: its writers leave the trees of v as they are
 	w.write = writersOf(&w.View)
-	if w.roomForKeys(size) == nil || c.Validate() != nil || w.mayReplay(c.Idempotency) ||
-		w.checkFence(c.Fence) != nil {
+	if c.Validate() != nil || w.mayReplay(c.Idempotency) || w.checkFence(c.Fence) != nil {
 		return nil
 	}
 	var err *cluster.Error
@@ -48,6 +50,9 @@ func (v *View) RefusesGrowth(c *Command) *cluster.Error {
 func (w *txn) mayReplay(id *Idempotency) bool {
 	if id == nil {
 		return false
+	}
+	if id.Number != 0 {
+		return w.mayReplayNumber(id)
 	}
 	if !strings.HasPrefix(id.Key, NodeIdempotencyPrefix) {
 		return true

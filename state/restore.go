@@ -107,7 +107,9 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.keys, v.bytes = withoutSessionKeys(from)
 	v.settings = from.settings
 	v.revision = max(v.revision, from.revision) + restoreRevisionGap
+	kept := v.keepsReplaced() || from.keepsReplaced()
 	v.version = max(v.version, from.version)
+	v.withoutTxns = v.version >= txnVersion && !kept
 	v.forgetHistory()
 	v.endSessions(CauseRestored, v.holderTTL)
 	if from.clusterID != v.clusterID || from.revision > current.view.revision {
@@ -124,7 +126,7 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 // forgetHistory makes the present revision the first one that watches and reads at a revision may name.
 func (v *View) forgetHistory() {
 	v.history = historyAfter(v.revision)
-	if v.version >= txnVersion {
+	if v.keepsReplaced() {
 		v.valuesSince = v.revision
 	}
 }

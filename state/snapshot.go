@@ -59,6 +59,7 @@ func writeSections(f *frameWriter, v *View) {
 	writeRecords(f, sectionNodeLog, mapped(v.nodeChanges.changes.all, func(c change) *change { return &c }))
 	writeRecords(f, sectionAudit, v.AuditAfter(0))
 	writeRecords(f, sectionProducers, pointers(v.audit.producers))
+	writeRecords(f, sectionSenders, v.senders.records)
 	f.record(sectionEnd, endRecord{})
 	f.flush()
 }
@@ -106,7 +107,7 @@ type meta struct {
 
 // counts is the content of a snapshot by number.
 type counts struct {
-	records  [sectionProducers + 1]uint64 // by section; elections are not counted
+	records  [sectionLast + 1]uint64 // by section; elections are not counted
 	keyBytes uint64
 }
 
@@ -120,6 +121,6 @@ func metaOf(v *View) *meta {
 		sectionRoleLog:  uint64(v.roleChanges.changes.len()),
 		sectionAppNodes: uint64(v.appNodes.Len()), sectionNodeLog: uint64(v.nodeChanges.changes.len()),
 		sectionAudit:     uint64(rings[AuditClients].records.len() + rings[AuditOperators].records.len()),
-		sectionProducers: uint64(len(v.audit.producers)),
+		sectionProducers: uint64(len(v.audit.producers)), sectionSenders: v.senders.countRecords(),
 	}}}
 }

@@ -37,7 +37,8 @@ func (o Options) readable() Options {
 type State struct {
 	options Options
 	view    atomic.Pointer[View]
-	feeds   [3]*Feed // of keys, roles and application nodes
+	feeds   [3]*Feed      // of keys, roles and application nodes
+	watched chan struct{} // capacity 1: a first cursor waits at one of the feeds
 }
 
 // Result is the outcome of one command.
@@ -58,7 +59,7 @@ func New(o Options) *State {
 	if o.HistoryBytes <= 0 {
 		o.HistoryBytes = DefaultHistoryBytes
 	}
-	s := &State{options: o}
+	s := &State{options: o, watched: make(chan struct{}, 1)}
 	s.feeds = [3]*Feed{
 		newFeed(s, func(v *View) *history { return &v.history }),
 		newFeed(s, func(v *View) *history { return &v.roleChanges }),
@@ -80,6 +81,17 @@ func (s *State) RoleFeed() *Feed { return s.feeds[1] }
 
 // NodeFeed returns the feed of application nodes: keys are their IDs, values are for DecodeAppNode unless deleted.
 func (s *State) NodeFeed() *Feed { return s.feeds[2] }
+
+// Watched reports whether a cursor of one of the feeds waits for a change. The channel then gets an element, for one
+// receiver.
+func (s *State) Watched() (bool, <-chan struct{}) {
+	for _, f := range s.feeds {
+		if f.isWatched() {
+			return true, s.watched
+		}
+	}
+	return false, s.watched
+}
 
 // Apply applies the commands of one log entry in order and returns their results. Index and term are those of the
 // entry. The results depend only on the state and the arguments. Apply never panics: an invalid command has a result
@@ -121,6 +133,7 @@ type writers struct {
 	appNodes    treeWriter[*AppNode]
 	shares      treeWriter[share]
 	leases      treeWriter[lease]
+	senders     treeWriter[*sender]
 }
 
 func writersOf(v *View) writers {
@@ -129,6 +142,7 @@ func writersOf(v *View) writers {
 		sessions: treeWriter[*Session]{tree: &v.sessions}, roles: treeWriter[*Role]{tree: &v.roles},
 		ownership: treeWriter[struct{}]{tree: &v.ownership}, appNodes: treeWriter[*AppNode]{tree: &v.appNodes},
 		shares: treeWriter[share]{tree: &v.shares}, leases: treeWriter[lease]{tree: &v.leases},
+		senders: treeWriter[*sender]{tree: &v.senders.byKey},
 	}
 }
 
@@ -141,28 +155,38 @@ func (w *writers) commit() {
 	w.appNodes.commit()
 	w.shares.commit()
 	w.leases.commit()
+	w.senders.commit()
 }
 
 func (w *txn) apply(c *Command) Result {
 	w.now = max(w.now, c.Now)
-	w.raiseVersion(c.MinVersion())
+	w.raiseVersion(c)
 	if err := c.Validate(); err != nil {
 		return Result{Err: err}
 	}
-	result := w.applyOnce(c)
-	if c.Audit != nil {
+	result, repeated := w.applyOnce(c)
+	if c.Audit != nil && !repeated {
 		w.record(c, result)
 	}
 	return result
 }
 
-// raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace.
-func (w *txn) raiseVersion(version uint32) {
-	if w.version < txnVersion && version >= txnVersion {
-		w.valuesSince = w.revision
+// raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace. A
+// number alone, which every write has, does not begin that.
+func (w *txn) raiseVersion(c *Command) {
+	kept := w.keepsReplaced()
+	w.version = max(w.version, c.MinVersion())
+	switch begins := c.versionWithoutNumber() >= txnVersion; {
+	case kept:
+	case begins:
+		w.valuesSince, w.withoutTxns = w.revision, false
+	default:
+		w.withoutTxns = w.version >= txnVersion
 	}
-	w.version = max(w.version, version)
 }
+
+// keepsReplaced reports whether changes keep the items that they replace: some command needed txnVersion.
+func (v *View) keepsReplaced() bool { return v.version >= txnVersion && !v.withoutTxns }
 
 func (w *txn) applyFenced(c *Command) Result {
 	if err := w.checkFence(c.Fence); err != nil {

@@ -32,6 +32,7 @@ type View struct {
 	bytes       int64 // of keys and values in keys
 	history     history
 	idempotency idempotencyTable
+	senders     senderTable
 	members     []cluster.Member
 	elections   []Election
 	settings    Settings
@@ -52,6 +53,7 @@ type View struct {
 	leaseSeq    uint64              // number of leases ever granted; part of their session IDs
 	compacted   uint64              // revision of the last Compact; 0: none
 	valuesSince uint64              // changes after it keep the item that they replaced; set with txnVersion
+	withoutTxns bool                // version is txnVersion or higher, but no command has needed txnVersion itself
 }
 
 // Item is one key. All revisions are cluster-wide.
@@ -75,6 +77,7 @@ type Settings struct {
 func emptyView() *View {
 	return &View{
 		keys: iradix.New[*Item](), idempotency: idempotencyTable{byKey: iradix.New[*idempotencyEntry]()},
+		senders:  senderTable{byKey: iradix.New[*sender]()},
 		settings: Settings{AutoFailover: true}, sessions: iradix.New[*Session](), roles: iradix.New[*Role](),
 		ownership: iradix.New[struct{}](), appNodes: iradix.New[*AppNode](), shares: iradix.New[share](),
 		leases: iradix.New[lease](),
@@ -178,6 +181,9 @@ func (v *View) MinSupportedVersion(ids []cluster.NodeID) uint32 {
 	}
 	return lowest
 }
+
+// CommandVersion returns the highest command version applied. No node without it can follow the log any more.
+func (v *View) CommandVersion() uint32 { return v.version }
 
 // LeaderStart returns the term and the leader of the last leader-start entry applied; 0 and "" if there was none.
 func (v *View) LeaderStart() (term uint64, node cluster.NodeID) {

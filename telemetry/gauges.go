@@ -38,6 +38,7 @@ type Role struct {
 	Name      string
 	Token     uint64 // 0: vacant
 	Elections uint64
+	Required  bool // the role is to have a holder at all times
 }
 
 // SetSource sets the source of the gauges. Without it, a scrape has none of them.
@@ -72,6 +73,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	set("sessions", float64(sessions))
 	for _, r := range roles {
 		set("role_held", boolToFloat(r.Token != 0), r.Name)
+		set("role_required", boolToFloat(r.Required), r.Name)
 		set("role_token", float64(r.Token), r.Name)
 		set("role_elections_total", float64(r.Elections), r.Name)
 	}

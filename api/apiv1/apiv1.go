@@ -6,28 +6,29 @@ import "net/textproto"
 
 // Paths that clients use.
 const (
-	PathLeader    = "/leader"
-	PathStatus    = "/status"
-	PathLive      = "/livez"
-	PathCluster   = "/v1/cluster"
-	PathKV        = "/v1/kv"
-	PathKVPrefix  = "/v1/kv/" // + the key, percent-encoded or not
-	PathWatch     = "/v1/watch"
-	PathSessions  = "/v1/sessions"
-	PathRenew     = "/v1/sessions/renew"
-	PathAttached  = "/v1/sessions/attached"
-	PathRoles     = "/v1/roles"
-	PathEvents    = "/v1/events"
-	PathElection  = "/v1/elections"
-	PathMembers   = "/admin/members"
-	PathTransfer  = "/admin/transfer"
-	PathFailover  = "/admin/failover"
-	PathEmergency = "/admin/failover/emergency"
-	PathSnapshot  = "/admin/snapshot"
-	PathRestore   = "/admin/snapshot/restore"
-	PathAuto      = "/admin/auto-failover"
-	PathSplit     = "/admin/splitbrain"
-	PathCheck     = "/admin/splitbrain/check"
+	PathLeader      = "/leader"
+	PathStatus      = "/status"
+	PathLive        = "/livez"
+	PathCluster     = "/v1/cluster"
+	PathKV          = "/v1/kv"
+	PathKVPrefix    = "/v1/kv/" // + the key, percent-encoded or not
+	PathWatch       = "/v1/watch"
+	PathSessions    = "/v1/sessions"
+	PathRenew       = "/v1/sessions/renew"
+	PathAttached    = "/v1/sessions/attached"
+	PathRoles       = "/v1/roles"
+	PathLeaderWatch = "/v1/leader/watch"
+	PathEvents      = "/v1/events"
+	PathElection    = "/v1/elections"
+	PathMembers     = "/admin/members"
+	PathTransfer    = "/admin/transfer"
+	PathFailover    = "/admin/failover"
+	PathEmergency   = "/admin/failover/emergency"
+	PathSnapshot    = "/admin/snapshot"
+	PathRestore     = "/admin/snapshot/restore"
+	PathAuto        = "/admin/auto-failover"
+	PathSplit       = "/admin/splitbrain"
+	PathCheck       = "/admin/splitbrain/check"
 )
 
 // Names of headers beyond the standard ones.
@@ -46,6 +47,7 @@ const (
 	HeaderIdentity    = "X-Northstar-Identity"
 	HeaderCaller      = "X-Northstar-Caller" // its address
 	HeaderTimeout     = "X-Northstar-Timeout-Ms"
+	HeaderNumber      = "X-Northstar-Number" // of a write, with which it is applied once: see api.request.number
 )
 
 // HeaderKeyNoAutoRetry returns the map key of a request header. For the idempotency key it is not the canonical form.

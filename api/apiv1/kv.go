@@ -41,5 +41,6 @@ const (
 	EventPut      = "put"
 	EventDelete   = "delete"
 	EventError    = "error"  // data is a Problem; the stream ends
+	EventLeader   = "leader" // of PathLeaderWatch
 	EventDraining = "moving" // the node is draining: resume elsewhere
 )

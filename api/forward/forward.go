@@ -20,6 +20,7 @@ import (
 	"northstar/api/problem"
 	"northstar/api/stream"
 	"northstar/cluster"
+	"northstar/tracing"
 )
 
 // Config are the dependencies of a Forwarder. Only ClientTLS may be nil.
@@ -84,8 +85,9 @@ type Client interface {
 	http.ResponseWriter
 	// Caller returns the identity that other nodes receive.
 	Caller() Caller
-	// RecordedElsewhere is called before the response of another node, which made the audit record, is copied.
-	RecordedElsewhere()
+	// AnsweredElsewhere is called before the response of another node, which made the audit record, is copied. code is
+	// that of its problem, 0 without one.
+	AnsweredElsewhere(code cluster.Code)
 }
 
 // Request is a client's request for the leader.
@@ -96,8 +98,9 @@ type Request struct {
 	Forwarded bool // another node has forwarded it: it is not forwarded again
 
 	Write bool
-	// may be sent more than once: a read, or a write with an idempotency key
+	// may be sent more than once: a read, or a write with an idempotency key or a number
 	Idempotent     bool
+	Number         string                          // value of apiv1.HeaderNumber; "": none
 	Body           []byte                          // for the leader
 	Stream         *stream.Body                    // used instead of Body if the body is too large to keep
 	OldLeaderGrace time.Duration                   // extra time for a deposed leader to answer
@@ -133,8 +136,12 @@ func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http
 			req.Header[apiv1.HeaderKeyNoAutoRetry(name)] = v
 		}
 	}
+	if r.Number != "" {
+		req.Header[apiv1.HeaderNumber] = []string{r.Number}
+	}
 	f.setIdentityHeaders(req.Header, r.Client.Caller())
 	setTimeoutHeader(ctx, req.Header)
+	tracing.Inject(ctx, req.Header)
 	switch {
 	case r.Stream != nil:
 		req.ContentLength = r.HTTP.ContentLength
@@ -153,13 +160,22 @@ func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http
 // Send makes one attempt at another node and copies the response. When leader.Changed ends, an idempotent request
 // gives up immediately, another one after the old leader's grace. The error says why there is no response. r records
 // whether the attempt may have been applied.
-func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Request) error {
+func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Request) (err error) {
 	grace := time.Duration(0)
 	if !r.Idempotent {
 		grace = 2*f.TimeoutMax + r.OldLeaderGrace
 	}
 	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, grace)
 	defer cancel()
+	ctx, span := tracing.Start(ctx, "forward")
+	defer func() {
+		if errors.Is(err, ErrResponseWritten) {
+			span.End(nil)
+		} else {
+			span.End(err)
+		}
+	}()
+	span.Set("northstar.leader_id", string(leader.ID))
 	sent := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
 	resp, err := f.transport.Load().RoundTrip(f.outgoing(httptrace.WithClientTrace(ctx, trace), addr, r))
@@ -197,16 +213,20 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	if err != nil {
 		return r.noResponseError("node %s closed the connection during the response: %w", leader.ID, err)
 	}
-	if p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n]); ok && p.Code == int(cluster.CodeNoLeader) {
+	p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n])
+	switch {
+	case ok && p.Code == int(cluster.CodeNoLeader):
 		return problem.NoLeader("node %s is not the leader: %s", leader.ID, p.Detail)
-	} else if r.mayHaveApplied && resp.StatusCode >= 400 {
+	case ok && p.Code == int(cluster.CodeOutcomeUnknown) && r.Write && r.Idempotent:
+		return r.noResponseError("leader %s answered: %s", leader.ID, p.Detail)
+	case r.mayHaveApplied && resp.StatusCode >= 400:
 		refusal := &cluster.Error{Code: cluster.Code(p.Code), Status: resp.StatusCode, Detail: p.Detail}
 		if !refusal.DecidedByState() && refusal.Code != r.FinalCode {
 			return cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s answered %d: %s", leader.ID, resp.StatusCode,
 				p.Detail)
 		}
 	}
-	r.Client.RecordedElsewhere()
+	r.Client.AnsweredElsewhere(cluster.Code(p.Code))
 	h := r.Client.Header()
 	for name, values := range resp.Header {
 		switch name {

@@ -41,6 +41,8 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 				return err
 			}
 		}
+		_, limited := ctx.Deadline()
+		w.untilDeadline = r.mayHaveApplied && limited
 		if held := w.Next(ctx, err); held != nil {
 			if r.mayHaveApplied {
 				return r.withUnknownOutcome(err)
@@ -56,7 +58,8 @@ func (r *Request) retries(err error) bool {
 		r.mayHaveApplied = true
 		return true
 	}
-	return cluster.IsCode(err, cluster.CodeNoLeader) || r.mayHaveApplied && isNodeUnavailable(err)
+	return cluster.IsCode(err, cluster.CodeNoLeader) ||
+		r.mayHaveApplied && (isNodeUnavailable(err) || cluster.IsCode(err, cluster.CodeBusy))
 }
 
 // callRemote has the leader serve r by r.Remote.
@@ -134,6 +137,8 @@ type Wait struct {
 	write   bool
 	until   time.Time // zero: has not waited yet
 	backoff time.Duration
+	// untilDeadline: the request may have been applied, so it waits for a leader that knows until its deadline
+	untilDeadline bool
 }
 
 // NewWait returns the wait of a request before its first attempt. Release ends it.
@@ -169,11 +174,14 @@ func (w *Wait) Next(ctx context.Context, last error) error {
 		}
 	}
 	left := w.until.Sub(now)
-	if left <= 0 {
+	switch {
+	case w.untilDeadline:
+		left = maxBackoff
+	case left <= 0:
 		return w.timeout(last, "it was held for "+limit.String())
 	}
 	defer w.f.queued.Add(-1)
-	if w.f.queued.Add(1) > int64(w.f.MaxQueued) {
+	if w.f.queued.Add(1) > int64(w.f.MaxQueued) && !w.untilDeadline {
 		return problem.Busy("%d requests wait for a leader already", w.f.MaxQueued)
 	}
 	if w.leader.ID != "" {

@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
+	"northstar/api/apiv1"
 	"northstar/api/forward"
 	"northstar/cluster"
 	"northstar/state"
@@ -27,6 +30,12 @@ type Consensus interface {
 	// AwaitApplied returns once View reflects the log up to index, or with the cause of ctx's end.
 	AwaitApplied(ctx context.Context, index uint64) error
 	View() *state.View
+	// Watched reports whether anyone waits for a change of View. The channel then gets an element, for one receiver.
+	Watched() (bool, <-chan struct{})
+	// Subscribe has this node, the leader, send another one each commit index immediately for a few seconds.
+	Subscribe(id cluster.NodeID) error
+	// ReadsVersion returns the highest command version that all members can apply.
+	ReadsVersion() uint32
 }
 
 // Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.
@@ -46,34 +55,52 @@ type Config struct {
 	// received it. After another error it may have.
 	Call       func(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error)
 	TimeoutMax time.Duration // election.timeout-max
+	BootID     string        // random, of this process
 }
 
 // Calls brings calls of this node to the leader. Its methods may be called by any goroutine.
 type Calls struct {
 	Config
-	reads  *rounds
-	renews *rounds
+	sender  string // of this process's numbered commands
+	numbers apiv1.Numbers
+	reads   *rounds
+	renews  *rounds
+
+	unshared *semaphore.Weighted // bytes of the calls in progress that are not shared
 
 	failedAt atomic.Pointer[time.Time] // when TryReadIndex has failed last
+
+	subscribing *subscription
 }
 
 // New returns Calls that do not run yet.
-func New(c Config) *Calls { return &Calls{Config: c, reads: newRounds(), renews: newRounds()} }
+func New(c Config) *Calls {
+	return &Calls{
+		Config: c, reads: newRounds(), renews: newRounds(), unshared: semaphore.NewWeighted(maxUnsharedBytes),
+		subscribing: newSubscription(),
+		sender:      state.NodeIdempotencyPrefix + string(c.Forward.Self) + "/" + c.BootID,
+	}
+}
 
 // Version is the least command version of a leader that answers calls.
 const Version = 6
 
-// Propose has the leader apply a command. The command has an idempotency key, its own or one that Propose adds: after
-// an unknown outcome it is proposed again, and applied once. So the death of a leader is a delay for the caller, and
-// the outcome is unknown only if there is no other leader in time.
+// Propose has the leader apply a command. The command has an idempotency key, its own, or a number or a key that
+// Propose adds: after an unknown outcome it is proposed again, and applied once. So the death of a leader is a delay
+// for the caller, and the outcome is unknown only if there is no other leader in time.
 //
-// Only commands of Version and later get a key here: earlier builds keep the keys of nodes among those of clients, and
-// their states would differ.
+// Until all members know numbers, only commands of Version and later get a key here: earlier builds keep the keys of
+// nodes among those of clients, and their states would differ.
 func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Result, err error) {
 	if err := cmd.Validate(); err != nil {
 		return state.Result{}, err
 	}
-	if cmd.Idempotency == nil {
+	end, numbered := func() {}, cmd.Idempotency != nil
+	if !numbered {
+		end, numbered = c.Number(&cmd)
+	}
+	defer end()
+	if !numbered {
 		if v := cmd.MinVersion(); v < Version {
 			return state.Result{}, cluster.Errorf(cluster.CodeBadRequest, "a command of version %d needs a key", v)
 		}
@@ -84,6 +111,9 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 	err = c.Forward.Serve(ctx, forward.Request{
 		Write: true, Idempotent: true,
 		Local: func(ctx context.Context) (err error) {
+			if c.follows() {
+				return errFollows
+			}
 			result, err = c.Consensus.Propose(ctx, cmd)
 			return err
 		},
@@ -98,17 +128,32 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 	return result, nil
 }
 
+// errFollows is CodeNoLeader: another node leads. It costs nothing to make.
+var errFollows = cluster.Errorf(cluster.CodeNoLeader, "another node leads")
+
+// follows reports whether another node leads, as far as this one knows.
+func (c *Calls) follows() bool {
+	leader := c.Forward.Leader.Current().ID
+	return leader != "" && leader != c.Forward.Self
+}
+
 // ReadIndex returns once this node's view has every write that was acknowledged before the call. Another node than the
 // leader asks it only for the read index; all callers that wait at the same time share one question.
 func (c *Calls) ReadIndex(ctx context.Context) error {
 	return c.Forward.Serve(ctx, forward.Request{
-		Idempotent: true, Local: c.Consensus.ReadBarrier,
+		Idempotent: true,
+		Local: func(ctx context.Context) error {
+			if c.follows() {
+				return errFollows
+			}
+			return c.Consensus.ReadBarrier(ctx)
+		},
 		Remote: func(ctx context.Context, _ cluster.NodeID) error { return c.askReadIndex(ctx) },
 	})
 }
 
 func (c *Calls) askReadIndex(ctx context.Context) error {
-	_, err := c.reads.join(ctx, "")
+	_, err := c.reads.join(ctx)
 	return err
 }
 
@@ -132,11 +177,11 @@ func (c *Calls) TryReadIndex(ctx context.Context) error {
 // tryAgainAfter is how long TryReadIndex fails after a failed attempt.
 const tryAgainAfter = time.Second
 
-// RenewSession renews a session and reports whether it lives. All callers that wait at the same time share one message
-// and one proof of leadership, which began after the call: a deposed leader renews nothing.
-func (c *Calls) RenewSession(ctx context.Context, session string) (lives bool, err error) {
+// RenewSessions renews sessions and returns those that live; others may be among them. All callers that wait at the same
+// time share one message and one proof of leadership, which began after the call: a deposed leader renews nothing.
+func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (live map[string]bool, err error) {
 	renew := func(ctx context.Context) (err error) {
-		lives, err = c.renews.join(ctx, session)
+		live, err = c.renews.join(ctx, sessions...)
 		return err
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
@@ -149,7 +194,7 @@ func (c *Calls) RenewSession(ctx context.Context, session string) (lives bool, e
 		},
 		Remote: func(ctx context.Context, _ cluster.NodeID) error { return renew(ctx) },
 	})
-	return lives, err
+	return live, err
 }
 
 // Remaining returns how long a session has left, and false if it has ended. The leader knows.

@@ -21,11 +21,13 @@ type node struct {
 	*Calls
 	id    cluster.NodeID
 	world *world
+	feeds *state.State // in which a test waits for changes
 
-	propose func(state.Command) (state.Result, error) // instead of applying
-	applied atomic.Uint64
-	renewed atomic.Int64 // calls of Renew
-	asked   atomic.Int64 // calls of ReadIndex
+	propose    func(state.Command) (state.Result, error) // instead of applying
+	applied    atomic.Uint64
+	subscribed atomic.Int64 // calls of Subscribe
+	renewed    atomic.Int64 // calls of Renew
+	asked      atomic.Int64 // calls of ReadIndex
 }
 
 // world is a cluster of nodes that share one state.
@@ -40,16 +42,22 @@ type world struct {
 
 const timeoutMax = 300 * time.Millisecond
 
-// withWorld runs a test in virtual time with nodes n1 and n2, of which n1 leads.
+// withWorld runs a test in virtual time with nodes n1 and n2, of which n1 leads. They do not know numbers.
 func withWorld(t *testing.T, test func(w *world, leader, other *node)) {
+	t.Helper()
+	withWorldOf(t, Version, test)
+}
+
+// withWorldOf is withWorld for nodes that read a command version.
+func withWorldOf(t *testing.T, reads uint32, test func(w *world, leader, other *node)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{state: state.New(state.Options{}), changed: make(chan struct{}), nodes: map[cluster.NodeID]*node{}}
 		ctx, cancel := context.WithCancel(context.Background())
 		var running sync.WaitGroup
 		for _, id := range []cluster.NodeID{"n1", "n2"} {
-			w.apply(state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: id, Reads: Version}})
-			n := &node{id: id, world: w}
+			w.apply(state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: id, Reads: reads}})
+			n := &node{id: id, world: w, feeds: state.New(state.Options{})}
 			w.nodes[id] = n
 			tracker := forward.NewLeaderTracker(n)
 			n.Calls = New(Config{
@@ -150,7 +158,21 @@ func (n *node) AwaitApplied(ctx context.Context, index uint64) error {
 	return nil
 }
 
+func (n *node) Watched() (bool, <-chan struct{}) { return n.feeds.Watched() }
+
+func (n *node) Subscribe(cluster.NodeID) error {
+	if err := n.leads(); err != nil {
+		return err
+	}
+	n.subscribed.Add(1)
+	return nil
+}
+
 func (n *node) View() *state.View { return n.world.state.View() }
+
+func (n *node) ReadsVersion() uint32 {
+	return n.View().MinSupportedVersion([]cluster.NodeID{"n1", "n2"})
+}
 
 func (n *node) Renew(ctx context.Context, ids []string) (out state.Renewed, err error) {
 	n.renewed.Add(1)
@@ -195,14 +217,19 @@ func TestPropose_UnknownOutcome(t *testing.T) {
 			}
 		},
 	} {
-		withWorld(t, func(w *world, leader, other *node) {
-			lost(w, leader)
-			r, err := other.Calls.Propose(context.Background(), putOf("a"))
-			item, _ := w.state.View().Get("a")
-			if err != nil || r.Err != nil || r.Txn == nil || item.Version != 1 {
-				t.Errorf("%s: %+v, %v, version %d", name, r, err, item.Version)
-			}
-		})
+		for _, reads := range []uint32{Version, state.NumberVersion} {
+			withWorldOf(t, reads, func(w *world, leader, other *node) {
+				lost(w, leader)
+				r, err := other.Calls.Propose(context.Background(), putOf("a"))
+				item, _ := w.state.View().Get("a")
+				if err != nil || r.Err != nil || r.Txn == nil || item.Version != 1 {
+					t.Errorf("%s, version %d: %+v, %v, version %d", name, reads, r, err, item.Version)
+				}
+				if got := w.state.View().CommandVersion(); got != reads {
+					t.Errorf("%s: command version %d where members read %d", name, got, reads)
+				}
+			})
+		}
 	}
 }
 
@@ -335,8 +362,8 @@ func TestRenewalsAreShared(t *testing.T) {
 					if i%10 == 9 {
 						id, want = fmt.Sprint("gone", i), false
 					}
-					if lives, err := n.RenewSession(context.Background(), id); err != nil || lives != want {
-						t.Errorf("%s at %s: %v, %v", id, n.id, lives, err)
+					if live, err := n.RenewSessions(context.Background(), []string{id}); err != nil || live[id] != want {
+						t.Errorf("%s at %s: %v, %v", id, n.id, live[id], err)
 					}
 				})
 			}
@@ -397,9 +424,15 @@ func TestHandleRefuses(t *testing.T) {
 // TestPropose_OldCommand: members of earlier builds would keep a node's idempotency key among those of clients, and
 // their states would differ.
 func TestPropose_OldCommand(t *testing.T) {
-	t.Parallel()
 	old := state.Command{Kind: state.KindPut, Put: &state.Put{Key: "a", Value: []byte("v")}}
-	if _, err := New(Config{}).Propose(t.Context(), old); !cluster.IsCode(err, cluster.CodeBadRequest) {
-		t.Errorf("a command of version %d without a key: %v", old.MinVersion(), err)
-	}
+	withWorld(t, func(_ *world, _, other *node) {
+		if _, err := other.Calls.Propose(context.Background(), old); !cluster.IsCode(err, cluster.CodeBadRequest) {
+			t.Errorf("a command of version %d without a key: %v", old.MinVersion(), err)
+		}
+	})
+	withWorldOf(t, state.NumberVersion, func(_ *world, _, other *node) {
+		if r, err := other.Calls.Propose(context.Background(), old); err != nil || r.Err != nil {
+			t.Errorf("%+v, %v where all members know numbers", r, err)
+		}
+	})
 }

@@ -28,20 +28,18 @@ func newRounds() *rounds { return &rounds{wake: make(chan struct{}, 1)} }
 // maxRound bounds the IDs of one round.
 const maxRound = 10_000
 
-// join adds an ID to the next round and returns whether it lives.
-func (r *rounds) join(ctx context.Context, id string) (lives bool, err error) {
+// join adds IDs to the next round and returns those of the round that live.
+func (r *rounds) join(ctx context.Context, ids ...string) (live map[string]bool, err error) {
 	r.mu.Lock()
 	if r.next == nil {
 		r.next = &round{done: make(chan struct{})}
 	}
 	next := r.next
-	if len(next.ids) >= maxRound {
+	if len(next.ids)+len(ids) > maxRound {
 		r.mu.Unlock()
-		return false, cluster.Errorf(cluster.CodeBusy, "%d calls wait for the leader already", maxRound)
+		return nil, cluster.Errorf(cluster.CodeBusy, "%d renewals wait for the leader already", maxRound)
 	}
-	if id != "" {
-		next.ids = append(next.ids, id)
-	}
+	next.ids = append(next.ids, ids...)
 	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
@@ -49,9 +47,9 @@ func (r *rounds) join(ctx context.Context, id string) (lives bool, err error) {
 	}
 	select {
 	case <-next.done:
-		return next.live[id], next.err
+		return next.live, next.err
 	case <-ctx.Done():
-		return false, cluster.Errorf(cluster.CodeNoLeader, "the leader has not answered in time: %w",
+		return nil, cluster.Errorf(cluster.CodeNoLeader, "the leader has not answered in time: %w",
 			context.Cause(ctx))
 	}
 }
@@ -102,6 +100,9 @@ func (c *Calls) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { c.reads.run(ctx, leader, 2*c.TimeoutMax, c.readIndexRound) })
 	loops.Go(func() { c.renews.run(ctx, leader, 2*c.TimeoutMax, c.renewRound) })
+	if c.Call != nil {
+		loops.Go(func() { c.subscribe(ctx) })
+	}
 	loops.Wait()
 	return nil
 }

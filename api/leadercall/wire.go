@@ -23,6 +23,7 @@ const (
 	readIndex kind = 2
 	renew     kind = 3
 	remaining kind = 4
+	subscribe kind = 5 // to the commit index; nodes of earlier builds refuse it
 )
 
 // message is the content of a request or a response, other than commands and their results.
@@ -38,6 +39,16 @@ const (
 	failed   byte = 1
 )
 
+// The leader handles 1024 calls of a node at a time, or 16 MiB, and then reads no more of them. The calls of single
+// callers leave 64 places to those that many share: a renewal that waits behind them could be too late for its session.
+const (
+	maxUnsharedBytes = 15 << 20
+	leastCallBytes   = 16 << 10 // what a small call counts
+)
+
+// shared reports whether callers share the calls of a kind: there are few of them.
+func (k kind) shared() bool { return k != propose && k != remaining }
+
 // call sends a request and returns the content of the response. *cluster.Error: the node refuses the call, or has not
 // received it. Another error says nothing.
 func (c *Calls) call(ctx context.Context, to cluster.NodeID, k kind, content []byte) ([]byte, error) {
@@ -47,6 +58,14 @@ func (c *Calls) call(ctx context.Context, to cluster.NodeID, k kind, content []b
 	limit := uint64(0)
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = uint64(max(1, time.Until(deadline).Milliseconds()))
+	}
+	if !k.shared() {
+		size := int64(min(max(len(content), leastCallBytes), maxUnsharedBytes))
+		if c.unshared.Acquire(ctx, size) != nil {
+			return nil, cluster.Errorf(cluster.CodeNoLeader, "too many calls to node %s are in progress: %w", to,
+				context.Cause(ctx))
+		}
+		defer c.unshared.Release(size)
 	}
 	request := binary.AppendUvarint([]byte{byte(k)}, limit)
 	got, err := c.Call(ctx, to, append(request, content...))
@@ -149,6 +168,8 @@ func (c *Calls) handle(ctx context.Context, from cluster.NodeID, request []byte)
 		out.IDs, err = c.renewHere(ctx, in.IDs)
 	case remaining:
 		out, err = c.remainingFor(ctx, in.IDs)
+	case subscribe:
+		err = c.Consensus.Subscribe(from)
 	default:
 		err = errCall
 	}

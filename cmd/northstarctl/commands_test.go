@@ -82,6 +82,7 @@ var routesWithoutCommand = map[string]string{
 	"GET /openapi.json":            "for generators of clients",
 	"GET /":                        "the dashboard is for browsers",
 	"GET /dashboard/{file}":        "the dashboard is for browsers",
+	"GET /v1/leader/watch":         "the client library learns of a new leader by it",
 	"GET /dashboard/feed":          "for the dashboard; status --watch and events --follow show the same",
 	"POST /v1/sessions/attached":   "between nodes",
 	"POST /v1/sessions/renew":      "run keeps its session alive with it, see TestRun",

@@ -44,7 +44,9 @@ type runCmd struct {
 	Postgres      string        `env:"NORTHSTAR_POSTGRES" placeholder:"DSN" help:"Elect with a PostgreSQL server instead of a NorthStar cluster (${env})."`
 	Name          string        `help:"Name of the holder; default: host name and process ID."`
 	Value         string        `help:"Shown with the role while it is held."`
-	Cmd           []string      `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`
+	Required      bool          `help:"Alert while no process holds the role (metric northstar_role_required); not with --postgres."`
+	monitorFlags  `embed:""`
+	Cmd           []string `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`
 }
 
 func (r *runCmd) Help() string {
@@ -73,13 +75,15 @@ func (r *runCmd) check() error {
 		return usagef("<cmd>: required after --")
 	case r.StopTimeout < 0 || r.StopTimeout > limit:
 		return usagef("--stop-timeout: must be at most 3/10 of --ttl, %v (got %v)", limit, r.StopTimeout)
+	case r.Required && r.Postgres != "":
+		return usagef("--required: not with --postgres, where no node watches the role")
 	case r.TakeoverDelay < 0:
 		return usagef("--takeover-delay: must be 0 or more (got %v)", r.TakeoverDelay)
 	case r.StopTimeout == 0:
 		r.StopTimeout = min(defaultStopTimeout, limit)
 	}
 	r.Name = cmp.Or(r.Name, client.ProcessName())
-	return nil
+	return r.monitorFlags.check()
 }
 
 func (r *runCmd) Run(a *app) error {
@@ -100,13 +104,18 @@ func (r *runCmd) Run(a *app) error {
 		return err
 	}
 	defer closeElector()
-	s := &supervisor{
-		runCmd: r, a: a, path: path, elector: elector, signals: signals, clock: client.NewDeadline(nil).Now,
+	s := &supervisor{runCmd: r, a: a, path: path, signals: signals, clock: client.NewDeadline(nil).Now}
+	monitored, stopMetrics, err := r.monitor(a, elector, &s.checkCmd)
+	if err != nil {
+		return err
 	}
+	defer stopMetrics()
+	s.elector = monitored
 	err = s.run(context.WithoutCancel(a.ctx))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
-	if e := elector.Close(ctx); e != nil {
+	defer s.checkCmd.awaitEnd()
+	if e := monitored.Close(ctx); e != nil {
 		fmt.Fprintf(a.stderr, "northstarctl: cannot release role %s: %v (it is free when the lease expires)\n", r.Role,
 			e)
 	}
@@ -129,7 +138,7 @@ func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err err
 		return nil, nil, err
 	}
 	k, err := c.NewCandidate(client.CandidateConfig{
-		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay,
+		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay, Required: r.Required,
 		Session: client.SessionConfig{Name: r.Name, TTL: r.TTL},
 	})
 	if err != nil {
@@ -148,6 +157,7 @@ type supervisor struct {
 	signals     <-chan os.Signal
 	clock       func() time.Duration // the clock of leases
 	terminating bool                 // a signal has asked run to end
+	checkCmd    checkCommand
 }
 
 // run returns when the command has exited, or a signal came while it was not running.

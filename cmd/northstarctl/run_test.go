@@ -254,6 +254,8 @@ func TestRun(t *testing.T) {
 		"shim killed":               testRunShimKilled,
 		"shim paused":               testRunShimPaused,
 		"restart":                   testRunRestart,
+		"check":                     testRunCheck,
+		"check beside restarts":     testRunCheckBesideRestarts,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -288,8 +290,10 @@ func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 		"--role env -- /etc/passwd": exitNotExecutable, "--role env -- " +
 			broken: exitNotExecutable,
 		"--role env": exitUsage, "-- true": exitUsage, "--role env --stop-timeout 4s -- true": exitUsage,
-		"--role env --ttl 100ms -- true":     exitUsage,
-		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
+		"--role env --ttl 100ms -- true":        exitUsage,
+		"--role env --check-failures 0 -- true": exitUsage, "--role env --check-timeout 0s -- true": exitUsage,
+		"--role env --metrics-addr nohost -- true": exitFailed,
+		"--role env --restart often -- true":       exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
 		"--role env --no-such-flag -- true": exitUsage,
 	} {
 		cmd := exec.Command("/proc/self/exe", append([]string{"--endpoints", endpoint, "run"},

@@ -1,0 +1,50 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// A watch at a follower gets its events immediately, also from a leader without further writes.
+func TestFollowerWatchIsPrompt(t *testing.T) {
+	t.Parallel()
+	all := newCluster(t, 3, func(i int, c *Config) { calm(i, c); withEtcd(i, c) })
+	leader := startAll(t, all)
+	upgraded(t, all)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	watch, err := pb.NewWatchClient(others(all, leader)[0].etcdClient()).Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+		CreateRequest: &pb.WatchCreateRequest{Key: []byte("a")},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	kv := pb.NewKVClient(leader.etcdClient())
+	const events = 30
+	waited := time.Duration(0)
+	for i := range events {
+		if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("a"), Value: fmt.Append(nil, i)}); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		r, err := watch.Recv()
+		if err != nil || len(r.Events) != 1 || string(r.Events[0].Kv.Value) != fmt.Sprint(i) {
+			t.Fatalf("event %d: %v, %v", i, r, err)
+		}
+		waited += time.Since(start)
+	}
+	// Without a subscription the follower learns the commit index after 50 to 100 ms.
+	if average := waited / events; average > 25*time.Millisecond {
+		t.Errorf("an event came %v after the answer to its put, on average", average)
+	}
+}

@@ -1,0 +1,194 @@
+package state
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"reflect"
+	"testing"
+
+	"northstar/cluster"
+)
+
+// numbered gives a command a number of a node.
+func numbered(c Command, number, answeredBelow, after uint64) Command {
+	c.Idempotency = &Idempotency{
+		Key: NodeIdempotencyPrefix + "n1/1", Number: number, AnsweredBelow: answeredBelow, After: after,
+	}
+	return c
+}
+
+// A numbered command is applied once, and its whole result is repeated: in the same batch, later, after a restart.
+func TestNumberedCommands(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	holder := newSession(t, s, "holder")
+	campaign(t, s, "r", holder)
+	absent := put("a", "2")
+	absent.Put.IfAbsent = true
+	release := Command{Kind: KindRoleRelease, RoleRelease: &RoleRelease{Role: "r", Session: holder}}
+	cmds := []Command{put("a", "1"), absent, create("s"), release, end(CauseSessionEnded, holder), del("a")}
+	for i := range cmds {
+		cmds[i] = numbered(cmds[i], uint64(i)+1, 1, 1)
+	}
+	first := apply(s, append(cmds, cmds...)...)
+	if first[0].Err != nil || first[2].Session == nil || first[3].Role == nil || first[5].Err != nil {
+		t.Fatalf("%+v", first)
+	}
+	wantCode(t, first[1].Err, cluster.CodeConditionFailed)
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	for name, s := range map[string]*State{"same": s, "restored": again} {
+		before := s.View().Revision()
+		for i, r := range append(first[len(cmds):], apply(s, cmds...)...) {
+			want := first[i%len(cmds)]
+			if !bytes.Equal(EncodeResult(&r), EncodeResult(&want)) {
+				t.Errorf("%s: command %d again: %+v, first %+v", name, i, r, want)
+			}
+		}
+		if got := s.View().Revision(); got != before {
+			t.Errorf("%s: %d changes by repeated commands", name, got-before)
+		}
+	}
+	other := cmds[0]
+	other.Idempotency = &Idempotency{Key: NodeIdempotencyPrefix + "n1/1", Number: 1, AnsweredBelow: 1, RequestHash: []byte("x")}
+	if r := apply(s, other)[0]; r.Err.HTTPStatus() != http.StatusUnprocessableEntity {
+		t.Errorf("another request with the same number: %+v", r)
+	}
+	wantCode(t, apply(s, numbered(put("b", ""), 7, 8, 1))[0].Err, cluster.CodeBadRequest)
+}
+
+// Only results that a sender may ask for again are kept, and a command from before them is not applied any more.
+func TestSenderForgetsAnswers(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	for n := range uint64(1000) {
+		mustApply(t, s, numbered(put("a", fmt.Sprint(n)), n+1, max(n, 2)-1, 1))
+		if kept := s.View().senders.countRecords(); kept > 4 {
+			t.Fatalf("%d records after %d commands", kept, n+1)
+		}
+	}
+	before := s.View().Revision()
+	r := apply(s, numbered(put("a", "late"), 5, 1, 1))[0]
+	wantCode(t, r.Err, cluster.CodeOutcomeUnknown)
+	if s.View().Revision() != before {
+		t.Error("a command that its sender does not wait for was applied")
+	}
+	var batch []Command
+	for n := range uint64(maxSenderResults + 10) {
+		batch = append(batch, numbered(put("a", ""), 2000+n, 2000, 1))
+	}
+	mustApply(t, s, batch...)
+	if kept := s.View().senders.countRecords(); kept != 1+maxSenderResults {
+		t.Errorf("%d records, want %d", kept, 1+maxSenderResults)
+	}
+	wantCode(t, apply(s, batch[0])[0].Err, cluster.CodeOutcomeUnknown)
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	if again.View().Fingerprint() != s.View().Fingerprint() {
+		t.Error("read and written differently")
+	}
+}
+
+// A published view never changes: readers have no lock.
+func TestSenderIsNotChangedOncePublished(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, numbered(put("a", "1"), 1, 1, 1), numbered(put("a", "2"), 2, 1, 1))
+	v := s.View()
+	before := v.Fingerprint()
+	mustApply(t, s, numbered(put("a", "3"), 4, 2, 1), numbered(put("a", "3"), 3, 3, 1))
+	if v.Fingerprint() != before {
+		t.Error("a published view has changed")
+	}
+}
+
+// The senders are bounded, and no command of a dropped one is applied twice.
+func TestSendersAreBounded(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, put("a", "1"))
+	first := numbered(put("a", "2"), 1, 1, 1)
+	mustApply(t, s, first)
+	client := put("a", "3")
+	client.Idempotency = &Idempotency{Key: "ann\nns1.x", Number: 1, AnsweredBelow: 1}
+	mustApply(t, s, client)
+	for i := range maxNodeSenders {
+		c := numbered(put("a", ""), 1, 1, s.View().AppliedIndex())
+		c.Idempotency.Key = fmt.Sprint(NodeIdempotencyPrefix, "n2/", i)
+		mustApply(t, s, c)
+	}
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	for _, s := range []*State{s, again} {
+		v := s.View()
+		if n := v.senders.byKey.Len(); v.senders.nodes != n-1 || n > maxNodeSenders || n < maxNodeSenders/2 {
+			t.Errorf("%d senders, %d of them nodes", n, v.senders.nodes)
+		}
+		before := v.Revision()
+		r := apply(s, first, client)
+		wantCode(t, r[0].Err, cluster.CodeOutcomeUnknown)
+		if r[1].Err != nil || s.View().Revision() != before {
+			t.Errorf("%+v, %d changes", r[1], s.View().Revision()-before)
+		}
+	}
+}
+
+// A client's write that was made while some member did not know numbers is not made again when all do.
+func TestNumberAfterKey(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	c := put("a", "1")
+	c.Idempotency = &Idempotency{Key: "ann\nns1.x", Number: 7, AnsweredBelow: 6, RequestHash: []byte("h")}
+	old := c
+	old.DropNumber()
+	if v := old.MinVersion(); v != 1 || old.Idempotency.Key != "ann\nns1.x.7.6" {
+		t.Fatalf("version %d, key %q", v, old.Idempotency.Key)
+	}
+	mustApply(t, s, old)
+	r := apply(s, c)[0]
+	if r.Err != nil || r.Revision != 1 || s.View().Revision() != 1 {
+		t.Errorf("%+v at revision %d", r, s.View().Revision())
+	}
+	node := numbered(put("a", "1"), 1, 1, 1)
+	if node.DropNumber(); node.Idempotency.Number == 0 {
+		t.Error("a node would repeat a write that has no key")
+	}
+}
+
+// A call is recorded once, however often its node repeats it; each call of a client is another one.
+func TestNumberedCommandIsRecordedOnce(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	c := numbered(audited(put("a", "1"), "ann", 1), 1, 1, 1)
+	mustApply(t, s, c, c)
+	mustApply(t, s, c)
+	client := audited(put("a", "1"), "bob", 1)
+	client.Idempotency = &Idempotency{Key: "bob\nns1.x", Number: 1, AnsweredBelow: 1}
+	mustApply(t, s, client, client)
+	got := map[string]int{}
+	for r := range s.View().AuditAfter(0) {
+		got[r.Who]++
+	}
+	if want := map[string]int{"ann": 1, "bob": 2}; !reflect.DeepEqual(got, want) {
+		t.Errorf("records %v, want %v", got, want)
+	}
+}
+
+// Numbers alone do not make the history keep the items that were replaced.
+func TestNumbersKeepNoReplacedItems(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, put("a", "1"), numbered(put("a", "2"), 1, 1, 1), put("a", "3"))
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	for _, s := range []*State{s, again} {
+		if v := s.View(); v.CommandVersion() != NumberVersion || v.keepsReplaced() || v.CompactRevision() != 3 {
+			t.Errorf("version %d, compact revision %d", v.CommandVersion(), v.CompactRevision())
+		}
+		mustApply(t, s, Command{Kind: KindLeaseGrant, LeaseGrant: &LeaseGrant{ID: 1, TTL: 10}}, put("a", "4"))
+		if v := s.View(); !v.keepsReplaced() || v.valuesSince != 3 {
+			t.Errorf("values are kept since %d: %v", v.valuesSince, v.keepsReplaced())
+		}
+	}
+}
