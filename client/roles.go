@@ -155,22 +155,22 @@ type SessionsEnd struct {
 }
 
 // EndSessionsWith ends sessions with a reason, or plans that. With a Reason or a DryRun it needs nodes that know them.
-func (c *Client) EndSessionsWith(ctx context.Context, e SessionsEnd) (apiv1.SessionsEnded, error) {
+func (c *Client) EndSessionsWith(ctx context.Context, e SessionsEnd) (SessionsEnded, error) {
 	q := &call{
 		op: "end sessions", retryClass: idempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
 		query: params("identity", e.Identity, "prefix", e.Prefix), hasTimeoutParam: true,
 	}
 	body := apiv1.SessionEnd{Reason: e.Reason, DryRun: e.DryRun}
 	if e.ID == "" {
-		return sendJSON[apiv1.SessionsEnded](ctx, c, q, body)
+		return sendJSON[SessionsEnded](ctx, c, q, body)
 	}
 	q.op, q.path, q.query = "end session "+e.ID, sessionPath(e.ID), url.Values{}
 	q.retryClass = nonIdempotentWrite
 	one, err := sendJSON[apiv1.SessionEnded](ctx, c, q, body)
 	if err != nil {
-		return apiv1.SessionsEnded{}, err
+		return SessionsEnded{}, err
 	}
-	return apiv1.SessionsEnded{
+	return SessionsEnded{
 		SessionIDs: []string{one.SessionID}, DryRun: one.DryRun, Roles: one.Roles, Keys: one.Keys,
 	}, nil
 }
