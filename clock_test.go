@@ -30,6 +30,7 @@ var wallClock = map[string]string{
 	"node/events.go addPause":                     "shown",
 	"node/failover.go failoverPhases":             "shown",
 	"node/hooks.go electionFields":                "shown",
+	"node/hooks.go readyEvent":                    "shown",
 	"node/wire.go exportRole":                     "which roles the metrics show",
 	"roles/expire.go purgeDeadNodes":              "when the record of a dead application node is removed",
 	"state/view.go AutoFailover":                  "see api/failover.go",

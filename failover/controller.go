@@ -256,7 +256,7 @@ const (
 // A node without a leader checks only whether its own process runs on time.
 func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	mine := c.deps.Claim()
-	limit, silence := c.cfg.params().SilenceLimit(mine), mine.LeaderSilence
+	limit, silence := c.params().SilenceLimit(mine), mine.LeaderSilence
 	switch {
 	case !c.cfg.Fast:
 		return maxCheckInterval
@@ -295,7 +295,7 @@ func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 // handleSilence starts a failover if the leader is silent. It returns false if it is not, or was heard meanwhile.
 func (c *Controller) handleSilence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.lastLeader()
-	switch limit := c.cfg.params().SilenceLimit(mine); {
+	switch limit := c.params().SilenceLimit(mine); {
 	case !c.cfg.Fast || mine.LeaderSilence < doubt(limit):
 		return false
 	case mine.LeaderSilence < limit:
@@ -309,7 +309,7 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 	ev.DiskStalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
 	c.runFailover(ctx, ev, time.Time{})
 	now := c.deps.Claim() // a leader heard meanwhile may become silent any moment
-	return now.LeaderSilence >= c.cfg.params().SilenceLimit(now)
+	return now.LeaderSilence >= c.params().SilenceLimit(now)
 }
 
 // handleConnectionLoss starts a failover if the connection was the leader's and a new dial finds the process dead.

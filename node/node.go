@@ -43,7 +43,8 @@ type Node struct {
 	boot string // random, of this process
 	tls  *transport.TLS
 
-	builtAt time.Time
+	builtAt   time.Time
+	storageAt time.Time // when the data directory was open
 
 	raftListener, httpListener net.Listener
 	etcdListener               net.Listener // nil: no etcd-addr
@@ -237,6 +238,7 @@ func (n *Node) buildConsensus() error {
 	if err != nil {
 		return err
 	}
+	n.storageAt = time.Now()
 	n.consensus, err = consensus.New(n.consensusConfig(), n.consensusDeps(store))
 	members.Node = n.consensus
 	return configProblem(err)
