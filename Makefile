@@ -4,7 +4,7 @@ PKGS    ?= ./chaos/proc ./... # the package that takes longest first
 
 comma   := ,
 
-ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower,etcd
+ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower,etcd,silence
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
@@ -54,9 +54,10 @@ openapi: ## the OpenAPI document in a linter; needs npx
 bench: build ## throughput, idle cost and start-up beside a bare raft cluster, as tables
 	$(GO) run ./benchmarks all
 
-etcd: ## vet and build the etcd that the benchmarks compare with, a module of its own
+etcd: ## vet and build the etcd that the benchmarks compare with and the program that draws pictures, modules of their own
 	cd benchmarks/etcd && $(GO) vet ./... && $(GO) build -o /dev/null . && $(GO) mod tidy -diff
 	cd docs/examples/move-from-etcd && $(GO) vet . && $(GO) mod tidy -diff
+	cd benchmarks/plot && $(GO) vet . && $(GO) test . && $(GO) mod tidy -diff
 
 etcd-compat: ## the etcd API beside an embedded etcd, etcd's Go client while leaders are killed, the commands of docs/etcd.md, and a move from etcd
 	cd benchmarks/etcd && $(GO) test ./compat

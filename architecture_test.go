@@ -30,7 +30,7 @@ var module = func() string {
 // layers is the table of docs/ARCHITECTURE.md. A package has the layer of the
 // longest entry that is its path or the beginning of it.
 var layers = map[string]int{
-	"cluster": 0, "api/apiv1": 0, "api/token": 0,
+	"cluster": 0, "api/apiv1": 0, "api/token": 0, "tracing": 0,
 	"state": 1, "election": 1, "health": 1, "splitbrain": 1, "telemetry": 1,
 	"api/problem": 1, "api/openapi": 1, "api/stream": 1, "api/forward": 1,
 	"transport": 2, "transport/crashdetect": 2, "transport/monitor": 2,

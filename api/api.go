@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/singleflight"
 
+	"northstar/api/apiv1"
 	"northstar/api/attach"
 	"northstar/api/forward"
 	"northstar/api/leadercall"
@@ -27,6 +28,7 @@ import (
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/telemetry"
+	"northstar/tracing"
 )
 
 // LeadershipMover moves leadership at an operator's request.
@@ -86,7 +88,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// Deps are the dependencies of a Server. Only Call, ClientTLS, ClientRoots and Tokens may be nil.
+// Deps are the dependencies of a Server. Only Tracer, Call, ClientTLS, ClientRoots and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -105,6 +107,7 @@ type Deps struct {
 	Audit      Auditor
 	Journal    *telemetry.Journal
 	Metrics    *telemetry.Metrics
+	Tracer     *tracing.Tracer // nil: no traces
 	Logger     hclog.Logger
 	Node       NodeInfo
 
@@ -122,6 +125,10 @@ type Deps struct {
 	// Votes returns the responses that this node, as candidate of a term, has received until now; nil: unknown. The
 	// function may be nil.
 	Votes func(term uint64) []cluster.Vote
+	// Needless returns, by term, why elections that this node started were needless. The function may be nil.
+	Needless func() map[uint64]string
+	// Silence returns for how long the leader may be silent; nil if that starts nothing. The function may be nil.
+	Silence func() *apiv1.Silence
 	// Warnings returns the differences between member record and configuration, for /status.
 	Warnings func() []string
 	// Restart restarts the node once requests in flight are answered.
@@ -138,6 +145,7 @@ type Deps struct {
 	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
 	PrivateViews bool
 	TimeoutMax   time.Duration // election.timeout-max
+	Hold         time.Duration // how long a request is held while no leader is known; 0: twice TimeoutMax
 	Limits       Limits
 
 	// TransferTimeout is the default timeout of a transfer.
@@ -196,7 +204,7 @@ func New(d Deps) (*Server, error) {
 	s.forward = forward.New(forward.Config{
 		Self: d.Node.ID, Leader: s.leader, Dial: d.Dial, ClientTLS: d.ClientTLS,
 		ForwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure,
-		TimeoutMax:   d.TimeoutMax, MaxQueued: s.limits.QueuedForLeader,
+		TimeoutMax:   d.TimeoutMax, Hold: d.Hold, MaxQueued: s.limits.QueuedForLeader,
 		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
 		Stopping: s.stopping,
 	})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/api/forward"
@@ -137,7 +138,7 @@ func (c *request) encodeNodeChange(e *stream.Events, ch *state.Change) error {
 		n.ID, n.Revision = ch.Key, ch.Revision
 	}
 	wire := c.wireNode(&n)
-	wire.Load, wire.Revision = nil, ch.Revision
+	wire.Load, wire.StartedAt, wire.LastHeartbeatAt, wire.Revision = nil, nil, nil, ch.Revision
 	data, err := json.Marshal(wire)
 	if err != nil {
 		return err
@@ -154,8 +155,14 @@ func (c *request) wireNode(n *state.AppNode) apiv1.Node {
 		Status:  string(n.Status), CanAcceptWork: n.Status == state.AppActive,
 		RegisteredAt: unixNano(n.RegisteredAt), ChangedAt: unixNano(n.ChangedAt), Revision: n.Revision,
 	}
-	if n.Status != state.AppDead && !c.stale() {
+	s, live := c.s.reads.View().Session(n.Session)
+	if !live {
+		return out
+	}
+	out.StartedAt = timePtr(s.CreatedAt)
+	if !c.stale() {
 		out.Load = c.s.loads.get(c.s.leader.Current(), n.ID)
+		out.LastHeartbeatAt = new(time.Now().Add(c.s.deps.Sessions.Remaining(s) - s.TTL).UTC())
 	}
 	return out
 }

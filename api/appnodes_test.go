@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
@@ -27,7 +28,8 @@ func TestNodes(t *testing.T) {
 				w1.SessionID != a || len(w1.Roles) != 2 {
 				t.Fatalf("%+v", w1)
 			}
-			if m, _ := s.next(); m.event != "put" || m.id != fmt.Sprint(w1.Revision) || !strings.Contains(m.data, `"id":"w1"`) {
+			if m, _ := s.next(); m.event != "put" || m.id != fmt.Sprint(w1.Revision) || !strings.Contains(m.data, `"id":"w1"`) ||
+				!strings.Contains(m.data, `"started_at":null,"last_heartbeat_at":null`) {
 				t.Fatalf("%+v", m)
 			}
 			into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker']"))
@@ -92,6 +94,43 @@ func TestAppNodeLoad_IsPerLeader(t *testing.T) {
 		n.waitForLeaderView()
 		if w := into[apiv1.Node](t, n.do("GET", "/v1/nodes/w1", "")); w.Load != nil {
 			t.Fatalf("%+v", w)
+		}
+	})
+}
+
+// The start of a node and its last heartbeat are those of its session. Only the leader knows the heartbeat.
+func TestNodes_Times(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t)
+		a := leader.session("a")
+		began := time.Now()
+		leader.lead()
+		time.Sleep(4 * time.Second)
+		registered := time.Now()
+		into[apiv1.Node](t, leader.register("w1", a, ""))
+		read := func(query string) apiv1.Node {
+			return into[apiv1.Node](t, follower.do("GET", "/v1/nodes/w1"+query, ""))
+		}
+		near := func(at *time.Time, want time.Time) bool {
+			return at != nil && at.Sub(want).Abs() < 200*time.Millisecond
+		}
+		if n := read(""); !near(n.StartedAt, began) || !near(n.LastHeartbeatAt, began) ||
+			!near(&n.RegisteredAt, registered) {
+			t.Errorf("%+v, began %v", n, began)
+		}
+		leader.do("POST", "/v1/sessions/"+a+"/renew", "")
+		renewed := time.Now()
+		time.Sleep(3 * time.Second)
+		if n := read(""); !near(n.StartedAt, began) || !near(n.LastHeartbeatAt, renewed) {
+			t.Errorf("%+v, renewed %v", n, renewed)
+		}
+		n := into[apiv1.Node](t, leader.do("GET", "/v1/nodes/w1?consistency=stale", ""))
+		if !near(n.StartedAt, began) || n.LastHeartbeatAt != nil {
+			t.Errorf("stale: %+v", n)
+		}
+		time.Sleep(2 * time.Minute)
+		if n := read(""); n.Status != "dead" || n.StartedAt != nil || n.LastHeartbeatAt != nil {
+			t.Errorf("dead: %+v", n)
 		}
 	})
 }

@@ -68,6 +68,7 @@ func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 		Role: c.param, Session: in.SessionID, Value: in.Value, Wait: in.WaitMS > 0,
 		TakeoverDelay: time.Duration(in.TakeoverDelayMS) * time.Millisecond, Ineligible: in.Eligible != nil &&
 			!*in.Eligible,
+		Required: in.Required,
 	}}
 	if err := cmd.Validate(); err != nil {
 		return state.Command{}, err

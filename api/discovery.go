@@ -95,6 +95,9 @@ func (s *Server) status(now time.Time) apiv1.Status {
 		StartedAt: facts.StartedAt.UTC(),
 		Warnings:  []string{},
 	}
+	if s.deps.Silence != nil {
+		out.Silence = s.deps.Silence()
+	}
 	if st.LeaderID != "" {
 		out.LeaderAddress = s.httpAddress(st.LeaderID)
 	}

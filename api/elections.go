@@ -30,18 +30,22 @@ func listElections(c *request) error {
 	answer := apiv1.Elections{Items: c.s.lostElections(limit), Missing: []string{}}
 	won := c.s.reads.View().Elections() // oldest first
 	won = won[max(0, len(won)-limit):]
-	late := c.s.lateVotes(won)
-	if c.forwarded {
-		return c.reply(memberElections{answer, late})
+	own := memberElections{answer, c.s.lateVotes(won), map[uint64]string{}}
+	if c.s.deps.Needless != nil {
+		maps.Copy(own.Needless, c.s.deps.Needless())
 	}
-	lost, lateOfMembers, missing := c.electionsOfMembers(limit)
-	maps.Copy(late, lateOfMembers)
+	if c.forwarded {
+		return c.reply(own)
+	}
+	members := c.electionsOfMembers(limit)
+	maps.Copy(own.LateVotes, members.LateVotes)
+	maps.Copy(own.Needless, members.Needless)
 	for _, e := range won {
 		wire := c.s.wireElection(e)
-		wire.Votes = completeVotes(wire.Votes, late[e.Term])
+		wire.Votes, wire.Needless = completeVotes(wire.Votes, own.LateVotes[e.Term]), own.Needless[e.Term]
 		answer.Items = append(answer.Items, wire)
 	}
-	answer.Items, answer.Missing = append(answer.Items, lost...), missing
+	answer.Items, answer.Missing = append(answer.Items, members.Items...), members.Missing
 	slices.SortStableFunc(answer.Items, newestElection)
 	answer.Items = answer.Items[:min(limit, len(answer.Items))]
 	return c.reply(answer)
@@ -52,6 +56,8 @@ type memberElections struct {
 	apiv1.Elections
 	// LateVotes are, by term, the votes of elections that the member has won: with those that arrived after the record.
 	LateVotes map[uint64][]apiv1.Vote `json:"late_votes,omitempty"`
+	// Needless are, by term, the causes of elections that the member started and that were needless.
+	Needless map[uint64]string `json:"needless,omitempty"`
 }
 
 // lateVotes returns the votes of those elections that this node has won, and whose records lack some of them.
@@ -115,11 +121,9 @@ func (s *Server) lostElections(limit int) []apiv1.Election {
 	return lost
 }
 
-// electionsOfMembers asks all other members for their lost elections and for late votes, and names those that do not
-// respond.
-func (c *request) electionsOfMembers(limit int) (
-	lost []apiv1.Election, late map[uint64][]apiv1.Vote, missing []string,
-) {
+// electionsOfMembers asks all other members for their lost elections, late votes and needless elections, and names
+// those that do not respond.
+func (c *request) electionsOfMembers(limit int) memberElections {
 	ids := c.s.otherMembers()
 	pages, errs := make([]memberElections, len(ids)), make([]error, len(ids))
 	var asking sync.WaitGroup
@@ -130,17 +134,18 @@ func (c *request) electionsOfMembers(limit int) (
 		})
 	}
 	asking.Wait()
-	missing, late = []string{}, map[uint64][]apiv1.Vote{}
+	all := memberElections{apiv1.Elections{Missing: []string{}}, map[uint64][]apiv1.Vote{}, map[uint64]string{}}
 	for i, page := range pages {
 		if errs[i] != nil || page.Missing == nil { // or a node of an earlier version, which returns the records
-			missing = append(missing, string(ids[i]))
+			all.Missing = append(all.Missing, string(ids[i]))
 			continue
 		}
-		lost = append(lost, page.Items...)
-		maps.Copy(late, page.LateVotes)
+		all.Items = append(all.Items, page.Items...)
+		maps.Copy(all.LateVotes, page.LateVotes)
+		maps.Copy(all.Needless, page.Needless)
 	}
-	slices.Sort(missing)
-	return lost, late, missing
+	slices.Sort(all.Missing)
+	return all
 }
 
 func (s *Server) otherMembers() []cluster.NodeID {

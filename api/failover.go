@@ -28,6 +28,7 @@ func postTransfer(c *request, in apiv1.Transfer) error {
 	if err != nil {
 		return err
 	}
+	order.Zone = in.TargetZone
 	limit := time.Duration(timeout) * time.Millisecond
 	ctx, cancel := c.withPostTransferWait(limit)
 	defer cancel()

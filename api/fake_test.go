@@ -333,7 +333,7 @@ func newSessionManager(f *fakeCluster) *roles.SessionManager {
 	start := time.Now()
 	return roles.New(roles.Deps{
 		Consensus: f, Clock: func() time.Duration { return time.Since(start) },
-		Event: func(cluster.Event) {}, Logger: hclog.NewNullLogger(),
+		Event: func(cluster.Event) {}, NodeRetention: time.Hour, Logger: hclog.NewNullLogger(),
 	})
 }
 

@@ -3,10 +3,11 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"northstar/api/apiv1"
@@ -94,12 +95,19 @@ func (c *request) keyBarrier(ctx context.Context) error {
 }
 
 func (c *request) readAfter(barrier func(context.Context) error, answer func(*state.View) error) error {
-	switch level := c.query.Get("consistency"); {
+	level := c.query.Get("consistency")
+	maxStale, err := c.maxStale(level)
+	switch {
+	case err != nil:
+		return err
 	case !c.query.Has("consistency"), level == apiv1.Linearizable:
 	case level == apiv1.Lease:
 		barrier = c.s.reads.LeaseReadBarrier
 	case level == apiv1.Stale:
 		st := c.s.reads.Status()
+		if maxStale >= 0 && !heardWithin(st, maxStale) {
+			break
+		}
 		if err := checkCaughtUp(st); err != nil {
 			return err
 		}
@@ -110,36 +118,19 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 		return problem.BadRequest("consistency: want %s, %s or %s, got %q", apiv1.Linearizable, apiv1.Lease,
 			apiv1.Stale, level)
 	}
-	if err := c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: barrier}); err != nil {
-		return err
-	}
-	return answer(c.s.reads.View())
-}
-
-// checkCaughtUp returns an error until this node has applied what was committed when it started. Its log holds that,
-// and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had,
-// unless it has applied its log as of then.
-func checkCaughtUp(st cluster.NodeStatus) error {
-	if st.CaughtUp || st.StartLogIndex > 0 && st.AppliedIndex >= st.StartLogIndex {
-		return nil
-	}
-	return cluster.Errorf(cluster.CodeNoLeader, "node %s has started and has not learned from a leader what of its log "+
-		"is committed (applied index %d of %d)", st.NodeID, st.AppliedIndex, st.StartLogIndex)
-}
-
-// setStaleness sets the maximum age of a stale response: of the leader's last message, or else of the process.
-func (c *request) setStaleness(st cluster.NodeStatus) {
-	age := st.LeaderContactAge
+	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: barrier})
+	var refusal *cluster.Error
 	switch {
-	case st.Role == cluster.Leader:
-		age = 0
-	case age < 0:
-		age = time.Since(c.s.deps.Node.StartedAt)
+	case err == nil:
+		return answer(c.s.reads.View())
+	case maxStale >= 0 && errors.As(err, &refusal) && refusal.Code == cluster.CodeNoLeader:
+		tooStale := *refusal
+		tooStale.Detail = fmt.Sprintf("max_stale_ms: this node's state may be older than %d ms, and no leader answers: %s",
+			maxStale.Milliseconds(), refusal.Detail)
+		return &tooStale
 	}
-	c.Header()[canonicalLastContact] = []string{strconv.FormatInt(age.Milliseconds(), 10)}
+	return err
 }
-
-var canonicalLastContact = http.CanonicalHeaderKey(apiv1.HeaderLastContact)
 
 // noneMatch reports whether If-None-Match names tag, or "*". It is weak, because a compressing proxy weakens tags.
 func noneMatch(values []string, tag string) bool {

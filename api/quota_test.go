@@ -78,6 +78,26 @@ func TestEndSessions(t *testing.T) {
 		for _, other := range []string{"client%20eve", "client%20without-sessions"} {
 			n.do("DELETE", "/v1/sessions?identity="+other, "", client...).is(t, 403, cluster.CodeForbidden)
 		}
+		into[apiv1.Role](t, n.do("POST", "/v1/roles/r/campaign", `{"session_id":"`+own+`","required":true}`, client...))
+		if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r", "", client...)); !r.Required {
+			t.Errorf("%+v", r)
+		}
+		into[apiv1.PutResult](t, n.do("PUT", "/v1/kv/a?ttl_session="+own, "x", "Authorization", client[1]))
+		dry := `{"dry_run":true,"reason":"drill"}`
+		plan := into[apiv1.SessionsEnded](t, n.do("DELETE", "/v1/sessions?prefix=job-", dry, client...))
+		if !plan.DryRun || !slices.Equal(plan.SessionIDs, []string{own}) || !slices.Equal(plan.Roles, []string{"r"}) ||
+			plan.Keys != 1 {
+			t.Errorf("%+v", plan)
+		}
+		one := into[apiv1.SessionEnded](t, n.do("DELETE", "/v1/sessions/"+own, dry, operator...))
+		if !one.DryRun || one.SessionID != own || !slices.Equal(one.Roles, []string{"r"}) || one.Keys != 1 {
+			t.Errorf("%+v", one)
+		}
+		foreign := slices.Collect(n.fake.View().SessionsAfter(""))[0].ID
+		n.do("DELETE", "/v1/sessions/"+foreign, dry, client...).is(t, 403, cluster.CodeForbidden)
+		n.do("DELETE", "/v1/sessions/"+foreign+"x", dry, operator...).is(t, 404, cluster.CodeSessionEnded)
+		long := `{"reason":"` + strings.Repeat("a", maxReason+1) + `"}`
+		n.do("DELETE", "/v1/sessions/"+own, long, client...).is(t, 400, cluster.CodeBadRequest)
 		if got := end("?prefix=job-", client); got.More || !slices.Equal(got.SessionIDs, []string{own}) {
 			t.Fatalf("%d ended for a client, more: %v", len(got.SessionIDs), got.More)
 		}
@@ -89,11 +109,19 @@ func TestEndSessions(t *testing.T) {
 				Nonce: "abcdefgh", Name: fmt.Sprintf("other-%d", i), TTL: state.MaxSessionTTL, Owner: "client eve",
 			}})
 		}
-		if got := end("?identity=client+eve", operator); len(got.SessionIDs) != 1000 || !got.More {
-			t.Fatalf("%d ended of 1102, more: %v", len(got.SessionIDs), got.More)
+		because := into[apiv1.SessionsEnded](t, n.do("DELETE", "/v1/sessions?prefix=other-59", `{"reason":"drill"}`,
+			operator...))
+		for r := range n.fake.View().AuditBackward {
+			if len(because.SessionIDs) != 11 || r.Reason != "drill" || r.DryRun {
+				t.Errorf("%+v, %d ended", r, len(because.SessionIDs))
+			}
+			break
 		}
-		if got := end("?identity=client+eve", operator); len(got.SessionIDs) != 102 || got.More {
-			t.Fatalf("%d ended of 102, more: %v", len(got.SessionIDs), got.More)
+		if got := end("?identity=client+eve", operator); len(got.SessionIDs) != 1000 || !got.More {
+			t.Fatalf("%d ended of 1091, more: %v", len(got.SessionIDs), got.More)
+		}
+		if got := end("?identity=client+eve", operator); len(got.SessionIDs) != 91 || got.More {
+			t.Fatalf("%d ended of 91, more: %v", len(got.SessionIDs), got.More)
 		}
 		if got := end("?prefix=job", operator); len(got.SessionIDs) != 0 || got.More || n.fake.View().Sessions() != 0 {
 			t.Fatalf("%+v", got)

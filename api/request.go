@@ -115,6 +115,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	s.deps.Metrics.HTTPStarted()
+	if s.deps.Tracer != nil {
+		defer c.trace()()
+	}
 	defer func() {
 		p := recover()
 		if p != nil && p != http.ErrAbortHandler {

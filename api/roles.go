@@ -179,7 +179,7 @@ func (c *request) wireRole(v *state.View, r *state.Role) apiv1.Role {
 	t := r.Current
 	out := apiv1.Role{
 		Role: r.Name, Holder: t.Holder, SessionID: t.Session, Token: t.Token, Value: t.Value,
-		AcquiredAt: timePtr(t.AcquiredAt),
+		AcquiredAt: timePtr(t.AcquiredAt), Required: r.Required,
 	}
 	if s, lives := v.Session(t.Session); lives && !c.stale() {
 		out.LeaseUntil = new(time.Now().Add(c.s.deps.Sessions.Remaining(s)).UTC())

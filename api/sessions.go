@@ -125,20 +125,74 @@ func (c *request) renew(ids []string) (out state.Renewed, err error) {
 	return out, err
 }
 
-func endSession(c *request, _ struct{}) error {
+func endSession(c *request, in apiv1.SessionEnd) error {
+	if err := c.noteEnd(in); err != nil {
+		return err
+	}
 	cmd := state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{
 		IDs:   []string{c.param},
 		Cause: state.CauseSessionEnded,
 	}}
+	if in.DryRun {
+		return c.planEnd(cmd)
+	}
 	if _, err := c.proposeValid(cmd, false); err != nil {
 		return err
 	}
 	return c.reply(apiv1.SessionEnded{SessionID: c.param})
 }
 
+// noteEnd takes the reason and the dry run into the audit record.
+func (c *request) noteEnd(in apiv1.SessionEnd) error {
+	if len(in.Reason) > maxReason {
+		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+	}
+	c.auditFields.Reason, c.auditFields.DryRun = in.Reason, in.DryRun
+	return nil
+}
+
+// planEnd answers what the end of a session would free, if the caller may end it.
+func (c *request) planEnd(cmd state.Command) error {
+	if err := cmd.Validate(); err != nil {
+		return err
+	}
+	var out apiv1.SessionEnded
+	err := c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: func(ctx context.Context) error {
+		if err := c.s.reads.ReadBarrier(ctx); err != nil {
+			return err
+		}
+		if err := c.checkCommand(ctx, &cmd); err != nil {
+			return err
+		}
+		v := c.s.reads.View()
+		if _, lives := v.Session(c.param); !lives {
+			return problem.SessionEnded(c.param)
+		}
+		out = apiv1.SessionEnded{SessionID: c.param, DryRun: true}
+		out.Roles, out.Keys = heldBy(v, c.param)
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	return c.reply(out)
+}
+
+// heldBy returns the roles of sessions, and how many keys are tied to them.
+func heldBy(v *state.View, sessions ...string) (held []string, keys int) {
+	for _, id := range sessions {
+		roles, tied, _ := v.OwnedBy(id)
+		held, keys = append(held, roles...), keys+len(tied)
+	}
+	return held, keys
+}
+
 // endSessions ends the sessions of an identity, or with a prefix of the name, oldest first. It may be repeated. Only an
 // operator ends those of other identities.
-func endSessions(c *request, _ struct{}) error {
+func endSessions(c *request, in apiv1.SessionEnd) error {
+	if err := c.noteEnd(in); err != nil {
+		return err
+	}
 	identity, prefix := c.query.Get("identity"), c.query.Get("prefix")
 	if identity == "" && prefix == "" {
 		return problem.BadRequest("identity, prefix: want at least one of them")
@@ -159,8 +213,13 @@ func endSessions(c *request, _ struct{}) error {
 		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}
-		out = matchingSessions(c.s.reads.View(), identity, prefix)
-		if len(out.SessionIDs) == 0 {
+		view := c.s.reads.View()
+		out = matchingSessions(view, identity, prefix)
+		if in.DryRun {
+			out.DryRun = true
+			out.Roles, out.Keys = heldBy(view, out.SessionIDs...)
+		}
+		if in.DryRun || len(out.SessionIDs) == 0 {
 			return nil
 		}
 		result, err := c.proposeHere(ctx, state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{

@@ -16,6 +16,8 @@ var (
 	redirectParam = openapi.Boolean("redirect", "answer 307 to the leader instead of forwarding to it")
 	consistency   = openapi.String("consistency",
 		"linearizable (default), lease (as linearizable while election.lease is off) or stale")
+	maxStaleParam = openapi.Integer("max_stale_ms", "with consistency=stale, 0 to 86400000: a node that has not heard "+
+		"from its leader for longer reads as linearizable")
 	prefixParam = openapi.String("prefix", "only keys with this prefix")
 	limitParam  = openapi.Integer("limit",
 		"maximum number of items: 1 or more, default 100; a response never has more than 1000")
@@ -67,7 +69,7 @@ func public(method, pattern string, h handler, summary string, responses []opena
 func list(pattern string, h handler, summary string, value any, doc string, query ...openapi.Param) route {
 	return route{
 		Method: "GET", Pattern: pattern, Role: token.Observer, Handle: h, Summary: summary,
-		Query:     append(query, consistency, timeoutParam, redirectParam),
+		Query:     append(query, consistency, maxStaleParam, timeoutParam, redirectParam),
 		Responses: jsonResponse(value, doc, contactHeader, leaderHeader), ErrorStatuses: []int{307, 503},
 	}
 }
@@ -181,7 +183,7 @@ var table = []route{
 	// Keys.
 	{
 		Method: "GET", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Observer, Handle: getKey,
-		Summary: "Read a key", Query: []openapi.Param{consistency, timeoutParam, redirectParam},
+		Summary: "Read a key", Query: []openapi.Param{consistency, maxStaleParam, timeoutParam, redirectParam},
 		Headers: []openapi.Param{openapi.String("If-None-Match", `"REV", a list of them, or *: 304 if that is current`)},
 		Responses: []openapi.Response{
 			{
@@ -222,7 +224,7 @@ var table = []route{
 		apiv1.SessionCreate{}, apiv1.SessionCreated{}, "created", 413, 415, 504, 507),
 	with(write("DELETE", apiv1.PathSessions, withBody(endSessions),
 		"End many sessions, at most 1000 in one request; only an operator ends those of others",
-		nil, apiv1.SessionsEnded{}, "ended; repeat while more is true", 415, 504),
+		apiv1.SessionEnd{}, apiv1.SessionsEnded{}, "ended; repeat while more is true", 415, 504),
 		query(openapi.String("identity", "only sessions made by this identity, such as client alice"),
 			openapi.String("prefix", "only sessions whose name starts with this; one of the two is required"),
 			timeoutParam, redirectParam)),
@@ -233,7 +235,7 @@ var table = []route{
 		413, 415), noAudit),
 	item("/v1/sessions/{id}", getSession, "Get a session with its roles and keys", apiv1.Session{}, "the live session"),
 	write("DELETE", "/v1/sessions/{id}", withBody(endSession), "End a session and release its roles and keys",
-		nil, apiv1.SessionEnded{}, "ended", 404, 415, 504),
+		apiv1.SessionEnd{}, apiv1.SessionEnded{}, "ended", 404, 415, 504),
 	with(write("POST", "/v1/sessions/{id}/renew", withBody(renewSession), "Renew a session",
 		nil, apiv1.Renewal{}, "renewed for its TTL from the request", 404, 409, 415), noAudit),
 	{

@@ -56,6 +56,20 @@ func (b *bench) startEtcdAPI(ctx context.Context, extra ...string) (*etcd, error
 // startDriver starts a driver for a cluster with these addresses for clients, and waits for a leader.
 func (b *bench) startDriver(
 	ctx context.Context, c *proc.Cluster, clients []string, args ...string,
+) (*etcd, error) {
+	e, err := b.openDriver(ctx, c, clients, args...)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = e.leader(ctx); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, c.Logs())
+	}
+	return e, nil
+}
+
+// openDriver starts a driver for a cluster that may not run yet.
+func (b *bench) openDriver(
+	ctx context.Context, c *proc.Cluster, clients []string, args ...string,
 ) (e *etcd, err error) {
 	e = &etcd{cluster: c, clients: clients}
 	args = append([]string{"drive", "--endpoints", strings.Join(clients, ",")}, args...)
@@ -69,9 +83,6 @@ func (b *bench) startDriver(
 		_ = e.driver.Wait()
 		return nil
 	})
-	if _, err = e.leader(ctx); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, c.Logs())
-	}
 	return e, nil
 }
 

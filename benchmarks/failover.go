@@ -25,7 +25,10 @@ const failoverTimeout = "150ms"
 type fault struct {
 	name    string
 	network bool // needs a network of its own
+	disks   bool // needs a file system for each node
 	planned bool // by a call, which lasts until leadership has moved
+	lasting bool // writes may be acknowledged until inject returns
+	late    bool // the gap counts from when inject returns
 	inject  func(context.Context, *subject, *proc.Node) error
 	heal    func(*subject, *proc.Node) error
 	goals   map[int][2]int // by cluster size: p50 and p99 of the write gap, in ms
@@ -90,7 +93,13 @@ type subject struct {
 	viaClient bool          // writes go through this project's Go client
 	ours      bool          // NorthStar, not the bare library
 	fast      bool          // with fast failover
+	etcd      bool          // etcd, not NorthStar and not the bare library
+	timeout   time.Duration // the least one after which its nodes start an election
+	roundTrip time.Duration // between its nodes, if they are far apart
 	healedAt  *time.Time    // when its cluster was last made whole
+
+	// open returns how a round writes, knowing its leader; nil: as writeTo does.
+	open func(*subject, *proc.Node) (write func(context.Context, int) error, done func(), err error)
 
 	gaps        []time.Duration
 	more        int             // rounds with more than one election
@@ -102,6 +111,8 @@ type subject struct {
 	cut         []time.Duration // from the fault until the writer found its connection broken
 	calls       []time.Duration // of planned transfers
 	failedCalls int
+	failed      []int    // answers in each round of failures that were no acknowledgement
+	never       int      // rounds of failures in which no write was acknowledged in time
 	notes       []string // what was not as it should be
 }
 
@@ -134,15 +145,9 @@ func (b *bench) transfer(ctx context.Context) error {
 
 // under measures one fault on clusters of one size.
 func (b *bench) under(ctx context.Context, fault fault, size, rounds int) error {
-	if fault.network {
-		probe, err := proc.NewNetwork()
-		if err != nil {
-			fmt.Printf("\n%s, %d nodes: not measured: %v\n", fault.name, size, err)
-			return nil
-		}
-		if err := probe.Close(); err != nil {
-			return err
-		}
+	if missing := fault.missing(); missing != nil {
+		fmt.Printf("\n%s, %d nodes: not measured: %v\n", fault.name, size, missing)
+		return nil
 	}
 	subjects, err := b.prepareSubjects(fault, size)
 	if err != nil {
@@ -236,6 +241,9 @@ func (b *bench) prepare(s *subject, fault fault, prepare func() (*proc.Cluster, 
 	}
 	if s.cluster, err = b.own(prepare()); err == nil && fault.network {
 		err = s.network.Attach(s.cluster)
+	}
+	if err == nil && fault.disks {
+		err = b.mountDisks(s)
 	}
 	return err
 }

@@ -68,10 +68,13 @@ func usage(c *proc.Cluster) (cpu time.Duration, rss []float64, err error) {
 func (b *bench) startup(ctx context.Context) error {
 	const starts = 20
 	fmt.Printf("\nstart-up: 3 processes over empty data dirs to the first acknowledged write, %d starts each\n", starts)
-	kinds := []string{"northstar", "bare raft"}
+	kinds := []string{"northstar", b.other()}
 	prepare := map[string]func() (*proc.Cluster, error){
 		"northstar": func() (*proc.Cluster, error) { return proc.NorthStar(b.northstar, 3) },
-		"bare raft": func() (*proc.Cluster, error) { return proc.Bare(b.baseline, 3, "--timeout-min", "150ms") },
+		b.other():   func() (*proc.Cluster, error) { return proc.Bare(b.baseline, 3, "--timeout-min", "150ms") },
+	}
+	if b.comparePath != "" {
+		prepare[b.other()] = func() (*proc.Cluster, error) { return proc.NorthStar(b.comparePath, 3) }
 	}
 	took := map[string][]time.Duration{}
 	for range starts {

@@ -1,8 +1,8 @@
 // Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft cluster, or etcd where it does what
 // that library does not, in one run, in turns, so that a slow moment of the machine hits both.
 //
-//	go run ./benchmarks all | throughput | idle | startup | failover | transfer | discovery | soak | roles |
-//		sessions | etcdapi
+//	go run ./benchmarks all | throughput | idle | startup | restart | failover | failures | transfer | discovery |
+//		soak | roles | sessions | etcdapi | sizing | wan
 package main
 
 import (
@@ -30,6 +30,8 @@ type bench struct {
 	failovers        int
 	transfers        int
 	elections        int
+	restarts         int
+	entries          int
 	renewedTogether  int
 	attachedSessions int
 	watchers         int
@@ -39,6 +41,8 @@ type bench struct {
 	only             string
 	minutes          float64
 	logs             string
+	csv              string
+	svg              string
 	comparePath      string
 	northstar        string
 	baseline         string
@@ -61,18 +65,22 @@ func run(args []string) error {
 	fs.IntVar(&b.failovers, "failovers", 100, "rounds of failover, for each cluster")
 	fs.IntVar(&b.transfers, "transfers", 100, "rounds of planned transfers, for each cluster")
 	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
+	fs.IntVar(&b.restarts, "restarts", 100, "rounds of kill and start of one node, for each cluster")
+	fs.IntVar(&b.entries, "entries", 0, "of the log that a restarted node replays")
 	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together")
 	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
 	fs.IntVar(&b.watchers, "watchers", 10_000, "watchers over the etcd API")
 	fs.IntVar(&b.eventRate, "events", 100, "puts a second of keys that they watch")
-	fs.BoolVar(&b.noCompare, "no-compare", false, "roles and sessions without etcd; failovers with bare Raft only")
+	fs.BoolVar(&b.noCompare, "no-compare", false, "roles, sessions and restarts without etcd; failovers with bare Raft only")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "",
-		"only the failovers whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
+		"only the failovers, failures or rows whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
+	fs.StringVar(&b.csv, "csv", "", "a file for each round of failures")
+	fs.StringVar(&b.svg, "svg", "", "a picture of the distributions of failures; needs -csv")
 	fs.StringVar(&b.logs, "logs", "",
-		"a directory to keep the nodes' logs of failovers in, which are then at debug; costs time")
+		"a directory to keep the nodes' logs of failovers and restarts in, which are then at debug; costs time")
 	fs.StringVar(&b.comparePath, "compare", "",
-		"another build of northstar-node, for failovers, throughput and idle cost; nothing else is compared then")
+		"another build of northstar-node, for failovers, starts, restarts, throughput and idle cost; nothing else is compared then")
 	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test")
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {
@@ -111,11 +119,15 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"throughput": {(*bench).throughput},
 	"idle":       {(*bench).idle},
 	"startup":    {(*bench).startup},
+	"restart":    {(*bench).restart},
 	"failover":   {(*bench).failover},
+	"failures":   {(*bench).failures},
 	"transfer":   {(*bench).transfer},
 	"discovery":  {(*bench).discovery},
 	"soak":       {(*bench).soak},
 	"roles":      {(*bench).roles},
+	"sizing":     {(*bench).sizing},
+	"wan":        {(*bench).wan},
 	"sessions":   {(*bench).sessions},
 	"etcdapi":    {(*bench).etcdThroughput, (*bench).etcdLeases, (*bench).etcdWatchers, (*bench).etcdElections},
 	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
@@ -126,11 +138,13 @@ func (b *bench) programs(ctx context.Context, name string) (err error) {
 	if b.northstar, err = b.build(ctx, ".", "./cmd/northstar-node"); err != nil {
 		return err
 	}
-	if !slices.Contains([]string{"roles", "sessions", "etcdapi"}, name) {
-		b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline")
-		return err
+	withEtcd := slices.Contains([]string{"roles", "sessions", "etcdapi", "failures", "restart"}, name)
+	if !withEtcd && name != "sizing" && name != "wan" || name == "failures" {
+		if b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline"); err != nil {
+			return err
+		}
 	}
-	if b.noCompare && name != "etcdapi" {
+	if !withEtcd || b.noCompare && name != "etcdapi" || b.comparePath != "" && name == "restart" {
 		return nil
 	}
 	if b.etcdBin, err = b.build(ctx, "benchmarks/etcd", "."); err != nil {

@@ -61,7 +61,7 @@ type injection struct {
 // inject writes, hits the leader, and writes on until the gap is over.
 func (s *subject) inject(ctx context.Context, fault fault) (h injection, err error) {
 	h.writer = &writer{}
-	done, err := h.writer.writeTo(addresses(s.cluster), s.viaClient)
+	done, err := s.openWriter(ctx, h.writer)
 	if err != nil {
 		return h, err
 	}
@@ -84,7 +84,7 @@ func (s *subject) inject(ctx context.Context, fault fault) (h injection, err err
 	if err := wait(ctx, warmUp+rand.N(warmUp)); err != nil {
 		return h, err
 	}
-	if h.leader, err = s.cluster.Leader(ctx); err != nil {
+	if h.leader, err = s.leader(ctx); err != nil {
 		return h, err
 	}
 	h.at = time.Now()
@@ -92,8 +92,11 @@ func (s *subject) inject(ctx context.Context, fault fault) (h injection, err err
 	if err := fault.inject(ctx, s, h.leader); err != nil {
 		return h, err
 	}
-	if fault.network || fault.planned { // of several messages; the others are one signal
+	if fault.network || fault.planned || fault.lasting { // of several messages; the others are one signal
 		h.dealt = time.Now()
+	}
+	if fault.late {
+		h.at = h.dealt
 	}
 	if err := h.writer.ackedAfter(ctx, h.at.Add(unresponsiveTimeout)); err != nil {
 		return h, err
@@ -101,10 +104,31 @@ func (s *subject) inject(ctx context.Context, fault fault) (h injection, err err
 	return h, wait(ctx, afterGap)
 }
 
+// leader waits until every live node of the subject names the same leader, and returns it.
+func (s *subject) leader(ctx context.Context) (*proc.Node, error) {
+	if s.etcd {
+		return etcdLeader(ctx, s.cluster)
+	}
+	return s.cluster.Leader(ctx)
+}
+
+// openWriter prepares the writer of one round.
+func (s *subject) openWriter(ctx context.Context, w *writer) (done func(), err error) {
+	if s.open == nil {
+		return w.writeTo(addresses(s.cluster), s.viaClient)
+	}
+	leader, err := s.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.write, done, err = s.open(s, leader)
+	return done, err
+}
+
 // waitStable waits until the cluster is whole again, finds all its members healthy, and has been whole for a while.
 func (s *subject) waitStable(ctx context.Context) error {
 	for end := time.Now().Add(20 * time.Second); ; {
-		leader, err := s.cluster.Leader(ctx)
+		leader, err := s.leader(ctx)
 		if err != nil {
 			return err
 		}

@@ -237,19 +237,25 @@ func (s *nsSessions) attach(ctx context.Context, addr string, ttl time.Duration)
 	if err != nil {
 		return nil, err
 	}
+	return s.stream(ctx, addr, apiv1.PathSessions+"/"+id+"/attach")
+}
+
+// stream opens a stream of events by a connection of its own, which lasts until the measurement ends. The function
+// that it returns reports whether the stream has ended.
+func (s *nsSessions) stream(ctx context.Context, addr, path string) (ended func() bool, err error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	context.AfterFunc(s.ctx, func() { _ = conn.Close() })
-	request := "GET " + apiv1.PathSessions + "/" + id + "/attach HTTP/1.1\r\nHost: " + addr + "\r\nAccept: " +
+	request := "GET " + path + " HTTP/1.1\r\nHost: " + addr + "\r\nAccept: " +
 		apiv1.TypeEventStream + "\r\n\r\n"
 	first := make([]byte, 12) // HTTP/1.1 200
 	if _, err = io.WriteString(conn, request); err == nil {
 		_, err = io.ReadFull(conn, first)
 	}
 	if err == nil && string(first) != "HTTP/1.1 200" {
-		err = fmt.Errorf("attach: %s", first)
+		err = fmt.Errorf("%s: %s", path, first)
 	}
 	var over atomic.Bool
 	go func() {

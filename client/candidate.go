@@ -19,7 +19,14 @@ type CandidateConfig struct {
 	// TakeoverDelay is how long this candidate waits after a holder crashed or lost its session, so that the
 	// holder's work in progress can finish.
 	TakeoverDelay time.Duration
-	Session       SessionConfig
+	// Required asks for an alert while no process holds the role: it is work that must not stop. Without it, a vacant
+	// role is a finished job. All candidates of a role should agree.
+	Required bool
+	// Eligible returns nil while this process may be elected. It is called before each campaign, and about every
+	// second during a campaign; an error ends the campaign and the candidate's place in the queue until Eligible
+	// returns nil. A holder keeps its role: see ElectorConfig.Healthy for that. Nil: always eligible.
+	Eligible func(ctx context.Context) error
+	Session  SessionConfig
 }
 
 // Candidate is the Elector of a NorthStar cluster: one candidate for one role. It has its own session, and replaces a
@@ -66,6 +73,34 @@ func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
 		return nil, fmt.Errorf("campaign for role %s: %w", k.cfg.Role, context.Cause(ctx))
 	}
 	defer func() { <-k.campaigning }()
+	if k.cfg.Eligible == nil || k.holdsRole() {
+		return k.campaign(ctx)
+	}
+	return WhileEligible(ctx, k.cfg.Eligible, k.withdraw, k.campaign)
+}
+
+// holdsRole reports whether a tenure of this candidate lasts.
+func (k *Candidate) holdsRole() bool {
+	s := k.Session()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.roles[k.cfg.Role]
+	return r != nil && r.last != nil && r.last.Cause() == nil
+}
+
+// withdraw ends the session of an ineligible candidate: it may still hold a place in the queue, or a role whose tenure
+// has ended here.
+func (k *Candidate) withdraw() {
+	if s := k.Session(); s != nil && s.Err() == nil {
+		s.closeAsync()
+	}
+}
+
+// campaign campaigns until this candidate is elected, ctx ends, or the error is permanent.
+func (k *Candidate) campaign(ctx context.Context) (*Leadership, error) {
 	for n := 0; ; n++ {
 		l, err := k.campaignOnce(ctx)
 		if err == nil {
@@ -174,9 +209,9 @@ func (s *Session) campaign(ctx context.Context, c CandidateConfig) (*Leadership,
 }
 
 // poll waits in the queue with overlapping requests, so that the session keeps its place.
-func (s *Session) poll(ctx context.Context, c CandidateConfig) (apiv1.Role, error) {
+func (s *Session) poll(ctx context.Context, c CandidateConfig) (Role, error) {
 	type pollResult struct {
-		role apiv1.Role
+		role Role
 		err  error
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -184,15 +219,15 @@ func (s *Session) poll(ctx context.Context, c CandidateConfig) (apiv1.Role, erro
 	results := make(chan pollResult, 2) // a third request starts only after the first has ended
 	send := func() bool {
 		return s.c.spawn(func() {
-			role, err := s.c.CampaignRole(ctx, c.Role, apiv1.Campaign{
+			role, err := s.c.CampaignRole(ctx, c.Role, Campaign{
 				SessionID: s.id, Value: c.Value, WaitMS: campaignPollTime.Milliseconds(),
-				TakeoverDelayMS: c.TakeoverDelay.Milliseconds(),
+				TakeoverDelayMS: c.TakeoverDelay.Milliseconds(), Required: c.Required,
 			})
 			results <- pollResult{role, err}
 		})
 	}
 	if !send() {
-		return apiv1.Role{}, ErrClosed
+		return Role{}, ErrClosed
 	}
 	next := time.NewTicker(campaignRenewAfter)
 	defer next.Stop()
@@ -208,14 +243,14 @@ func (s *Session) poll(ctx context.Context, c CandidateConfig) (apiv1.Role, erro
 				inFlight++
 			}
 		case <-s.Done():
-			return apiv1.Role{}, s.Err()
+			return Role{}, s.Err()
 		}
 	}
 }
 
 // begin starts the tenure of an elected session once its lease is fresh. If the session is alive after that, it
 // held the role all the time.
-func (s *Session) begin(ctx context.Context, r apiv1.Role) (*Leadership, error) {
+func (s *Session) begin(ctx context.Context, r Role) (*Leadership, error) {
 	h := holderOf(r)
 	for {
 		if err := s.deadline.waitHalfLease(ctx); err != nil {

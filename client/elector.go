@@ -166,6 +166,10 @@ func (l *Leadership) Resign(ctx context.Context) error {
 	return l.resign(ctx)
 }
 
+// Fence returns the condition that this tenure is the role's current one, for writes to the same cluster. It stays the
+// same when the tenure has ended: such writes then fail with ErrFenced once the role has another holder.
+func (l *Leadership) Fence() *Fence { return &Fence{Role: l.Role, Token: l.Token} }
+
 // Context returns a context that ends with ctx, with the tenure, or when only early is left of the lease, so that
 // there is time to stop. Its cause is which of them. early is limited to a third of the lease. The caller must call
 // the cancel function.

@@ -14,7 +14,7 @@ import (
 	"northstar/cluster"
 )
 
-// Errors to test for with errors.Is. An error response of a node is an *Error; errors.As finds the *cluster.Error
+// Errors to test for with errors.Is. An error response of a node is an *Error; errors.As finds the *Problem
 // in it.
 var (
 	// ErrOutcomeUnknown: the write may have taken effect, and the client could not find out before the deadline. To
@@ -49,19 +49,19 @@ func (s *sentinel) Error() string { return s.text }
 
 // Error is a failed call: an error response of a node, or the client's conclusion without one.
 type Error struct {
-	Op             string         // operation, such as "put app/config"
-	Problem        *cluster.Error // code, status, detail, current revision
-	Retry          bool           // certainly had no effect: may be sent again
-	Endpoint       string         // node that responded; "" if none did
-	LeaderID       cluster.NodeID // leader according to that node; "" if it knew none
-	LeaderAddress  string         // HTTP host:port of that leader
-	IdempotencyKey string         // key that every attempt of the write had; "" for reads
+	Op             string   // operation, such as "put app/config"
+	Problem        *Problem // code, status, detail, current revision
+	Retry          bool     // certainly had no effect: may be sent again
+	Endpoint       string   // node that responded; "" if none did
+	LeaderID       NodeID   // leader according to that node; "" if it knew none
+	LeaderAddress  string   // HTTP host:port of that leader
+	IdempotencyKey string   // key that every attempt of the write had; "" for reads
 }
 
 // Error returns the operation, the name of the code and the detail in one line.
 func (e *Error) Error() string { return e.Op + ": " + e.Problem.Error() }
 
-// Unwrap returns the *cluster.Error.
+// Unwrap returns the *Problem.
 func (e *Error) Unwrap() error { return e.Problem }
 
 // Is matches the sentinel errors of this package.
@@ -78,7 +78,7 @@ func problemOf(op string, a *response) (e *Error, ok bool) {
 	if strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeProblem) &&
 		json.Unmarshal(a.body, &p) == nil && p.Code != 0 {
 		e.Problem = problemError(p, a.header)
-		e.Retry, e.LeaderID, e.LeaderAddress = p.Retryable, cluster.NodeID(p.LeaderID), p.LeaderAddress
+		e.Retry, e.LeaderID, e.LeaderAddress = p.Retryable, NodeID(p.LeaderID), p.LeaderAddress
 		return e, true
 	}
 	code := cluster.CodeBadRequest
@@ -90,21 +90,21 @@ func problemOf(op string, a *response) (e *Error, ok bool) {
 	case a.status >= 500:
 		code = cluster.CodeBusy
 	}
-	e.Problem = &cluster.Error{
+	e.Problem = &Problem{
 		Code: code, Status: a.status, NoRetry: true,
 		Detail: fmt.Sprintf("%s responded %d %s", a.node, a.status, http.StatusText(a.status)),
 	}
 	return e, false
 }
 
-func problemError(p apiv1.Problem, h http.Header) *cluster.Error {
+func problemError(p apiv1.Problem, h http.Header) *Problem {
 	seconds, _ := strconv.Atoi(h.Get("Retry-After")) // 0 without the header
-	e := &cluster.Error{
+	e := &Problem{
 		Code: cluster.Code(p.Code), Status: p.Status, Detail: cmp.Or(p.Detail, p.Title), NoRetry: !p.Retryable,
 		RetryAfter: time.Duration(max(0, min(seconds, 3600))) * time.Second, Revision: p.Revision,
 	}
 	for _, v := range p.Votes {
-		e.Votes = append(e.Votes, cluster.Vote{Voter: cluster.NodeID(v.VoterID), Granted: v.Granted, Reason: v.Reason})
+		e.Votes = append(e.Votes, cluster.Vote{Voter: NodeID(v.VoterID), Granted: v.Granted, Reason: v.Reason})
 	}
 	return e
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"sync"
 	"time"
 
 	"northstar/client"
@@ -83,9 +84,70 @@ func ExampleWriteOptions_fence() {
 	err = c.RunAsLeader(context.Background(), "publisher", func(ctx context.Context, l *client.Leadership) error {
 		object := fmt.Sprintf("data/%d/index", l.Token) // no other tenure writes here
 		// ... write the object to the store ...
-		_, err := c.Put(ctx, "current", []byte(object),
-			client.WriteOptions{Fence: &client.Fence{Role: l.Role, Token: l.Token}})
+		_, err := c.Put(ctx, "current", []byte(object), client.FencedBy(l))
 		return err
 	})
 	fmt.Println(err)
+}
+
+// Work that must not run twice at the same time. The write is refused if the lock has ended before it.
+func ExampleClient_Lock() {
+	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	ctx := context.Background()
+	lock, err := c.Lock(ctx, client.CandidateConfig{Role: "invoices"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+	work, cancel := lock.Context(ctx, 2*time.Second) // ends with the lock
+	defer cancel()
+	_, err = c.Put(work, "invoices/last", []byte("4711"), client.FencedBy(lock.Leadership))
+	fmt.Println(err)
+}
+
+// At most three processes do this at the same time.
+func ExampleClient_Acquire() {
+	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	permit, err := c.Acquire(context.Background(), client.CandidateConfig{Role: "import"}, 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer permit.Unlock(context.Background())
+	fmt.Println("permit", permit.Role)
+}
+
+// A worker that others find in the registry, and that leaves without losing work.
+func ExampleClient_Register() {
+	c, err := client.New(client.Config{Endpoints: []string{"10.0.0.1:7701"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	ctx := context.Background()
+	var work sync.WaitGroup // the jobs in progress
+	reg, err := c.Register(ctx, client.RegistrationConfig{
+		ID:   "worker-1",
+		Node: client.NodePut{Address: "10.0.1.7", HTTPPort: 8080, Capabilities: []string{"pdf"}},
+		Load: func() client.Load { return client.Load{CPU: 0.4, Memory: 0.2} },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// At the end of the process: no new work, then what is in progress, then the registry.
+	if err := reg.Drain(ctx); err != nil {
+		log.Print(err)
+	}
+	work.Wait()
+	if err := reg.Close(ctx); err != nil {
+		log.Print(err)
+	}
 }

@@ -43,6 +43,14 @@ func (c Consistency) retryClass() retryClass {
 	return leaderRead
 }
 
+// staleParam returns the value of ?max_stale_ms; "" for 0, no bound.
+func staleParam(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return strconv.FormatInt(d.Milliseconds(), 10)
+}
+
 // Entry is the result of Get.
 type Entry struct {
 	Key      string
@@ -80,13 +88,33 @@ type WriteOptions struct {
 	NoIdempotencyKey bool
 }
 
+// FencedBy returns the options of a write that succeeds only while l is the current tenure of its role. Set further
+// conditions in the result.
+func FencedBy(l *Leadership) WriteOptions { return WriteOptions{Fence: l.Fence()} }
+
 // Get reads a key. ErrNotFound: the key does not exist.
 func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (Entry, error) {
+	return c.getKey(ctx, key, consistency, 0)
+}
+
+// GetStale is Get with Stale and a bound: a node that has not heard from its leader for maxStale reads as Linearizable
+// instead. maxStale must be at least a millisecond. ErrNoLeader: no node is current enough, and none leads.
+func (c *Client) GetStale(ctx context.Context, key string, maxStale time.Duration) (Entry, error) {
+	if maxStale < time.Millisecond {
+		return Entry{}, invalid("get "+key, 0, "maxStale: must be at least 1ms (got %v)", maxStale)
+	}
+	return c.getKey(ctx, key, Stale, maxStale)
+}
+
+func (c *Client) getKey(
+	ctx context.Context, key string, consistency Consistency, maxStale time.Duration,
+) (Entry, error) {
 	q, err := keyCall(http.MethodGet, "get", key)
 	if err != nil {
 		return Entry{}, err
 	}
-	q.retryClass, q.query = consistency.retryClass(), params("consistency", consistency.param())
+	q.retryClass = consistency.retryClass()
+	q.query = params("consistency", consistency.param(), "max_stale_ms", staleParam(maxStale))
 	a, err := c.do(ctx, q)
 	if err != nil {
 		return Entry{}, err
@@ -103,7 +131,7 @@ func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (
 }
 
 // Put writes a key. Its errors include those of the conditions in WriteOptions, ErrNoLeader and ErrOutcomeUnknown.
-func (c *Client) Put(ctx context.Context, key string, value []byte, opts WriteOptions) (apiv1.PutResult, error) {
+func (c *Client) Put(ctx context.Context, key string, value []byte, opts WriteOptions) (PutResult, error) {
 	q, err := keyCall(http.MethodPut, "put", key)
 	if err == nil && len(value) > apiv1.MaxValueBytes {
 		err = invalid(q.op, http.StatusRequestEntityTooLarge, "value must be at most %d bytes (got %d)",
@@ -113,18 +141,18 @@ func (c *Client) Put(ctx context.Context, key string, value []byte, opts WriteOp
 		err = opts.apply(q)
 	}
 	if err != nil {
-		return apiv1.PutResult{}, err
+		return PutResult{}, err
 	}
 	q.body = value
 	q.header.Set("Content-Type", apiv1.TypeBinary)
 	if opts.Session != "" {
 		q.query.Set("ttl_session", opts.Session)
 	}
-	return decode[apiv1.PutResult](c.do(ctx, q))
+	return decode[PutResult](c.do(ctx, q))
 }
 
 // Delete removes a key. ErrNotFound: the key does not exist.
-func (c *Client) Delete(ctx context.Context, key string, opts WriteOptions) (apiv1.DeleteResult, error) {
+func (c *Client) Delete(ctx context.Context, key string, opts WriteOptions) (DeleteResult, error) {
 	q, err := keyCall(http.MethodDelete, "delete", key)
 	if err == nil && (opts.IfAbsent || opts.Session != "") {
 		err = invalid(q.op, 0, "IfAbsent and Session are for Put only")
@@ -133,9 +161,9 @@ func (c *Client) Delete(ctx context.Context, key string, opts WriteOptions) (api
 		err = opts.apply(q)
 	}
 	if err != nil {
-		return apiv1.DeleteResult{}, err
+		return DeleteResult{}, err
 	}
-	return decode[apiv1.DeleteResult](c.do(ctx, q))
+	return decode[DeleteResult](c.do(ctx, q))
 }
 
 func (o WriteOptions) apply(q *call) error {
@@ -193,6 +221,8 @@ func invalid(op string, status int, format string, args ...any) error {
 // ListOptions are the options of List and ListPage.
 type ListOptions struct {
 	Consistency Consistency
+	// MaxStale, if not 0, bounds a Stale list as GetStale does.
+	MaxStale time.Duration
 	// Limit is the maximum number of keys in a page, at most 1000; 0 leaves it to the server.
 	Limit int
 	// After skips keys up to and including this one.
@@ -201,10 +231,11 @@ type ListOptions struct {
 
 // ListPage reads one page of the keys with a prefix, in order. If its Next is not empty, it is the After of the
 // next page.
-func (c *Client) ListPage(ctx context.Context, prefix string, opts ListOptions) (apiv1.List, error) {
-	query := params("limit", limitParam(opts.Limit), "after", opts.After, "consistency", opts.Consistency.param())
+func (c *Client) ListPage(ctx context.Context, prefix string, opts ListOptions) (List, error) {
+	query := params("limit", limitParam(opts.Limit), "after", opts.After, "consistency", opts.Consistency.param(),
+		"max_stale_ms", staleParam(opts.MaxStale))
 	query.Set("prefix", prefix)
-	return get[apiv1.List](ctx, c, &call{
+	return get[List](ctx, c, &call{
 		op: strings.TrimSpace("list " + prefix), retryClass: opts.Consistency.retryClass(), path: apiv1.PathKV,
 		query: query, limit: maxListResponse, hasTimeoutParam: true,
 	})
@@ -212,12 +243,12 @@ func (c *Client) ListPage(ctx context.Context, prefix string, opts ListOptions) 
 
 // List yields all keys with a prefix, in order. Each page is the state of one moment; different pages are not. An
 // error is the last value.
-func (c *Client) List(ctx context.Context, prefix string, opts ListOptions) iter.Seq2[apiv1.Item, error] {
-	return func(yield func(apiv1.Item, error) bool) {
+func (c *Client) List(ctx context.Context, prefix string, opts ListOptions) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
 		for {
 			page, err := c.ListPage(ctx, prefix, opts)
 			if err != nil {
-				yield(apiv1.Item{}, err)
+				yield(Item{}, err)
 				return
 			}
 			for _, item := range page.Items {

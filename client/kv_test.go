@@ -264,3 +264,24 @@ func TestNew_InvalidConfig(t *testing.T) {
 		}
 	}
 }
+
+func TestGetStale(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		if _, err := c.Put(t.Context(), "k", []byte("v"), WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := c.GetStale(t.Context(), "k", 1500*time.Millisecond); err != nil || string(e.Value) != "v" {
+			t.Errorf("%+v, %v", e, err)
+		}
+		all := fc.requests("n1")
+		if q := all[len(all)-1].URL.Query(); q.Get("consistency") != "stale" || q.Get("max_stale_ms") != "1500" {
+			t.Errorf("query %v", q)
+		}
+		if _, err := c.GetStale(t.Context(), "k", time.Microsecond); err == nil {
+			t.Error("a bound below a millisecond is accepted")
+		}
+	}, "n1")
+}

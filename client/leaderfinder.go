@@ -11,8 +11,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"northstar/api/apiv1"
 )
 
 // Limits of the leader search. Every node is polled independently, so that a hung node delays nothing. The interval
@@ -29,11 +27,11 @@ const (
 
 // leaderReport is one node's response to GET /leader.
 type leaderReport struct {
-	endpoint string       // the node
-	leader   string       // URL of the leader according to the node
-	info     apiv1.Leader // without LeaderID if the node names no leader
-	askedAt  time.Time    // when the request was sent
-	err      error        // the response is missing, or not from a NorthStar node
+	endpoint string    // the node
+	leader   string    // URL of the leader according to the node
+	info     Leader    // without LeaderID if the node names no leader
+	askedAt  time.Time // when the request was sent
+	err      error     // the response is missing, or not from a NorthStar node
 }
 
 func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.LeaderID }
@@ -274,12 +272,12 @@ func (f *leaderFinder) unreachableReason() string {
 func (c *Client) parseLeaderReport(a *response, asked time.Time) leaderReport {
 	s := leaderReport{endpoint: a.node, askedAt: asked, err: responseError(a)}
 	if a.err != nil || a.status != http.StatusOK || json.Unmarshal(a.body, &s.info) != nil {
-		s.info = apiv1.Leader{}
+		s.info = Leader{}
 		return s
 	}
 	var ok bool
 	if s.leader, ok = c.nodes.add(s.info.LeaderAddress); !ok && !s.isSelfReport() {
-		s.info = apiv1.Leader{}
+		s.info = Leader{}
 	}
 	return s
 }

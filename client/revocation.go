@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"northstar/api/apiv1"
 )
 
 // When an operator revokes a role, the cluster elects the next holder only after the session has acknowledged that
@@ -80,7 +78,7 @@ func (s *Session) handleRevocation(ctx context.Context) time.Duration {
 }
 
 // endRevokedTenure ends a revoked tenure. It reports whether the revocation may be acknowledged.
-func (s *Session) endRevokedTenure(revoked apiv1.Revocation) bool {
+func (s *Session) endRevokedTenure(revoked Revocation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.roles[revoked.Role]

@@ -18,7 +18,7 @@ const campaignSlack = 10 * time.Second
 
 // CampaignRole makes a session campaign for a role, and waits as long as the request says. It survives leader
 // changes and keeps its place. ErrRoleHeld: the session was not elected; the error's problem names the holder.
-func (c *Client) CampaignRole(ctx context.Context, role string, r apiv1.Campaign) (apiv1.Role, error) {
+func (c *Client) CampaignRole(ctx context.Context, role string, r Campaign) (Role, error) {
 	timeout := time.Duration(r.WaitMS)*time.Millisecond + campaignSlack
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -26,12 +26,12 @@ func (c *Client) CampaignRole(ctx context.Context, role string, r apiv1.Campaign
 		op: "campaign for role " + role, retryClass: idempotentWrite, method: http.MethodPost,
 		path: rolePath(role) + "/campaign", attemptTimeout: timeout,
 	}
-	return sendJSON[apiv1.Role](ctx, c, q, r)
+	return sendJSON[Role](ctx, c, q, r)
 }
 
 // ResignRole releases a role, or a session's place in its queue.
-func (c *Client) ResignRole(ctx context.Context, role, session string) (apiv1.RoleResult, error) {
-	return decode[apiv1.RoleResult](c.do(ctx, &call{
+func (c *Client) ResignRole(ctx context.Context, role, session string) (RoleResult, error) {
+	return decode[RoleResult](c.do(ctx, &call{
 		op: "resign from role " + role, retryClass: nonIdempotentWrite, method: http.MethodDelete, path: rolePath(role),
 		query: url.Values{"session_id": {session}}, hasTimeoutParam: true,
 	}))
@@ -49,32 +49,32 @@ func (c *Client) AcknowledgeRevocation(ctx context.Context, role, session string
 }
 
 // GetRole returns the holder of a role and the candidates in its queue. ErrNotFound: the role is vacant.
-func (c *Client) GetRole(ctx context.Context, role string) (apiv1.Role, error) {
-	return get[apiv1.Role](ctx, c, &call{op: "role " + role, path: rolePath(role), hasTimeoutParam: true})
+func (c *Client) GetRole(ctx context.Context, role string) (Role, error) {
+	return get[Role](ctx, c, &call{op: "role " + role, path: rolePath(role), hasTimeoutParam: true})
 }
 
 // Roles lists the held roles, or with all also the vacant ones, after the given name ("": from the first).
-func (c *Client) Roles(ctx context.Context, all bool, after string) (apiv1.Roles, error) {
+func (c *Client) Roles(ctx context.Context, all bool, after string) (Roles, error) {
 	query := params("limit", limitParam(apiv1.MaxListLimit), "after", after)
 	if all {
 		query.Set("all", "true")
 	}
-	return get[apiv1.Roles](ctx, c, &call{
+	return get[Roles](ctx, c, &call{
 		op: "list roles", path: apiv1.PathRoles, query: query, hasTimeoutParam: true, limit: maxListResponse,
 	})
 }
 
 // RoleHistory returns the past holders of a role, newest first.
-func (c *Client) RoleHistory(ctx context.Context, role string) (apiv1.RoleHistory, error) {
+func (c *Client) RoleHistory(ctx context.Context, role string) (RoleHistory, error) {
 	q := &call{op: "history of role " + role, path: rolePath(role) + "/history", hasTimeoutParam: true}
-	return get[apiv1.RoleHistory](ctx, c, q)
+	return get[RoleHistory](ctx, c, q)
 }
 
 func rolePath(role string) string { return apiv1.PathRoles + "/" + url.PathEscape(role) }
 
 // RoleChange is one election or vacancy of a role.
 type RoleChange struct {
-	apiv1.RoleEvent
+	RoleEvent
 	Elected bool // false: vacated
 }
 
@@ -92,29 +92,29 @@ func (c *Client) WatchRole(ctx context.Context, role string, opts WatchOptions) 
 
 // CreateSession starts a session. The request may be sent again: a session whose response was lost ends after its
 // TTL.
-func (c *Client) CreateSession(ctx context.Context, s apiv1.SessionCreate) (apiv1.SessionCreated, error) {
+func (c *Client) CreateSession(ctx context.Context, s SessionCreate) (SessionCreated, error) {
 	q := &call{
 		op: "create session", retryClass: idempotentWrite, method: http.MethodPost, path: apiv1.PathSessions,
 		hasTimeoutParam: true,
 	}
-	return sendJSON[apiv1.SessionCreated](ctx, c, q, s)
+	return sendJSON[SessionCreated](ctx, c, q, s)
 }
 
 // RenewSession renews a session. It then lives for its TTL, counted from this call or later. ErrSessionEnded: the
 // session has ended.
-func (c *Client) RenewSession(ctx context.Context, id string) (apiv1.Renewal, error) {
-	return decode[apiv1.Renewal](c.do(ctx, &call{
+func (c *Client) RenewSession(ctx context.Context, id string) (Renewal, error) {
+	return decode[Renewal](c.do(ctx, &call{
 		op: "renew session " + id, method: http.MethodPost, path: sessionPath(id) + "/renew", hasTimeoutParam: true,
 	}))
 }
 
 // RenewSessions renews up to 1000 sessions.
-func (c *Client) RenewSessions(ctx context.Context, ids []string) (apiv1.RenewedMany, error) {
+func (c *Client) RenewSessions(ctx context.Context, ids []string) (RenewedMany, error) {
 	q := &call{
 		op: fmt.Sprintf("renew %d sessions", len(ids)), method: http.MethodPost, path: apiv1.PathRenew,
 		hasTimeoutParam: true,
 	}
-	return sendJSON[apiv1.RenewedMany](ctx, c, q, apiv1.RenewMany{SessionIDs: ids})
+	return sendJSON[RenewedMany](ctx, c, q, apiv1.RenewMany{SessionIDs: ids})
 }
 
 // EndSession ends a session and frees what it holds. ErrSessionEnded: the session had ended before.
@@ -123,14 +123,14 @@ func (c *Client) EndSession(ctx context.Context, id string) error {
 }
 
 // GetSession reads a session and what it holds.
-func (c *Client) GetSession(ctx context.Context, id string) (apiv1.Session, error) {
-	return get[apiv1.Session](ctx, c, &call{op: "session " + id, path: sessionPath(id), hasTimeoutParam: true})
+func (c *Client) GetSession(ctx context.Context, id string) (SessionInfo, error) {
+	return get[SessionInfo](ctx, c, &call{op: "session " + id, path: sessionPath(id), hasTimeoutParam: true})
 }
 
 // Sessions lists the live sessions, oldest first, at most apiv1.MaxListLimit of them, after the given ID ("": from
 // the first).
-func (c *Client) Sessions(ctx context.Context, after string) (apiv1.Sessions, error) {
-	return get[apiv1.Sessions](ctx, c, &call{
+func (c *Client) Sessions(ctx context.Context, after string) (Sessions, error) {
+	return get[Sessions](ctx, c, &call{
 		op: "list sessions", path: apiv1.PathSessions, hasTimeoutParam: true, limit: maxListResponse,
 		query: params("limit", limitParam(apiv1.MaxListLimit), "after", after),
 	})
@@ -138,11 +138,41 @@ func (c *Client) Sessions(ctx context.Context, after string) (apiv1.Sessions, er
 
 // EndSessions ends sessions of an identity, or those whose name has a prefix, or those with both; one of the two is
 // required. One call ends at most 1000 of them: More in the result asks for another call.
-func (c *Client) EndSessions(ctx context.Context, identity, prefix string) (apiv1.SessionsEnded, error) {
-	return decode[apiv1.SessionsEnded](c.do(ctx, &call{
+func (c *Client) EndSessions(ctx context.Context, identity, prefix string) (SessionsEnded, error) {
+	return decode[SessionsEnded](c.do(ctx, &call{
 		op: "end sessions", retryClass: idempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
 		query: params("identity", identity, "prefix", prefix), hasTimeoutParam: true,
 	}))
+}
+
+// SessionsEnd selects the sessions that EndSessionsWith ends: one by its ID, or as EndSessions those of an identity,
+// with a prefix of the name, or both.
+type SessionsEnd struct {
+	ID               string
+	Identity, Prefix string
+	Reason           string // for the audit log
+	DryRun           bool   // end nothing: the result is what would end
+}
+
+// EndSessionsWith ends sessions with a reason, or plans that. With a Reason or a DryRun it needs nodes that know them.
+func (c *Client) EndSessionsWith(ctx context.Context, e SessionsEnd) (apiv1.SessionsEnded, error) {
+	q := &call{
+		op: "end sessions", retryClass: idempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
+		query: params("identity", e.Identity, "prefix", e.Prefix), hasTimeoutParam: true,
+	}
+	body := apiv1.SessionEnd{Reason: e.Reason, DryRun: e.DryRun}
+	if e.ID == "" {
+		return sendJSON[apiv1.SessionsEnded](ctx, c, q, body)
+	}
+	q.op, q.path, q.query = "end session "+e.ID, sessionPath(e.ID), url.Values{}
+	q.retryClass = nonIdempotentWrite
+	one, err := sendJSON[apiv1.SessionEnded](ctx, c, q, body)
+	if err != nil {
+		return apiv1.SessionsEnded{}, err
+	}
+	return apiv1.SessionsEnded{
+		SessionIDs: []string{one.SessionID}, DryRun: one.DryRun, Roles: one.Roles, Keys: one.Keys,
+	}, nil
 }
 
 func sessionPath(id string) string { return apiv1.PathSessions + "/" + url.PathEscape(id) }
@@ -158,12 +188,12 @@ func (c *Client) remove(ctx context.Context, op, path string) error {
 }
 
 // PutNode registers or updates an application node.
-func (c *Client) PutNode(ctx context.Context, id string, n apiv1.NodePut) (apiv1.Node, error) {
+func (c *Client) PutNode(ctx context.Context, id string, n NodePut) (Node, error) {
 	q := &call{
 		op: "register node " + id, retryClass: idempotentWrite, method: http.MethodPut, path: nodePath(id),
 		hasTimeoutParam: true,
 	}
-	return sendJSON[apiv1.Node](ctx, c, q, n)
+	return sendJSON[Node](ctx, c, q, n)
 }
 
 // NodeFilter selects application nodes; the zero value selects all.
@@ -174,10 +204,10 @@ type NodeFilter struct {
 }
 
 // Nodes lists the application nodes, at most apiv1.MaxListLimit of them, after the given ID ("": from the first).
-func (c *Client) Nodes(ctx context.Context, f NodeFilter, after string) (apiv1.Nodes, error) {
+func (c *Client) Nodes(ctx context.Context, f NodeFilter, after string) (Nodes, error) {
 	query := params("limit", limitParam(apiv1.MaxListLimit),
 		"status", f.Status, "role", f.Role, "capability", f.Capability, "after", after)
-	return get[apiv1.Nodes](ctx, c, &call{
+	return get[Nodes](ctx, c, &call{
 		op: "list nodes", path: apiv1.PathNodes, query: query, hasTimeoutParam: true, limit: maxListResponse,
 	})
 }
@@ -188,19 +218,19 @@ func (c *Client) RemoveNode(ctx context.Context, id string) error {
 }
 
 // GetNode reads an application node. ErrNotFound: no such node is registered.
-func (c *Client) GetNode(ctx context.Context, id string) (apiv1.Node, error) {
-	return get[apiv1.Node](ctx, c, &call{op: "node " + id, path: nodePath(id), hasTimeoutParam: true})
+func (c *Client) GetNode(ctx context.Context, id string) (Node, error) {
+	return get[Node](ctx, c, &call{op: "node " + id, path: nodePath(id), hasTimeoutParam: true})
 }
 
 // NodeCounts counts the application nodes by status.
-func (c *Client) NodeCounts(ctx context.Context) (apiv1.Counts, error) {
-	return get[apiv1.Counts](ctx, c, &call{op: "count nodes", path: apiv1.PathNodes + "/counts", hasTimeoutParam: true})
+func (c *Client) NodeCounts(ctx context.Context) (Counts, error) {
+	return get[Counts](ctx, c, &call{op: "count nodes", path: apiv1.PathNodes + "/counts", hasTimeoutParam: true})
 }
 
 // NodeChange is one change of an application node.
 type NodeChange struct {
-	apiv1.Node      // only ID and Revision when Removed
-	Removed    bool // otherwise it was registered or updated
+	Node         // only ID and Revision when Removed
+	Removed bool // otherwise it was registered or updated
 }
 
 // WatchNodes yields the changes of the application nodes, each once and in order, as Watch does for keys.

@@ -98,7 +98,7 @@ func (c *Client) NewSession(ctx context.Context, cfg SessionConfig) (*Session, e
 		c: c, cfg: cfg, deadline: NewDeadline(cfg.Clock), ended: make(chan struct{}), roles: map[string]*roleStatus{},
 	}
 	sent, ttl := s.deadline.Now(), cfg.TTL.Milliseconds()
-	made, err := c.CreateSession(ctx, apiv1.SessionCreate{Name: cfg.Name, TTLMS: &ttl, Meta: cfg.Meta})
+	made, err := c.CreateSession(ctx, SessionCreate{Name: cfg.Name, TTLMS: &ttl, Meta: cfg.Meta})
 	if err != nil {
 		return nil, err
 	}

@@ -16,8 +16,10 @@ import (
 
 // Change is one change of a key.
 type Change struct {
-	apiv1.Change      // Value is empty when Deleted
-	Deleted      bool // otherwise it was put
+	Key      string
+	Value    []byte // empty when Deleted
+	Revision uint64
+	Deleted  bool // otherwise it was put
 	// More: the next change has the same revision, because one transaction made both. A watch that continues after
 	// that revision would miss it.
 	More bool
@@ -112,9 +114,11 @@ func changeOf(e event) (Change, error) {
 	if e.name != apiv1.EventPut && e.name != apiv1.EventDelete {
 		return ch, fmt.Errorf("event must be %s or %s (got %q)", apiv1.EventPut, apiv1.EventDelete, e.name)
 	}
-	if err := json.Unmarshal(e.data, &ch.Change); err != nil {
+	var data apiv1.Change
+	if err := json.Unmarshal(e.data, &data); err != nil {
 		return ch, fmt.Errorf("decode change: %w", err)
 	}
+	ch.Key, ch.Value, ch.Revision = data.Key, data.Value, data.Revision
 	if ch.Revision == 0 {
 		return ch, fmt.Errorf("change of %q has no revision", ch.Key)
 	}
@@ -124,7 +128,7 @@ func changeOf(e event) (Change, error) {
 // FollowEvents yields the nodes' events while ctx lasts. It starts after since, the Seq of an event; "" starts now.
 // kind, if not empty, selects one event type. A node remembers only the events of its current process. If it fails,
 // FollowEvents continues with new events. ErrCompacted: since belongs to an ended process, or is no longer kept.
-func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2[apiv1.Event, error] {
+func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2[Event, error] {
 	q := &call{
 		op: "events", retryClass: localRead, method: http.MethodGet, path: apiv1.PathEvents,
 		query: params("type", kind),
@@ -134,11 +138,11 @@ func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2
 			q.header.Set("Last-Event-ID", since)
 		}
 	}
-	return func(yield func(apiv1.Event, error) bool) {
+	return func(yield func(Event, error) bool) {
 		for {
 			received := false
 			err := c.follow(ctx, q, resume, func(e event) (bool, error) {
-				var ev apiv1.Event
+				var ev Event
 				if err := json.Unmarshal(e.data, &ev); err != nil {
 					return true, fmt.Errorf("decode event: %w", err)
 				}
@@ -150,7 +154,7 @@ func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2
 				return
 			}
 			if !received || !errors.Is(err, ErrCompacted) {
-				yield(apiv1.Event{}, err)
+				yield(Event{}, err)
 				return
 			}
 			since = ""
@@ -218,11 +222,11 @@ func (c *Client) holder(ctx context.Context, role string) (Holder, uint64, error
 	if vacant {
 		return Holder{Role: role}, revision, nil
 	}
-	r, err := decode[apiv1.Role](a, nil)
+	r, err := decode[Role](a, nil)
 	return holderOf(r), revision, err
 }
 
-func holderOf(r apiv1.Role) Holder {
+func holderOf(r Role) Holder {
 	h := Holder{Role: r.Role, Name: r.Holder, Session: r.SessionID, Token: r.Token, Value: r.Value}
 	if r.AcquiredAt != nil {
 		h.AcquiredAt = *r.AcquiredAt

@@ -22,6 +22,14 @@ type Claim struct {
 	// LeaderSilence is the time since the last sign of life of that leader. An append counts, and so does an
 	// answer to a probe unless it reports a stalled disk. It is negative if there was none.
 	LeaderSilence time.Duration `json:"leader_silence,omitempty"`
+	// SilenceLimit is the LeaderSilence from which this node counts the leader as failed. 0: timeout-min, and of nodes
+	// of earlier versions.
+	SilenceLimit time.Duration `json:"silence_limit,omitempty"`
+	// NeedlessTerm is the term of the last needless election, for which this node waits for longer now. 0: none.
+	NeedlessTerm uint64 `json:"needless_term,omitempty"`
+	// StoppedAgo is the time since this node's process was last found to run again after it had stopped for a while,
+	// as after a SIGSTOP. 0: not in the last seconds.
+	StoppedAgo time.Duration `json:"stopped_ago,omitempty"`
 	// LeaderProcessDead: this node has dialled the leader again, and its process LeaderBootID is dead.
 	LeaderProcessDead bool `json:"leader_lost,omitempty"`
 

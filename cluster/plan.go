@@ -66,6 +66,7 @@ type TargetOption struct {
 	Voter      bool
 	LogBehind  bool // a majority cannot vote for it, and a voter's newer log is one cause
 	Priority   int
+	ZoneRank   int    // place of its zone in the order of preferred zones, 0 being the first
 	LagEntries uint64 // behind the end of the log, as far as is known
 }
 
@@ -183,6 +184,7 @@ const (
 type LeadershipRequest struct {
 	Action    string // one of the above
 	Target    NodeID // the next leader; "": the best placed node
+	Zone      string // the next leader's zone, for a transfer; "": any
 	Reason    string
 	Operator  string // the operator who requests it
 	Forwarded bool   // another node has chosen this one to carry it out

@@ -66,6 +66,8 @@ type testCluster struct {
 	tune  func(*consensus.Config)
 	pace  time.Duration // of its election timeouts: how many times timeoutMin and timeoutMax they are
 	mu    sync.Mutex    // guards writes to nodes, which the transports read
+
+	standsFirst bool // the best placed node starts the first election without a timer
 }
 
 func (c *testCluster) isCut(id cluster.NodeID) bool {
@@ -133,6 +135,7 @@ type testNode struct {
 	snapshots atomic.Int64 // that it took itself
 
 	raftStarts atomic.Int64
+	caughtUp   atomic.Pointer[func(consensus.StartTimes)] // called when it has caught up after a start; nil: nothing
 
 	*consensus.Node // of the current run
 	tr              *transport.Transport
@@ -313,7 +316,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		return errors.Join(err, store.Close(), ln.Close())
 	}
 	start := time.Now()
-	node, err = consensus.New(cfg, consensus.Deps{
+	deps := consensus.Deps{
 		Storage: store, Logger: logger, Entropy: rand.Reader,
 		LeaseClock: func() time.Duration { return time.Since(start) },
 		Transport:  func() consensus.Transport { return tr.Raft() },
@@ -350,6 +353,11 @@ func (n *testNode) startOn(store storage.Storage) error {
 				}
 			},
 			SetAside: func() { n.asides.Add(1) },
+			CaughtUp: func(times consensus.StartTimes) {
+				if caughtUp := n.caughtUp.Load(); caughtUp != nil {
+					(*caughtUp)(times)
+				}
+			},
 			Snapshot: func(restored bool) {
 				if restored {
 					n.installs.Add(1)
@@ -358,7 +366,13 @@ func (n *testNode) startOn(store storage.Storage) error {
 				}
 			},
 		},
-	})
+	}
+	if n.cluster.standsFirst {
+		deps.StartElection = func(ctx context.Context, term uint64) error {
+			return tr.Raft().StartElection(ctx, term, cluster.CauseLeaderFailed)
+		}
+	}
+	node, err = consensus.New(cfg, deps)
 	members.Node = node
 	if err != nil {
 		return errors.Join(err, ln.Close())

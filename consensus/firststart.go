@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 )
 
 const (
@@ -232,6 +233,7 @@ func (n *Node) firstStart(ctx context.Context) error {
 	}
 	switch action {
 	case bootstrap:
+		n.standsFirst = in.bestPlaced(n.cfg.Self)
 		return n.bootstrap(in.bootstrapIncarnations())
 	case joinOnly:
 		n.log.Info("waiting to be added to the running cluster")
@@ -247,10 +249,12 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	answers := make(chan probeAnswer)
+	answers, wakes := make(chan probeAnswer), map[cluster.NodeID]chan struct{}{}
 	for _, m := range in.first {
 		if m.ID != in.self {
-			wg.Go(func() { n.probePeer(ctx, m, answers) })
+			wake := make(chan struct{}, 1)
+			wakes[m.ID] = wake
+			wg.Go(func() { n.probePeer(ctx, m, answers, wake) })
 		}
 	}
 	warned := map[cluster.NodeID]bool{}
@@ -258,6 +262,13 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 		select {
 		case <-ctx.Done():
 			return startExisting, nil // Run ends
+		case <-n.peers.kick: // a hello: its node runs now, and perhaps others do
+			for id, wake := range wakes {
+				if _, answered := in.answers[id]; !answered { // the answers are hellos, too
+					raftnode.Notify(wake)
+				}
+			}
+			continue
 		case a := <-answers:
 			misfit := in.addResponse(a)
 			if misfit != nil && !warned[a.listed] {
@@ -276,8 +287,9 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 	}
 }
 
-func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- probeAnswer) {
-	every(ctx, probeEvery, func() bool {
+// probePeer probes a peer at each probeEvery, and when it receives from wake.
+func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- probeAnswer, wake <-chan struct{}) {
+	everyOr(ctx, probeEvery, wake, func() bool {
 		probe, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
 		peer, verdict, err := n.deps.Probe(probe, m.RaftAddress)

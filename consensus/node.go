@@ -37,7 +37,8 @@ type Node struct {
 	inst             atomic.Pointer[raftnode.Instance] // nil while Raft does not run
 	readyTerm        atomic.Uint64                     // the term of the leadership that serves here; 0: none
 	draining         atomic.Bool
-	caughtUp         atomic.Bool   // the state holds what was committed when this node started
+	caughtUp         atomic.Bool // the state holds what was committed when this node started
+	catchUp          catchUp
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
 	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
@@ -53,9 +54,10 @@ type Node struct {
 
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
-	jobs        sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
-	startLog    atomic.Uint64  // last index of the log when Raft started
-	startCommit uint64         // first commit index that a leader sent; of the loops, only watchLeadership uses it
+	standsFirst bool // it has bootstrapped, and is to lead the new cluster; of Run's goroutine, before Raft runs
+
+	jobs     sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
+	startLog atomic.Uint64  // last index of the log when Raft started
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
 	elections        electionTracker
@@ -83,6 +85,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		running:   make(chan struct{}),
 		elections: newElectionTracker(cfg.Self.NodeID, cfg.TimeoutMax),
 		leaderCh:  make(chan struct{}), readyCh: make(chan struct{}),
+		catchUp: catchUp{progress: make(chan struct{}, 1)},
 	}
 	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
 		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
@@ -90,7 +93,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
 		State: n.state, Halt: n.fail, MembersChanged: func() { raftnode.Notify(n.stateKick) },
 		IncarnationCleared: n.peers.incarnationCleared,
-		BatchApplied:       deps.Hooks.Applied, SnapshotDone: deps.Hooks.Snapshot,
+		BatchApplied:       n.batchApplied, SnapshotDone: deps.Hooks.Snapshot,
 	})
 	if cfg.Lease {
 		n.lease = newLease(LeaseLength(cfg.TimeoutMin, cfg.LeaseDrift), deps.LeaseClock, time.Now)
@@ -189,8 +192,8 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 		return err
 	}
 	n.inst.Store(inst)
-	n.opened.Do(func() { close(n.running) })
 	n.deps.Bind(RaftCallbacks{inst, n}) // the transport may ask for the servers now
+	n.opened.Do(func() { close(n.running) })
 	ctx, cancel := context.WithCancelCause(ctx)
 	var loops, probes, flights sync.WaitGroup
 	loops.Go(func() { n.watchLeadership(ctx, inst) })
@@ -201,6 +204,9 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	flights.Go(func() { inst.RunSnapshots(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	flights.Go(func() { n.informLoop(ctx, inst) })
+	if !rebuilt {
+		probes.Go(func() { n.standFirst(ctx, inst) })
+	}
 	var order *pendingRecovery
 	select {
 	case <-ctx.Done():

@@ -89,11 +89,17 @@ func (n *Node) awaitApplied(ctx context.Context, id cluster.NodeID, index uint64
 
 // every calls f now, and then every d until it returns true. It returns false when ctx ends first.
 func every(ctx context.Context, d time.Duration, f func() (done bool)) bool {
+	return everyOr(ctx, d, nil, f)
+}
+
+// everyOr is every that also calls f when it receives from wake.
+func everyOr(ctx context.Context, d time.Duration, wake <-chan struct{}, f func() (done bool)) bool {
 	tick := time.NewTicker(d)
 	defer tick.Stop()
 	for !f() {
 		select {
 		case <-tick.C:
+		case <-wake:
 		case <-ctx.Done():
 			return false
 		}

@@ -10,6 +10,7 @@ import (
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // Propose puts a command through the log and waits until this node has applied it. Result.Err is the state's own
@@ -27,8 +28,14 @@ import (
 // leader-start or directly behind it, unless an unapplied entry may change those records. The command must not be
 // changed after the call; Propose sets Now.
 func (n *Node) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
-	result, err := n.propose(ctx, &proposal{cmd: cmd})
+	p := &proposal{cmd: cmd}
+	ctx, span := tracing.Start(ctx, "propose")
+	p.traced = span.Recorded()
+	result, err := n.propose(ctx, p)
 	n.countProposal(result, err)
+	if p.traced {
+		p.steps.record(ctx, span, result, err)
+	}
 	return result, err
 }
 
@@ -56,6 +63,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	}
 	select {
 	case o := <-p.done:
+		p.steps = o.steps
 		return o.result, o.err
 	case <-ctx.Done():
 	}
@@ -65,6 +73,7 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	}
 	select {
 	case o := <-p.done: // it was finished meanwhile
+		p.steps = o.steps
 		return o.result, o.err
 	default:
 	}
@@ -94,8 +103,9 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 	return n.admitVersion(cmd, n.ReadsVersion())
 }
 
-// admitVersion rejects a command that some member cannot read: each reads up to version reads. If only the audit record
-// or the owner of a new session needs a newer version, the command goes without it: an upgrade must not prevent writes.
+// admitVersion rejects a command that some member cannot read: each reads up to version reads. If only the audit
+// record, the owner of a new session or the mark of a required role needs a newer version, the command goes without
+// it: an upgrade must not prevent writes.
 func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
 	inUse := n.View().CommandVersion()
 	if dropUnreadable(cmd, inUse, reads) && n.deps.Hooks.Unaudited != nil {
@@ -112,7 +122,7 @@ func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
 }
 
 // dropUnreadable drops the parts of a command that can be done without and need a higher version than reads: first the
-// number of a client's key, then the owner, which needs a higher version than the audit record.
+// number of a client's key, then the owner and the mark of a required role. The audit record needs the lowest version.
 func dropUnreadable(cmd *state.Command, inUse, reads uint32) (unaudited bool) {
 	unreadable := func() bool { return cmd.NeededVersion(inUse) > reads }
 	if unreadable() {
@@ -120,6 +130,7 @@ func dropUnreadable(cmd *state.Command, inUse, reads uint32) (unaudited bool) {
 	}
 	if unreadable() {
 		cmd.DropOwner()
+		cmd.DropRequired()
 	}
 	unaudited = unreadable() && cmd.Audit != nil
 	if unaudited {
@@ -311,7 +322,7 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 			p.finish(outcome{err: refused})
 			continue
 		}
-		p.finish(outcome{result: a.Results[i]})
+		p.finish(outcome{result: a.Results[i], steps: p.stepsUntil(a)})
 	}
 	return refused
 }
@@ -319,10 +330,11 @@ func (n *Node) completeBatch(inst *raftnode.Instance, batch []*proposal, f raft.
 // submit makes Raft's log entry of a batch. A batch that cannot be encoded is finished, and has no future.
 func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFuture {
 	cmds := make([]state.Command, len(batch))
-	now := time.Now().UnixNano()
+	now := time.Now()
 	for i, p := range batch {
 		cmds[i] = p.cmd
-		cmds[i].Now = now
+		cmds[i].Now = now.UnixNano()
+		p.submitted = now
 	}
 	data, err := state.EncodeBatch(cmds)
 	if err != nil {

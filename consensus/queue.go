@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -38,6 +39,10 @@ type proposal struct {
 	piggybackVersion uint32
 	stage            atomic.Int32
 	done             chan outcome // capacity 1: finish never blocks
+
+	traced    bool      // its steps are recorded
+	submitted time.Time // when Raft got it; used by the proposer
+	steps     *steps    // nil: unknown; used by the caller of propose
 }
 
 // mayPiggyback reports whether a user's proposal may be appended with start, before the gate opens. The effect of a
@@ -49,6 +54,7 @@ func (p *proposal) mayPiggyback(start *proposal) bool {
 type outcome struct {
 	result state.Result
 	err    error
+	steps  *steps // nil: not traced
 }
 
 // finish answers the caller, unless it was answered before.

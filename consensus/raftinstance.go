@@ -3,6 +3,7 @@ package consensus
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
@@ -21,7 +22,7 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	if rebuilt && n.abandonState.Swap(false) {
 		// The state is that of the abandoned restore. No reader gets the empty one, nor an older snapshot.
 		n.caughtUp.Store(false)
-		n.startCommit = 0
+		n.catchUp.reset()
 		if err := n.fsm.Reset(state.New(n.cfg.stateOptions()).Snapshot()); err != nil {
 			return nil, fmt.Errorf("undo a restore: %w", err)
 		}
@@ -40,6 +41,7 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		return nil, err
 	}
 	n.startLog.Store(inst.LastIndex())
+	n.catchUp.raftRuns(time.Now(), n.fsm.Applied())
 	if inst.ElectionBlocked() {
 		n.log.Info("elections blocked until the log reaches this node's admission entry",
 			"log", inst.LastIndex(), "admission", n.ident.get().RosterIndex)
@@ -113,6 +115,13 @@ type RaftCallbacks struct {
 // Progress returns the last applied index, and a number that grows while a snapshot is restored.
 func (c RaftCallbacks) Progress() (applied, restored uint64) {
 	return c.AppliedIndex(), c.n.fsm.Progress() + c.n.store.Progress()
+}
+
+// LeaderCommit notes the commit index that a leader has sent.
+func (c RaftCallbacks) LeaderCommit(index uint64) {
+	if !c.n.caughtUp.Load() && c.n.inst.Load() == c.Instance {
+		c.n.catchUp.leaderCommit(index, time.Now())
+	}
 }
 
 // CheckEntry returns why an entry of the current term's leader cannot belong to what this node has applied.

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
 )
 
-// maxCheckInterval is how long a node with long election timeouts may not know that it has caught up.
+// maxCheckInterval is between two periodic checks of a node with long election timeouts.
 const maxCheckInterval = 150 * time.Millisecond
 
 // watchLeadership follows role, term and leader: at every transition, and periodically, because the term can change
@@ -22,8 +20,10 @@ func (n *Node) watchLeadership(ctx context.Context, inst *raftnode.Instance) {
 	defer tick.Stop()
 	for {
 		n.updateSoftState(inst.SoftState(), inst.LastContact())
+		n.checkCaughtUp(inst)
 		select {
 		case <-inst.Changed():
+		case <-n.catchUp.progress:
 		case <-tick.C:
 			n.periodicChecks(inst)
 			n.reportUnresolvedElection()
@@ -40,33 +40,6 @@ func (n *Node) periodicChecks(inst *raftnode.Instance) {
 	}
 	inst.Maintain()
 	n.updateAhead(inst)
-	if n.caughtUp.Load() {
-		return
-	}
-	// The entries that were committed when this node started are known once a leader has sent it a commit index.
-	commit := inst.CommitIndex()
-	if n.currentSoftState().Leader == "" || commit == 0 {
-		return
-	}
-	if n.startCommit == 0 {
-		n.startCommit = commit
-	}
-	if n.appliedThrough(n.startCommit) {
-		n.caughtUp.Store(true)
-	}
-}
-
-// appliedThrough reports whether the state holds everything up to index. The library does not hand every entry to the
-// state machine: such entries at the end are skipped here.
-func (n *Node) appliedThrough(index uint64) bool {
-	for applied := n.fsm.Applied(); index > applied; index-- {
-		var l raft.Log
-		if err := n.store.Log().GetLog(index, &l); err != nil || l.Type == raft.LogCommand ||
-			l.Type == raft.LogConfiguration {
-			return false
-		}
-	}
-	return true
 }
 
 func (n *Node) updateSoftState(s raftnode.SoftState, lastContact time.Time) {

@@ -31,6 +31,21 @@ func TestDropUnreadable(t *testing.T) {
 	}
 }
 
+// A campaign for a required role goes without that mark while some member cannot read it, and with its audit record.
+func TestDropUnreadable_RequiredRole(t *testing.T) {
+	t.Parallel()
+	for _, reads := range []uint32{2, 6, state.CommandVersion} {
+		cmd := state.Command{
+			Kind: state.KindRoleCampaign, Audit: &state.AuditRecord{Who: "alice"},
+			RoleCampaign: &state.RoleCampaign{Role: "r", Session: "s", Required: true},
+		}
+		unaudited := dropUnreadable(&cmd, 1, reads)
+		if cmd.RoleCampaign.Required != (reads == state.CommandVersion) || unaudited || cmd.MinVersion() > reads {
+			t.Errorf("a member reads version %d: %+v, unaudited %v", reads, cmd.RoleCampaign, unaudited)
+		}
+	}
+}
+
 // A number needs its version until it is in use. Then it is in the log that every member has to read, and a new member
 // that has not said what it supports stops no write.
 func TestNumbersInUse(t *testing.T) {

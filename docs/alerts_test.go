@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -116,8 +117,19 @@ func TestAlerts_Promtool(t *testing.T) {
 	if err != nil {
 		t.Skip("promtool is missing: it comes with Prometheus")
 	}
+	var panels strings.Builder // the queries of the Grafana dashboard, as rules
+	panels.WriteString("groups:\n  - name: panels\n    rules:\n")
+	for i, e := range expressions(t, read(t, dashboard)) {
+		fmt.Fprintf(&panels, "      - {record: panel_%d, expr: %q}\n", i, e)
+	}
+	rules := filepath.Join(t.TempDir(), "panels.yml")
+	if err := os.WriteFile(rules, []byte(panels.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, args := range [][]string{
-		{"check", "rules", "--lint=none", "alerts.yml"}, {"test", "rules", "alerts_test.yml"},
+		{"check", "rules", "--lint=none", "alerts.yml"},
+		{"test", "rules", "alerts_test.yml"},
+		{"check", "rules", "--lint=none", rules},
 	} {
 		cmd := exec.Command(promtool, args...)
 		cmd.Dir = filepath.Dir(filepath.Join("..", alertsFile))
@@ -150,6 +162,11 @@ var (
 // promQL are the words of the language that are in use here.
 var promQL = strings.Fields(
 	"sum max min avg count count_values floor rate increase max_over_time histogram_quantile or and unless time")
+
+// ofProcess reports whether a metric is of Prometheus itself, or of the process and Go's runtime.
+func ofProcess(name string) bool {
+	return name == "up" || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "go_")
+}
 
 // checkExpression finds metrics that are not declared, and labels that a metric
 // does not have.
@@ -184,7 +201,7 @@ func checkExpression(expr string, declared map[string]telemetry.MetricDef) (prob
 	}
 	text = regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(text, " ")
 	for _, m := range word.FindAllString(text, -1) {
-		if _, ok := findMetric(m, declared); !ok && m != "up" && !slices.Contains(promQL, m) {
+		if _, ok := findMetric(m, declared); !ok && !ofProcess(m) && !slices.Contains(promQL, m) {
 			problems = append(problems, "no metric is called "+m+": "+expr)
 		}
 	}

@@ -44,6 +44,14 @@ func TestChecksCanFail(t *testing.T) {
 	calls := func(text string) []string {
 		return checkCalls(document{"x.md", text}, []string{"GET /leader", "PUT /v1/kv/{key}"})
 	}
+	times := func(text string) []string {
+		f, err := parseFigures("failure,nodes,system,round,gap_ms,errors\n" +
+			"kill -9,3,\"northstar, Go client\",1,6.51,0\nkill -9,3,etcd,1,1312.00,0\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return checkMeasuredTimes(document{"x.md", text}, f)
+	}
 	packages := func(text string) []string {
 		return checkPackages(text, []string{"northstar", "northstar/state", "northstar/chaos/proc/nextnode"})
 	}
@@ -141,6 +149,14 @@ func TestChecksCanFail(t *testing.T) {
 			[]string{
 				"", "\n## b\n- **Symptom.** x\n",
 				"\n## b\n- **Meaning.** x\n- **Symptom.** x\n- **Check.** x\n- **Act.** x\n- **Verify.** x\n",
+			},
+		},
+		{
+			"measured times", times, "7 ms measured (kill -9)\n<!-- failures of 3 nodes -->\n| failure | northstar, Go client" +
+				" | etcd |\n|---|---|---|\n| kill -9 | 6.5 / 6.5 | 1,312 / 1,312 |\n<!-- end of failures -->\n",
+			[]string{
+				"6 ms measured (kill -9)", "7 ms measured (kill)",
+				"<!-- failures of 3 nodes -->\n| kill -9 | 6.5 / 6.6 | 1,312 / 1,312 |\n<!-- end of failures -->\n",
 			},
 		},
 		{"decisions", decision, "# 001: why\n", []string{"# 002: why\n", "# 001: why\n" +

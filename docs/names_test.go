@@ -17,6 +17,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"northstar/client/rolemetrics"
 	"northstar/node"
 	"northstar/telemetry"
 )
@@ -25,6 +26,9 @@ func declaredMetrics() map[string]telemetry.MetricDef {
 	m := map[string]telemetry.MetricDef{}
 	for _, d := range telemetry.MetricDefs() {
 		m[telemetry.Prefix+d.Name] = d
+	}
+	for _, name := range rolemetrics.Names() {
+		m[name] = telemetry.MetricDef{Labels: []string{"role", "cause"}}
 	}
 	return m
 }
@@ -55,7 +59,8 @@ func TestMetricsExist(t *testing.T) {
 // own are its own.
 func checkMetrics(d document, declared map[string]telemetry.MetricDef) (problems []string) {
 	for _, name := range metricName.FindAllString(d.text, -1) {
-		if strings.HasPrefix(name, telemetry.Prefix+"raft_") || name == "northstar_next" { // a build tag
+		if strings.HasPrefix(name, telemetry.Prefix+"raft_") || name == "northstar_next" || // a build tag
+			name == "northstar_roles" { // the table of client/postgres
 			continue
 		}
 		if _, ok := findMetric(name, declared); !ok {

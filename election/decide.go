@@ -14,7 +14,7 @@ type Evidence struct {
 	Leader cluster.NodeID
 	BootID string // boot ID of the leader's process; "" if unknown
 	// ProcessDead: the connection was lost and a new dial confirmed that the process is dead. Otherwise the
-	// leader has been silent for TimeoutMin.
+	// leader has been silent for too long (Params.SilenceLimit).
 	ProcessDead bool
 	DiskStalled bool      // silent, and its last claim reported a stalled disk
 	At          time.Time // when the evidence was found
@@ -131,7 +131,7 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 		return "this node stands already", 0
 	case mine.LeaderID != "" && mine.LeaderID != ev.Leader:
 		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0
-	case !ev.ProcessDead && !mine.LeaderProcessDead && mine.LeaderSilence < in.Params.TimeoutMin:
+	case !ev.ProcessDead && !mine.LeaderProcessDead && !in.Params.silent(mine):
 		return fmt.Sprintf("this node heard the leader %s %v ago", ev.Leader, round(mine.LeaderSilence)), 0
 	case mine.Paused:
 		return "automatic failover is paused", 0
@@ -173,9 +173,9 @@ func (in Input) voterObjection(s cluster.ReceivedClaim) (reason string, again ti
 		return fmt.Sprintf("node %s knows leader %s in term %d", c.NodeID, c.LeaderID, c.Term), 0
 	case c.LeaderID != ev.Leader || in.Evidence.confirmed(c):
 		return "", 0
-	case !ev.ProcessDead && c.LeaderSilence < in.Params.TimeoutMin:
+	case !ev.ProcessDead && !in.Params.silent(c):
 		return fmt.Sprintf("node %s heard the leader %s %v ago", c.NodeID, ev.Leader,
-			round(c.LeaderSilence)), in.Params.TimeoutMin - c.LeaderSilence
+			round(c.LeaderSilence)), in.Params.SilenceLimit(c) - c.LeaderSilence
 	case ev.ProcessDead && s.At.Add(-c.LeaderSilence).After(ev.At.Add(s.LastExchange)):
 		return fmt.Sprintf("node %s has heard the leader %s since its connection to this node broke", c.NodeID,
 			ev.Leader), Recheck
@@ -206,7 +206,7 @@ func (e Evidence) sameLeader(c cluster.Claim) bool {
 
 // confirms reports whether a claim confirms the evidence.
 func (in Input) confirms(c cluster.Claim) bool {
-	silent := c.LeaderSilence >= in.Params.TimeoutMin
+	silent := in.Params.silent(c)
 	switch {
 	case !in.Evidence.sameLeader(c), in.Params.Lease && !silent:
 		return false

@@ -69,6 +69,8 @@ type scene struct {
 	contact   time.Time
 	leading   LeaderView
 	disk      OwnDisk
+	zones     []string         // preferred for the leader
+	members   []cluster.Member // with their zones
 }
 
 func parse(t *testing.T, facts string) *scene {
@@ -89,6 +91,7 @@ func parse(t *testing.T, facts string) *scene {
 		}
 		s.fact(word[0], word[1:], args)
 	}
+	s.params.ZoneRanks = ZoneRanks(s.zones, s.members)
 	s.leading.Now, s.leading.Params, s.leading.Peers = s.now, s.params, s.peers
 	return s
 }
@@ -109,6 +112,12 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 		}
 	case "lease":
 		s.params.Lease = true
+	case "zones": // in the order of preference
+		s.zones = words
+	case "place": // of members: ID=ZONE
+		for id, zone := range args {
+			s.members = append(s.members, cluster.Member{ID: cluster.NodeID(id), Zone: zone})
+		}
 	case "evidence":
 		_, lost := args["lost"]
 		_, stalled := args["stalled"]
@@ -131,7 +140,9 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 	case "peer":
 		s.peer(words[0], args)
 	case "leader":
-		s.leading.Self = cluster.Member{ID: cluster.NodeID(words[0]), Priority: int(s.number(args["priority"]))}
+		s.leading.Self = cluster.Member{
+			ID: cluster.NodeID(words[0]), Priority: int(s.number(args["priority"])), Zone: args["zone"],
+		}
 	case "paused":
 		s.leading.Paused = true
 	case "cooldown":
@@ -231,6 +242,8 @@ func (s *scene) peer(id string, args map[string]string) {
 			p.Member.Lifecycle = cluster.Lifecycle(v)
 		case "sick":
 			p.Healthy, p.Reasons = false, []string{v}
+		case "zone":
+			p.Member.Zone = v
 		case "lag":
 			p.LagEntries = s.number(v)
 		case "fit":

@@ -78,11 +78,10 @@ func LogReason(lastTerm, lastIndex uint64, mine cluster.Claim) string {
 }
 
 // MayIgnoreLeader reports whether a voter has its own evidence that its leader failed, so that leader stickiness does
-// not apply: it is silent for TimeoutMin, or, without a lease, its process is confirmed dead.
+// not apply: it has been silent for too long, or, without a lease, its process is confirmed dead.
 func MayIgnoreLeader(mine cluster.Claim, p Params) bool {
 	if mine.Role == cluster.Leader {
 		return false
 	}
-	silent := mine.LeaderSilence >= p.TimeoutMin
-	return silent || mine.LeaderProcessDead && !p.Lease
+	return p.silent(mine) || mine.LeaderProcessDead && !p.Lease
 }

@@ -9,6 +9,7 @@ package election
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -38,6 +39,33 @@ type Params struct {
 	// Lease: the leader may hold a lease. Even a dead leader counts as failed only after a silence of
 	// TimeoutMin, which exceeds any lease with its drift.
 	Lease bool
+	// ZoneRanks is the place of each member's zone in the order of preferred zones; nil: no order.
+	ZoneRanks map[cluster.NodeID]int
+}
+
+// ZoneRanks returns the place of each member's zone in zones, 0 being the preferred one. All other zones share the last
+// place. It returns nil if no zone is preferred.
+func ZoneRanks(zones []string, members []cluster.Member) map[cluster.NodeID]int {
+	if len(zones) == 0 {
+		return nil
+	}
+	ranks := make(map[cluster.NodeID]int, len(members))
+	for _, m := range members {
+		ranks[m.ID] = len(zones)
+		if i := slices.Index(zones, m.Zone); i >= 0 {
+			ranks[m.ID] = i
+		}
+	}
+	return ranks
+}
+
+// zoneRank returns the place of a member's zone; a node without a record comes last.
+func (p Params) zoneRank(id cluster.NodeID) int {
+	rank, known := p.ZoneRanks[id]
+	if !known && p.ZoneRanks != nil {
+		return math.MaxInt
+	}
+	return rank
 }
 
 // minSyncSamples is the minimum number of operations for a meaningful percentile. With fewer, p99 is the
@@ -78,6 +106,7 @@ func (p Params) compare(a, b cluster.Claim, order func(cluster.NodeID) int) int 
 		cmp.Compare(b.LastLogIndex, a.LastLogIndex),
 		cluster.CompareBool(p.Slow(a.Disk), p.Slow(b.Disk)),
 		cmp.Compare(b.Priority, a.Priority),
+		cmp.Compare(p.zoneRank(a.NodeID), p.zoneRank(b.NodeID)),
 		cmp.Compare(order(b.NodeID), order(a.NodeID)),
 	)
 }

@@ -65,12 +65,18 @@ type LeaderView struct {
 	Params    Params
 }
 
-// PriorityTarget returns a node with a higher priority that should take over, or "", and the reason.
+// comparePlace orders two members by where the leader should be: < 0 if a should lead rather than b.
+func (p Params) comparePlace(a, b cluster.Member) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(p.zoneRank(a.ID), p.zoneRank(b.ID)))
+}
+
+// PriorityTarget returns a node with a higher priority, or with the same one in a preferred zone, that should take
+// over, or "", and the reason.
 func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 	var better []Peer
 	var why []string
 	for _, p := range in.Peers {
-		if p.Member.Priority <= in.Self.Priority {
+		if in.Params.comparePlace(p.Member, in.Self) >= 0 {
 			continue
 		}
 		fit, unfit := p.Fit()
@@ -87,7 +93,7 @@ func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 	}
 	switch {
 	case len(better) == 0 && len(why) == 0:
-		return "", "no node has a higher priority"
+		return "", "no node has a higher priority" + in.Params.orZone()
 	case len(better) == 0:
 		slices.Sort(why)
 		return "", strings.Join(why, "; ")
@@ -96,15 +102,27 @@ func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 	case in.Now.Before(in.NotBefore):
 		return "", fmt.Sprintf("cooling down for %v", round(in.NotBefore.Sub(in.Now)))
 	}
-	best := preferred(better)
+	best := in.Params.preferred(better)
+	if best.Member.Priority == in.Self.Priority {
+		return best.Member.ID, fmt.Sprintf("node %s is in zone %q, which is preferred to %q of the leader %s; fit for %v",
+			best.Member.ID, best.Member.Zone, in.Self.Zone, in.Self.ID, round(in.Now.Sub(best.FitSince)))
+	}
 	return best.Member.ID, fmt.Sprintf("node %s has priority %d, the leader %s %d; fit for %v", best.Member.ID,
 		best.Member.Priority, in.Self.ID, in.Self.Priority, round(in.Now.Sub(best.FitSince)))
 }
 
-// preferred returns the peer with the highest priority, and of those the one with the least lag.
-func preferred(peers []Peer) Peer {
+// orZone completes a reason about priorities.
+func (p Params) orZone() string {
+	if p.ZoneRanks == nil {
+		return ""
+	}
+	return ", or the same one in a preferred zone"
+}
+
+// preferred returns the best placed peer, and of equal ones that with the least lag.
+func (p Params) preferred(peers []Peer) Peer {
 	return slices.MinFunc(peers, func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(b.Member.Priority, a.Member.Priority), cmp.Compare(a.LagEntries, b.LagEntries),
+		return cmp.Or(p.comparePlace(a.Member, b.Member), cmp.Compare(a.LagEntries, b.LagEntries),
 			cmp.Compare(a.Member.ID, b.Member.ID))
 	})
 }
@@ -126,7 +144,7 @@ func FullDiskTarget(in LeaderView, disk cluster.DiskState) (target cluster.NodeI
 	case in.Paused:
 		return "", "automatic failover is paused"
 	}
-	return preferred(able).Member.ID, fmt.Sprintf("the disk of the leader %s is full: it can take no writes",
+	return in.Params.preferred(able).Member.ID, fmt.Sprintf("the disk of the leader %s is full: it can take no writes",
 		in.Self.ID)
 }
 
@@ -183,7 +201,7 @@ func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason s
 		return "", fmt.Sprintf("cooling down for %v", round(in.NotBefore.Sub(in.Now)))
 	}
 	best := slices.MinFunc(healthier, func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(b.Member.Priority, a.Member.Priority), cmp.Compare(a.Disk.FsyncP99, b.Disk.FsyncP99),
+		return cmp.Or(in.Params.comparePlace(a.Member, b.Member), cmp.Compare(a.Disk.FsyncP99, b.Disk.FsyncP99),
 			cmp.Compare(a.Member.ID, b.Member.ID))
 	})
 	return best.Member.ID, fmt.Sprintf("the leader's disk is slow: p99 %v against %v on node %s", round(disk.FsyncP99),

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/election"
 )
 
 // candidacyLog holds this node's newest candidacies.
@@ -28,8 +29,10 @@ type CandidacyRecord struct {
 	LeaderlessSince time.Time      // when the leader was last heard; zero: unknown
 	Votes           []cluster.Vote // by voter, with this node's own
 	Steps           Timeline
+	Needless        string // why the election turned out to be needless; "": it did not
 
 	votes, preVotes []cluster.Vote // responses, each voter's last one
+	votedAt         time.Time      // of the first of votes
 }
 
 // Timeline holds the times of one failover's phases. A zero time is unknown, or the phase was skipped.
@@ -45,7 +48,7 @@ func (b *candidacyLog) begin(c CandidacyRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i := b.find(c.Term); i >= 0 {
-		c.votes, c.preVotes = b.last[i].votes, b.last[i].preVotes
+		c.votes, c.preVotes, c.votedAt = b.last[i].votes, b.last[i].preVotes, b.last[i].votedAt
 		b.last = slices.Delete(b.last, i, i+1)
 	}
 	b.add(c)
@@ -73,6 +76,41 @@ func (b *candidacyLog) markStarted(term uint64, now time.Time) {
 	}
 }
 
+// markNeedless records that the election of a term was needless.
+func (b *candidacyLog) markNeedless(term uint64, cause string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := b.find(term); i >= 0 {
+		b.last[i].Needless = cause
+	}
+}
+
+// lost returns how many elections of this node after the term of the last leader had real votes, and when those of
+// the last one began. Candidacies that got no further than pre-votes raise no term, and do not count.
+func (b *candidacyLog) lost(after uint64) (n int, last time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.last {
+		if c.Term > after && len(c.votes) > 0 && !c.Ordered {
+			n, last = n+1, c.votedAt
+		}
+	}
+	return n, last
+}
+
+// needless returns the causes of needless elections by term.
+func (b *candidacyLog) needless() map[uint64]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	terms := map[uint64]string{}
+	for _, c := range b.last {
+		if c.Needless != "" {
+			terms[c.Term] = c.Needless
+		}
+	}
+	return terms
+}
+
 // vote records a voter's response.
 func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	b.mu.Lock()
@@ -85,6 +123,8 @@ func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	answers := &b.last[i].votes
 	if a.Pre {
 		answers = &b.last[i].preVotes
+	} else if len(*answers) == 0 {
+		b.last[i].votedAt = now
 	}
 	earlier := slices.DeleteFunc(*answers, func(v cluster.Vote) bool { return v.Voter == a.Voter })
 	*answers = append(earlier, cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason})
@@ -130,6 +170,17 @@ func answered(votes []cluster.Vote, id cluster.NodeID) bool {
 
 // OnVoteResponse records a voter's response to this node. It does not block.
 func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, time.Now()) }
+
+// NeedlessElections returns the causes of this node's last elections that turned out to be needless, by term.
+func (c *Controller) NeedlessElections() map[uint64]string { return c.book.needless() }
+
+// BacksOff reports whether this node has lost so many elections in a row that it starts none by itself for a while. It
+// does not block.
+func (c *Controller) BacksOff(now time.Time) bool {
+	lost, last := c.book.lost(c.lastLeader().term)
+	pause := election.CandidacyPause(lost, c.cfg.TimeoutMax)
+	return pause > 0 && now.Sub(last) < c.cfg.TimeoutMax+pause
+}
 
 // Facts returns the candidacy of that term's election, which this node was in. A lost one may be of an earlier term.
 func (c *Controller) Facts(term uint64) CandidacyRecord {

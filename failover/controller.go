@@ -23,6 +23,8 @@ type Peers interface {
 	ClaimsChanged() <-chan struct{}
 	// Poll requests claims of peers, with this node's claim, and returns those received before ctx ends.
 	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
+	// Ask requests a peer's claim, unless a request has no response yet. It does not block.
+	Ask(peer cluster.NodeID)
 	// Confirm dials a peer again to find out whether the given process is dead. It takes at most about 60 ms.
 	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
 }
@@ -57,15 +59,13 @@ type Config struct {
 	Self          cluster.NodeID
 	Fast          bool // failover.fast: act on dead and silent leaders before Raft's timers
 	TakeoverDelay time.Duration
+	Silence       time.Duration // failover.silence; 0: auto
 	TimeoutMin    time.Duration // election.timeout-min
 	TimeoutMax    time.Duration
 	Lease         bool // election.lease: wait until the leader's lease has expired
 	// LeaseWait is how long a node elected over a live leader, which may have a lease, waits before it serves.
 	LeaseWait time.Duration
-}
-
-func (c Config) params() election.Params {
-	return election.Params{TimeoutMin: c.TimeoutMin, Lease: c.Lease}
+	Zones     []string // failover.zones: preferred for the leader, in this order
 }
 
 // Deps are the dependencies of a Controller; all are required.
@@ -77,7 +77,9 @@ type Deps struct {
 	Consensus Consensus
 	Transfer  Transfer
 	Event     func(cluster.Event) // for the journal; must not block
-	Logger    hclog.Logger
+	// Needless reports an election whose old leader lived, after AnnotateClaim says so; must not block.
+	Needless func(cause string, e cluster.Event)
+	Logger   hclog.Logger
 }
 
 // Controller monitors the leader. Its methods may be called by any goroutine, before, during and after Run.
@@ -91,6 +93,7 @@ type Controller struct {
 	losses     chan cluster.ConnectionLoss // bounded; if it is full, the silence check detects the loss
 	requestSem chan struct{}               // capacity 1: held while an operator's election runs
 	book       candidacyLog
+	watch      silenceWatch
 
 	mu             sync.Mutex     // guards the fields below; no blocking call while it is held
 	leader         leaderInstance // the last known leader
@@ -99,6 +102,15 @@ type Controller struct {
 	handover       cluster.TransferNotice
 	electionLimits map[string]*rate.Limiter // fast elections by leader process
 	cooldown       cooldown
+}
+
+// params returns the parameters of decisions now.
+func (c *Controller) params() election.Params {
+	p := election.Params{TimeoutMin: c.cfg.TimeoutMin, Lease: c.cfg.Lease}
+	if len(c.cfg.Zones) > 0 {
+		p.ZoneRanks = election.ZoneRanks(c.cfg.Zones, c.deps.Consensus.View().Members())
+	}
+	return p
 }
 
 // leaderInstance is a leader in one term.
@@ -117,11 +129,15 @@ type cooldown struct {
 
 // New returns a Controller and starts no goroutine.
 func New(cfg Config, deps Deps) *Controller {
-	return &Controller{
+	c := &Controller{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), began: time.Now(),
 		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1),
 		electionLimits: map[string]*rate.Limiter{},
 	}
+	c.watch.estimator.Params = election.SilenceParams{
+		Fixed: cfg.Silence, TimeoutMin: cfg.TimeoutMin, Lease: cfg.Lease,
+	}
+	return c
 }
 
 // OnConnectionLost is called when a monitor connection breaks. It does not block.
@@ -134,27 +150,30 @@ func (c *Controller) OnConnectionLost(l cluster.ConnectionLoss) {
 
 // Run acts on dead and silent leaders until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
+	check := c.watch.open()
+	defer c.watch.close()
 	quiet := time.Time{} // no silence check before this time
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
 		c.rememberLeader(c.deps.Consensus.Status())
 		c.clearDeadLeader()
-		timer := time.NewTimer(c.nextSilenceCheck(quiet))
+		c.watch.sleep(c.judgeSuspect(c.nextSilenceCheck(quiet)), quiet)
+		acted := false
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
 		case <-changed:
+			c.watch.awake(c.cfg.TimeoutMin)
 		case loss := <-c.losses:
-			if c.handleConnectionLoss(ctx, loss) {
-				quiet = time.Now().Add(c.cfg.TimeoutMin)
-			}
-		case <-timer.C:
-			if c.handleSilence(ctx) {
-				quiet = time.Now().Add(c.cfg.TimeoutMin)
-			}
+			c.watch.awake(c.cfg.TimeoutMin)
+			acted = c.handleConnectionLoss(ctx, loss)
+		case <-check.C:
+			c.watch.awake(c.cfg.TimeoutMin)
+			acted = c.handleSilence(ctx)
 		}
-		timer.Stop()
+		if acted {
+			quiet = time.Now().Add(c.cfg.TimeoutMin)
+		}
 	}
 }
 
@@ -176,6 +195,10 @@ func (c *Controller) rememberLeader(st cluster.NodeStatus) {
 	}
 	c.leader = next
 	c.deadLeader = leaderInstance{}
+	if next.id == c.cfg.Self {
+		next = leaderInstance{}
+	}
+	c.watch.follow(next)
 }
 
 // clearDeadLeader drops the dead mark when the leader is heard later. A firewall may have refused the dial.
@@ -209,6 +232,7 @@ func (c *Controller) lastLeader() leaderInstance {
 // AnnotateClaim adds failover's knowledge to this node's claim: the leader's process (Raft may have forgotten
 // the leader), whether it is dead, and the transfer notice of a leader.
 func (c *Controller) AnnotateClaim(claim *cluster.Claim) {
+	c.annotateSilence(claim)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if claim.Role == cluster.Leader {
@@ -227,13 +251,21 @@ const (
 	maxCheckInterval = time.Second
 )
 
-// nextSilenceCheck returns the time until the leader will have been silent for too long.
+// nextSilenceCheck returns the time until the leader will have been silent for so long that it is asked, or for too
+// long.
+// A node without a leader checks only whether its own process runs on time.
 func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	mine := c.deps.Claim()
-	if !c.cfg.Fast || mine.Role == cluster.Leader {
+	limit, silence := c.params().SilenceLimit(mine), mine.LeaderSilence
+	switch {
+	case !c.cfg.Fast:
 		return maxCheckInterval
+	case mine.Role == cluster.Leader || silence < 0:
+		return c.cfg.TimeoutMin
+	case silence < doubt(limit):
+		limit = doubt(limit)
 	}
-	return max(minCheckInterval, c.cfg.TimeoutMin-max(0, mine.LeaderSilence), time.Until(quiet))
+	return max(minCheckInterval, limit-silence, time.Until(quiet))
 }
 
 // affectedBy reports whether this node follows the leader, or did when its own timer fired. A candidate that
@@ -263,7 +295,11 @@ func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 // handleSilence starts a failover if the leader is silent. It returns false if it is not, or was heard meanwhile.
 func (c *Controller) handleSilence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.lastLeader()
-	if !c.cfg.Fast || mine.LeaderSilence < c.cfg.TimeoutMin {
+	switch limit := c.params().SilenceLimit(mine); {
+	case !c.cfg.Fast || mine.LeaderSilence < doubt(limit):
+		return false
+	case mine.LeaderSilence < limit:
+		c.askLeader(mine, l)
 		return false
 	}
 	if !c.affectedBy(mine, l) {
@@ -272,7 +308,8 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: time.Now()}
 	ev.DiskStalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
 	c.runFailover(ctx, ev, time.Time{})
-	return c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin // a leader heard meanwhile may become silent any moment
+	now := c.deps.Claim() // a leader heard meanwhile may become silent any moment
+	return now.LeaderSilence >= c.params().SilenceLimit(now)
 }
 
 // handleConnectionLoss starts a failover if the connection was the leader's and a new dial finds the process dead.

@@ -481,8 +481,9 @@ func TestSilence_PollsLeaderOnce(t *testing.T) {
 		began := time.Now()
 		time.Sleep(timeoutMin + 50*time.Millisecond)
 		if stood := w.elections(); len(stood) != 1 ||
-			stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond || asked != 1 {
-			t.Errorf("it stood at %v, silence began at %v, the leader was asked %d times", stood, began, asked)
+			stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond ||
+			asked+len(w.asked) != 1 {
+			t.Errorf("it stood at %v, silence began at %v, the leader was asked %d times", stood, began, asked+len(w.asked))
 		}
 	})
 }

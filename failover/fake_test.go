@@ -36,6 +36,8 @@ type testCluster struct {
 	confirmed       int
 	started         []time.Time
 	events          []cluster.Event
+	asked           []time.Time // requests for a claim of the silent leader
+	needless        []string    // causes
 	moves           []cluster.TransferNotice
 	cause           cluster.ElectionCause // that an election must have
 	onStartElection func(*testCluster)    // the outcome of n2's election
@@ -91,6 +93,10 @@ func (w *testCluster) start(cfg Config) *Controller {
 			w.mu.Lock()
 			w.events = append(w.events,
 				e)
+			w.mu.Unlock()
+		}, Needless: func(cause string, _ cluster.Event) {
+			w.mu.Lock()
+			w.needless = append(w.needless, cause)
 			w.mu.Unlock()
 		}, Logger: hclog.NewNullLogger(),
 	})
@@ -171,6 +177,16 @@ func (w *testCluster) Poll(ctx context.Context, peers []cluster.NodeID) map[clus
 		}
 	}
 	return got
+}
+
+// Ask requests a claim of n1, which answers if it is awake.
+func (w *testCluster) Ask(peer cluster.NodeID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = append(w.asked, time.Now())
+	if peer == "n1" && w.awake {
+		w.contact = time.Now()
+	}
 }
 
 func (w *testCluster) Confirm(context.Context, cluster.NodeID, string) cluster.Liveness {

@@ -26,7 +26,8 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.TimeoutMax)
 	defer cancel()
 	recheck := time.Duration(0)
-	for asked := ev.ProcessDead; ; asked = true {
+	asked := ev.ProcessDead || c.watch.askedFor(c.deps.Claim().LeaderSilence) >= c.pollTimeout()
+	for ; ; asked = true {
 		changed := c.deps.Consensus.LeaderChanged()
 		known := ev.CountConfirming(c.deps.Peers.Claims()) // some voters may not answer the poll
 		v, mine, seen := c.evaluate(ctx, ev, asked)
@@ -115,7 +116,7 @@ func (c *Controller) evaluate(ctx context.Context, ev election.Evidence, asked b
 		seen, mine = answers, c.deps.Claim()
 		v = election.DecideElection(election.Input{
 			Now: time.Now(), Servers: servers, Mine: mine, Responses: seen, LatestClaims: c.deps.Peers.Claims(),
-			Evidence: ev, Params: c.cfg.params(),
+			Evidence: ev, Params: c.params(),
 		})
 		return ev.ProcessDead && v.StartElection && v.After == 0
 	})
@@ -182,7 +183,7 @@ func (c *Controller) unsolicited(ev election.Evidence,
 	for id, s := range c.deps.Peers.Claims() {
 		reports := s.Connected && s.Claim.LeaderProcessDead && s.Claim.LeaderBootID == ev.BootID &&
 			s.Claim.Term >= ev.Term
-		if reports && c.cfg.params().RanksBelow(s.Claim, mine, servers) {
+		if reports && c.params().RanksBelow(s.Claim, mine, servers) {
 			seen[id] = s
 		}
 	}
@@ -205,6 +206,10 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 	mine cluster.Claim,
 ) {
 	now := time.Now()
+	if !ev.ProcessDead {
+		threshold, _ := c.Silence()
+		v.Reason += fmt.Sprintf("; silent for %v, tolerated for %v", mine.LeaderSilence.Round(time.Millisecond), threshold)
+	}
 	if !c.allowElection(ev, now) {
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
 		return
@@ -226,6 +231,9 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		return
 	}
 	c.book.markStarted(mine.Term+1, time.Now())
+	if !ev.ProcessDead && !ev.DiskStalled {
+		c.watchSuspect(ev, mine)
+	}
 }
 
 func describe(ranking []election.Ranked) []string {

@@ -3,6 +3,7 @@ package failover
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type planInput struct {
 	Elections []time.Duration // recorded write gaps of elections without the leader
 	LeaseWait time.Duration   // how long the replaced leader may have a lease; 0: no leases
 	Paused    bool            // automatic failover is paused
+	Zones     []string        // preferred for the leader, in this order
 }
 
 // plan returns what a request would do. It is a pure function of its input.
@@ -57,7 +59,7 @@ func plan(in planInput) cluster.Plan {
 // planTransfer selects and checks the target of a transfer.
 func (in planInput) planTransfer(p *cluster.Plan) {
 	st := in.Status
-	p.Executor, p.Method, p.Candidates, p.Risk = st.NodeID, cluster.MethodTransfer, in.Choices, cluster.RiskLow
+	p.Executor, p.Method, p.Candidates, p.Risk = st.NodeID, cluster.MethodTransfer, in.choicesInZone(), cluster.RiskLow
 	in.expect(p, in.Transfers)
 	chosen, known := in.choose(p)
 	switch {
@@ -65,6 +67,9 @@ func (in planInput) planTransfer(p *cluster.Plan) {
 		p.Refusal = leadsAlready(st.NodeID)
 	case !known:
 		p.Refusal = noMember(p.Target)
+	case in.Order.Zone != "" && in.member(st.NodeID).Zone == in.Order.Zone:
+		p.Refusal = leadsAlready(st.NodeID)
+		p.Refusal.Detail += fmt.Sprintf(" in zone %q", in.Order.Zone)
 	case p.Target == "":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "no node can take over: %s", reasons(p.Candidates))
 	case !chosen.Eligible:
@@ -76,6 +81,21 @@ func (in planInput) planTransfer(p *cluster.Plan) {
 		warn(p, "node %s is %d entries behind and must catch up first", p.Target, chosen.LagEntries)
 	}
 	in.warnPriorityTakeover(p, chosen)
+}
+
+// choicesInZone returns the other servers as targets. Those outside the requested zone are not eligible.
+func (in planInput) choicesInZone() []cluster.TargetOption {
+	choices := slices.Clone(in.Choices)
+	for i, c := range choices {
+		zone := in.member(c.ID).Zone
+		if in.Order.Zone != "" && zone != in.Order.Zone {
+			choices[i].Eligible, choices[i].Reason = false, fmt.Sprintf("node %s is in zone %q", c.ID, zone)
+		}
+	}
+	slices.SortStableFunc(choices, func(a, b cluster.TargetOption) int {
+		return cluster.CompareBool(b.Eligible, a.Eligible)
+	})
+	return choices
 }
 
 // planElection selects and checks the node to elect when no leader can take part.
@@ -202,10 +222,17 @@ func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetO
 	if in.Paused || p.Target == "" {
 		return
 	}
+	ranks := election.ZoneRanks(in.Zones, in.Members)
 	for _, m := range in.Members {
 		sv, voter := cluster.FindServer(in.Status.Servers, m.ID)
-		if m.Priority > chosen.Priority && m.Eligible && !m.Removed && m.ID != p.Target && voter &&
-			sv.Suffrage == cluster.Voter {
+		if m.ID == p.Target || !m.Eligible || m.Removed || !voter || sv.Suffrage != cluster.Voter {
+			continue
+		}
+		if m.Priority == chosen.Priority && ranks[m.ID] < ranks[p.Target] {
+			warn(p, "node %s is in zone %q, which is preferred to %q of node %s: it takes leadership over again when it has been fit for failover.takeover-delay, unless automatic failover is paused", m.ID, m.Zone, in.member(p.Target).Zone, p.Target)
+			return
+		}
+		if m.Priority > chosen.Priority {
 			warn(p, "node %s has priority %d, node %s %d: it takes leadership over again when it has been fit for failover.takeover-delay, unless automatic failover is paused", m.ID, m.Priority, p.Target, chosen.Priority)
 			return
 		}

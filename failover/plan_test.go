@@ -1,6 +1,8 @@
 package failover
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +70,15 @@ func (in *planInput) edit(id cluster.NodeID, change func(*cluster.Claim)) {
 	in.Survey.Responses[id] = s
 }
 
+// zoned puts the nodes into zones.
+func zoned(in *planInput) {
+	for id, zone := range map[cluster.NodeID]string{"n1": "north", "n2": "west", "n3": "east", "n4": "north"} {
+		in.Members = append(in.Members, cluster.Member{ID: id, Zone: zone, Priority: 100, Eligible: true})
+	}
+	slices.SortFunc(in.Members, func(a, b cluster.Member) int { return cmp.Compare(a.ID, b.ID) })
+	in.Choices[0].Priority = 100
+}
+
 func TestPlan(t *testing.T) {
 	behind := func(in *planInput) {
 		in.follower()
@@ -109,6 +120,30 @@ func TestPlan(t *testing.T) {
 			name: "nobody can", order: cluster.LeadershipRequest{Action: "transfer"},
 			change: func(in *planInput) { in.Choices = in.Choices[2:] }, actor: "n1", how: "transfer", code: 4003,
 			status: 409, says: "no node can take over: node n4 is not a voter",
+		},
+		{
+			name: "to a zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "west"}, change: zoned,
+			chosen: "n2", actor: "n1", how: "transfer", says: "transfers leadership to node n2",
+		},
+		{
+			name: "to a node of another zone", order: cluster.LeadershipRequest{
+				Action: "transfer", Zone: "west", Target: "n3",
+			}, change: zoned, chosen: "n3", actor: "n1", how: "transfer", code: 4003, status: 409,
+			says: `node n3 is in zone "east"`,
+		},
+		{
+			name: "to the leader's zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "north"},
+			change: zoned, actor: "n1", how: "transfer", code: 4003, status: 409,
+			says: `node n1 leads already in zone "north"`,
+		},
+		{
+			name: "to an unknown zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "moon"},
+			change: zoned, actor: "n1", how: "transfer", code: 4003, status: 409, says: `node n2 is in zone "west"`,
+		},
+		{
+			name: "it will not stay in that zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "west"},
+			change: func(in *planInput) { zoned(in); in.Zones = []string{"north", "west"} }, chosen: "n2", actor: "n1",
+			how: "transfer", says: `node n1 is in zone "north", which is preferred to "west" of node n2`,
 		},
 		{
 			name: "nothing on record", order: cluster.LeadershipRequest{Action: "transfer"},

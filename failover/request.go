@@ -23,7 +23,7 @@ const (
 // Plan returns what a request would do. It changes nothing; it only polls the other nodes. Plan.Executor is the
 // node that must execute it. CodeNoLeader: another node must make the plan.
 func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
-	in := planInput{Order: o, LeaseWait: c.cfg.LeaseWait}
+	in := planInput{Order: o, LeaseWait: c.cfg.LeaseWait, Zones: c.cfg.Zones}
 	if o.Action != cluster.ActionTransfer {
 		in.Survey = c.pollForRequest(ctx, o)
 	}
@@ -97,7 +97,7 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	seen := c.deps.Peers.Poll(ctx, ask)
 	barrier.Wait()
 	return election.ClusterPoll{
-		Servers: servers, Mine: c.deps.Claim(), Responses: seen, Params: c.cfg.params(),
+		Servers: servers, Mine: c.deps.Claim(), Responses: seen, Params: c.params(),
 	}
 }
 

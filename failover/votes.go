@@ -86,7 +86,7 @@ func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h clust
 // MayIgnoreLeader reports whether this voter has its own evidence that its leader failed. Then a candidate's
 // vote need not wait until raft.Raft drops the leader. It does not block.
 func (c *Controller) MayIgnoreLeader(_ cluster.NodeID, _ uint64, _ time.Time) bool {
-	return c.cfg.Fast && election.MayIgnoreLeader(c.deps.Claim(), c.cfg.params())
+	return c.cfg.Fast && election.MayIgnoreLeader(c.deps.Claim(), c.params())
 }
 
 // VetoPreVote returns why this node denies a candidate its pre-vote, "" to let Raft decide. It does not block.
@@ -98,7 +98,7 @@ func (c *Controller) VetoPreVote(candidate cluster.NodeID, now time.Time) (refus
 	}
 	_, reason := election.MayPreVote(election.PreVoteInput{
 		Now: now, Candidate: candidate, LastContact: contact, Servers: c.deps.Consensus.Status().Servers,
-		Mine: mine, Claims: c.deps.Peers.Claims(), Params: c.cfg.params(),
+		Mine: mine, Claims: c.deps.Peers.Claims(), Params: c.params(),
 	})
 	return reason
 }
@@ -117,7 +117,7 @@ func (c *Controller) LastResort() bool {
 	}
 	s := election.ClusterPoll{
 		Servers: c.deps.Consensus.Status().Servers, Mine: mine,
-		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: c.cfg.params(),
+		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: c.params(),
 	}
 	for id, seen := range c.deps.Peers.Claims() {
 		if seen.Connected && now.Sub(seen.At) < leaderless {

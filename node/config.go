@@ -25,6 +25,7 @@ type Config struct {
 	RaftAdvertise  string         `name:"raft-advertise" placeholder:"HOST:PORT" help:"Raft address advertised to other nodes; host names are resolved for each connection. Default: raft-addr."`
 	EtcdAddr       string         `name:"etcd-addr" placeholder:"HOST:PORT" help:"Listen address of the etcd v3 API (gRPC and JSON). Without it, the API is off. Port 0 picks a free port."`
 	EtcdAdvertise  string         `name:"etcd-advertise" placeholder:"HOST:PORT" help:"etcd address that etcd clients are told. Default: etcd-addr."`
+	DebugAddr      string         `name:"debug-addr" placeholder:"HOST:PORT" help:"Listen address of Go's profiles (/debug/pprof/); loopback only. Without it, there are none. Port 0 picks a free port."`
 	ClusterName    string         `name:"cluster-name" default:"northstar" help:"Cluster name, part of certificate names. Do not change it once certificates are issued."`
 	InitialCluster InitialCluster `name:"initial-cluster" placeholder:"ID=RAFT@HTTP,..." help:"Bootstrap members. Must be identical on all bootstrap nodes; ignored when the data directory is not empty."`
 	Join           []string       `name:"join" placeholder:"HOST:PORT" help:"HTTP addresses of a running cluster to join. The node joins as a non-voter and is promoted once caught up and stable."`
@@ -32,7 +33,7 @@ type Config struct {
 	Discover       string         `name:"discover" placeholder:"URL" help:"dns://NAME[:PORT] (default port: that of http-addr) or dns+srv://NAME: HTTP addresses to join, resolved at start and retried until found."`
 	Priority       int            `name:"priority" default:"100" help:"0 to 255; higher is preferred as leader, 0 never leads. First value only: later changes go through the API."`
 	Eligible       bool           `name:"eligible" default:"true" negatable:"" help:"Whether this node may lead; if not, it votes, and leads only as a last resort, to hand over. First value only."`
-	Zone           string         `name:"zone" help:"Label for display. First value only."`
+	Zone           string         `name:"zone" help:"Where this node is; failover.zones and transfer --to-zone use it. First value only."`
 
 	Election struct {
 		TimeoutMin time.Duration `name:"timeout-min" default:"150ms" help:"Minimum election timeout: a follower starts an election after a random time between this and timeout-max without a heartbeat."`
@@ -44,12 +45,18 @@ type Config struct {
 		Auto bool `name:"auto" default:"true" negatable:"" help:"Whether the cluster elects a new leader automatically. First value only, set by the first leader; later changes go through the API."`
 		Fast bool `name:"fast" default:"true" negatable:"" help:"Fast failover: elect a new leader once a majority agrees that the leader is dead or silent, before election timeouts."`
 
+		Silence       Silence       `name:"silence" default:"auto" help:"How long the leader may be silent before the survivors ask each other: 20ms to election.timeout-min, or auto: measured from how regularly the leader is heard. Needs failover.fast."`
 		TakeoverDelay time.Duration `name:"takeover-delay" default:"5s" help:"How long a node with a higher priority than the leader must be healthy and caught up before leadership is transferred to it."`
 		ExternalLock  string        `name:"external-lock" placeholder:"URL" help:"postgres://... of a PostgreSQL server (14 or later): the leader serves writes only while it also holds a lock there. Use the same value on every node; prefer the environment to a flag."`
+		Hold          time.Duration `name:"hold" default:"0s" help:"How long a node holds a request while it knows no leader, before it refuses it (4002); at most 1m. 0s stands for twice election.timeout-max."`
+		Zones         []string      `name:"zones" placeholder:"ZONE,..." help:"Zones in the order in which they are preferred for the leader, among members of the same priority. Use the same value on every node."`
 	} `embed:"" prefix:"failover-"`
 	Members struct {
 		DeadAfter time.Duration `name:"dead-after" default:"0s" help:"Remove a voter after this time without contact, if at least three voters and a reachable majority remain; 10s to 8760h. Use the same value on all nodes; 0s disables it."`
 	} `embed:"" prefix:"members-"`
+	Nodes struct {
+		Retention time.Duration `name:"retention" default:"1h" help:"How long a dead application node stays in the registry, 1m to 8760h. The leader's value counts; use the same value on every node."`
+	} `embed:"" prefix:"nodes-"`
 	Transfer struct {
 		Timeout time.Duration `name:"timeout" default:"30s" help:"Maximum duration of a planned leadership transfer."`
 	} `embed:"" prefix:"transfer-"`
@@ -75,6 +82,10 @@ type Config struct {
 		SessionsPerIdentity   uint64 `name:"sessions-per-identity" default:"20000" help:"Limit of live sessions of one token or client certificate, 1 to 200000. The leader's value counts; use the same value on every node."`
 		ConnectionsPerAddress int    `name:"connections-per-address" default:"1024" help:"Limit of open connections to http-addr from one address (IPv6: one /64), 16 to 1000000. Loopback has none if the node has no auth.tokens."`
 	} `embed:"" prefix:"limits-"`
+	Tracing struct {
+		OTLP   string  `name:"otlp" placeholder:"URL" help:"http://HOST:PORT or https://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC). Writes and failovers are sent to it as traces. Without it, there are none."`
+		Sample Percent `name:"sample" default:"100%" help:"Share of the writes that are traced, 0% to 100%. Writes that belong to a client's trace follow that; failovers are always traced."`
+	} `embed:"" prefix:"tracing-"`
 	TLS  TLSConfig `embed:"" prefix:"tls-"`
 	Auth struct {
 		Tokens string `name:"tokens" placeholder:"FILE" help:"TOML file of [[token]] name, role, hash. Reloaded when it changes."`

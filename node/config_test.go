@@ -24,6 +24,9 @@ var samples = map[string]struct{ flag, file string }{
 	"raft-advertise":  {"node7.example.com:7700", `"node7.example.com:7700"`},
 	"etcd-addr":       {"127.0.0.1:2379", `"127.0.0.1:2379"`},
 	"etcd-advertise":  {"node7.example.com:2379", `"node7.example.com:2379"`},
+	"debug-addr":      {"127.0.0.1:6060", `"127.0.0.1:6060"`},
+	"tracing.otlp":    {"http://127.0.0.1:4317", `"http://127.0.0.1:4317"`},
+	"tracing.sample":  {"10%", `"10%"`},
 	"cluster-name":    {"prod", `"prod"`},
 	"initial-cluster": {"n1=a:7700@a:7701,n2=b:7700@b:7701", `["n1=a:7700@a:7701", "n2=b:7700@b:7701"]`},
 	"join":            {"a:7701,b:7701", `["a:7701", "b:7701"]`},
@@ -42,8 +45,12 @@ var samples = map[string]struct{ flag, file string }{
 	"election.lease-drift":    {"5%", `"5%"`},
 	"failover.auto":           {"false", "false"},
 	"failover.fast":           {"false", "false"},
+	"failover.silence":        {"60ms", `"60ms"`},
 	"failover.takeover-delay": {"1m", `"1m"`},
+	"failover.hold":           {"2s", `"2s"`},
+	"failover.zones":          {"eu-1,eu-2", `["eu-1", "eu-2"]`},
 	"members.dead-after":      {"24h", `"24h"`},
+	"nodes.retention":         {"24h", `"24h"`},
 	"splitbrain.interval":     {"5s", `"5s"`},
 	"transfer.timeout":        {"10s", `"10s"`},
 	"snapshot.threshold":      {"100", "100"},
@@ -380,6 +387,22 @@ func TestValidate(t *testing.T) {
 		},
 		{"lease drift", func(c *Config) { c.Election.LeaseDrift = 80 }, `election.lease-drift = "80%": want 0% to 50%`},
 		{"transfer timeout", func(c *Config) { c.Transfer.Timeout = 0 }, "transfer.timeout"},
+		{
+			"hold", func(c *Config) { c.Failover.Hold = 2 * time.Minute },
+			`failover.hold = "2m0s": want 0s to 1m0s`,
+		},
+		{"no hold", func(c *Config) { c.Failover.Hold = -1 }, "failover.hold"},
+		{
+			"retention", func(c *Config) { c.Nodes.Retention = time.Second },
+			`nodes.retention = "1s": want 1m0s to 8760h0m0s`,
+		},
+		{"zones", func(c *Config) { c.Failover.Zones = []string{"a", "b"} }, ""},
+		{"no zone", func(c *Config) { c.Failover.Zones = []string{"a", ""} }, "failover.zones"},
+		{
+			"zone twice", func(c *Config) { c.Failover.Zones = []string{"a", "b", "a"} },
+			`failover.zones = "a,b,a": want each zone once`,
+		},
+		{"zones", func(c *Config) { c.Failover.Zones = make([]string, 65) }, `failover.zones = "65": want at most 64`},
 		{"drain timeout", func(c *Config) { c.DrainTimeout = -1 }, "drain-timeout"},
 		{"threshold", func(c *Config) { c.Snapshot.Threshold = 0 }, "snapshot.threshold = 0"},
 		{"interval", func(c *Config) { c.Snapshot.Interval = 0 }, "snapshot.interval"},
@@ -473,6 +496,30 @@ func TestSize(t *testing.T) {
 	for s, want := range map[Size]string{0: "0", 1000: "1000", 64 << 20: "64MiB", 1 << 30: "1GiB", 3 << 10: "3KiB"} {
 		if s.String() != want {
 			t.Errorf("String = %s, want %s", s, want)
+		}
+	}
+}
+
+func TestSilence(t *testing.T) {
+	for text, want := range map[string]string{
+		"auto": "", "20ms": "", "150ms": "", "19ms": "want auto, or 20ms to election.timeout-min, which is 150ms",
+		"151ms": "want auto, or 20ms to election.timeout-min, which is 150ms",
+		"0s":    "want auto or a duration such as 60ms", "-1s": "want auto or a duration such as 60ms",
+		"soon": "want auto or a duration such as 60ms", "": "want auto or a duration such as 60ms",
+	} {
+		cfg, err := Load([]string{"--data-dir", t.TempDir(), "--config", writeFile(t, inFile("failover.silence", `"`+text+`"`))}, noEnv)
+		if err == nil {
+			err = cfg.Validate(time.Now())
+		}
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "failover.silence")):
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+		if err == nil && cfg.Failover.Silence.String() != text {
+			t.Errorf("%q is printed as %q", text, cfg.Failover.Silence)
 		}
 	}
 }

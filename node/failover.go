@@ -3,12 +3,15 @@ package node
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/failover"
 	"northstar/telemetry"
+	"northstar/tracing"
 	"northstar/transport"
 )
 
@@ -17,14 +20,34 @@ func (n *Node) buildFailover() {
 	c, lease := n.cfg, n.consensusConfig()
 	n.failover = failover.New(failover.Config{
 		Self: c.ID, Fast: c.Failover.Fast, TakeoverDelay: c.Failover.TakeoverDelay,
+		Silence:    time.Duration(c.Failover.Silence),
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax, Lease: c.Election.Lease,
-		LeaseWait: lease.LeaseWait(),
+		LeaseWait: lease.LeaseWait(), Zones: c.Failover.Zones,
 	}, failover.Deps{
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
-		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append, Logger: n.log,
+		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append,
+		Needless: n.needlessElection, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.failover.MonitorLeadership)
 	n.consensus.AddLeaderTask(n.handOverIfIneligible)
+}
+
+// silence returns for how long the leader may be silent, for /status; nil without fast failover.
+func (n *Node) silence() *apiv1.Silence {
+	t, used := n.failover.Silence()
+	if !used {
+		return nil
+	}
+	return &apiv1.Silence{
+		ThresholdMS: float64(t.Value.Microseconds()) / 1e3, Source: string(t.Source), Reason: t.Reason(),
+	}
+}
+
+// needlessElection counts and reports an election whose old leader lived. Claims tell the other nodes.
+func (n *Node) needlessElection(cause string, e cluster.Event) {
+	n.metrics.NeedlessElection(cause)
+	n.journal.Warn(e)
+	n.transport.Announce()
 }
 
 // claim returns this node's claim for its peers.
@@ -77,10 +100,35 @@ func (n *Node) election(e consensus.Election) {
 		how = f.Steps
 	}
 	n.metrics.Election(e.Trigger, result, e.Duration, e.Leaderless)
+	now := time.Now()
 	if e.Won && e.Trigger != "startup" && e.Trigger != "transfer" {
-		n.metrics.Failover(e.Trigger, e.Leaderless+max(0, time.Since(e.LedAt)))
+		gap := e.Leaderless
+		if !e.LedAt.IsZero() {
+			gap += max(0, now.Sub(e.LedAt))
+		}
+		n.metrics.Failover(e.Trigger, gap)
+		n.traceFailover(e, how, now.Add(-gap), now)
 	}
-	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, time.Now())))
+	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, now)))
+}
+
+// traceFailover records a failover as one trace: what passed since the previous leader was last heard.
+func (n *Node) traceFailover(e consensus.Election, how failover.Timeline, began, serving time.Time) {
+	elected := how.ElectionStarted
+	if elected.IsZero() {
+		elected = e.StartedAt
+	}
+	n.tracer.Failover([]tracing.Step{
+		{Name: "notice", At: began},
+		{Name: "confirm", At: how.Noticed},
+		{Name: "agree", At: how.Confirmed},
+		{Name: "start election", At: how.Agreed},
+		{Name: "election", At: elected},
+		{Name: "serve", At: e.LedAt},
+	}, serving, map[string]string{
+		"northstar.trigger": e.Trigger, "northstar.leader_id": string(e.Candidate),
+		"northstar.term": strconv.FormatUint(e.Term, 10), "northstar.reason": e.Reason,
+	})
 }
 
 // addElectionCause adds cause and votes to a lost candidacy, unless the facts are of an earlier one.
@@ -155,11 +203,15 @@ func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, ter
 // MayStartElection reports whether this node may start elections by itself. It may not while it is about to
 // stop or part of a split brain. It may not if its record forbids it, or, before there is one, its
 // configuration. It may not while failover is paused, with two exceptions: the cluster's first election, and the
-// last leader, which was stopped or cut off for a while. A node that is drained or not eligible may if no other
+// last leader, which was stopped or cut off for a while. It may not for a while after many lost elections.
+// A node that is drained or not eligible may if no other
 // node could lead, and transfers leadership then.
 func (e elections) MayStartElection() bool {
 	n := e.n
 	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
+		return false
+	}
+	if n.failover.BacksOff(time.Now()) {
 		return false
 	}
 	allowed := n.autoFailoverEnabled() || n.consensus.LedLast()

@@ -27,7 +27,25 @@ func (n *Node) hooks() consensus.Hooks {
 		},
 		Recovered: func(r consensus.Recovered) { n.journal.Warn(recoveredEvent(n.cfg.ID, r)) },
 		SetAside:  n.requestRestart,
+		CaughtUp:  func(t consensus.StartTimes) { n.journal.Append(n.readyEvent(t)) },
 		Unaudited: func() { n.metrics.Audit("lost", 1) },
+	}
+}
+
+// readyEvent is the event of a node that has caught up, with the duration of the steps up to each point of its start.
+func (n *Node) readyEvent(t consensus.StartTimes) cluster.Event {
+	steps := map[string]any{"started_at": n.builtAt.UTC()}
+	for name, at := range map[string]time.Time{
+		"storage_us": n.storageAt, "raft_us": t.Raft, "leader_us": t.Leader, "commit_us": t.Commit,
+		"applied_us": t.Applied,
+	} {
+		steps[name] = at.Sub(n.builtAt).Microseconds()
+	}
+	return cluster.Event{
+		Type: "node",
+		Message: fmt.Sprintf("this node has caught up, %v after its start (%d entries)",
+			t.Applied.Sub(n.builtAt).Round(time.Millisecond), t.Entries),
+		Fields: map[string]any{"steps": steps, "entries": t.Entries},
 	}
 }
 

@@ -48,6 +48,21 @@ func lastResortReason(self cluster.NodeID, rec cluster.Member, trigger string) s
 // electionObstacleAfter is how long after its start a node may have no leader before it says why it elects none.
 const electionObstacleAfter = 5 * time.Second
 
+// electionObstacle returns what keeps a node from starting an election. Before it has a record, its configuration says
+// whether it may lead: if no member may, a new cluster elects no leader.
+func electionObstacle(consensus string, rec cluster.Member, cfg *Config) string {
+	if consensus != "" {
+		return consensus
+	}
+	if rec.ID == "" {
+		rec = cluster.Member{Priority: cfg.Priority, Eligible: cfg.Eligible}
+	}
+	if !mayBeBarred(cluster.Member{ID: cfg.ID, Priority: rec.Priority, Eligible: rec.Eligible}) {
+		return ""
+	}
+	return "it " + rec.IneligibleReason()
+}
+
 // electionWarning warns of what keeps a node that knows no leader from starting an election; "" if nothing does, or
 // shortly after its start.
 func electionWarning(leader cluster.NodeID, obstacle string, running time.Duration) string {
@@ -68,9 +83,13 @@ func lastResortWarning(servers []cluster.Server, members []cluster.Member) strin
 		}
 	}
 	voters := cluster.CountVoters(servers)
-	if voters > 0 && len(barred) == voters {
-		return "no voter may lead: each has priority 0 or is not eligible; one of them leads as a last resort, and takes " +
+	switch {
+	case voters == 1 && len(barred) == 1:
+		return "no voter may lead: the only one has priority 0 or is not eligible; it leads as a last resort, and takes " +
 			"no writes"
+	case voters > 0 && len(barred) == voters:
+		return "no voter may lead: each has priority 0 or is not eligible; when the leader fails, none is elected until " +
+			"an operator orders it"
 	}
 	if voters < 3 || len(barred) == 0 || len(barred)+1 < cluster.Quorum(voters) {
 		return ""

@@ -91,6 +91,32 @@ func TestLastResortWarning(t *testing.T) {
 	}
 }
 
+// A node that may not lead says so, also before it has a record.
+func TestElectionObstacle(t *testing.T) {
+	t.Parallel()
+	may := cluster.Member{ID: "n1", Priority: 100, Eligible: true}
+	for name, tt := range map[string]struct {
+		consensus string
+		record    cluster.Member
+		priority  int
+		eligible  bool
+		want      string
+	}{
+		"none":                    {"", may, 0, true, ""},
+		"consensus":               {"its disk is full", may, 100, true, "its disk is full"},
+		"the record":              {"", cluster.Member{ID: "n1", Eligible: true}, 100, true, "it has priority 0"},
+		"no record, priority 0":   {"", cluster.Member{}, 0, true, "it has priority 0"},
+		"no record, not eligible": {"", cluster.Member{}, 100, false, "it is not eligible"},
+		"no record":               {"", cluster.Member{}, 100, true, ""},
+	} {
+		cfg := Default()
+		cfg.ID, cfg.Priority, cfg.Eligible = "n1", tt.priority, tt.eligible
+		if got := electionObstacle(tt.consensus, tt.record, &cfg); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
 // A node without a leader says what keeps it from electing one, but not while it starts.
 func TestElectionWarning(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,7 @@ import (
 	"northstar/splitbrain"
 	"northstar/state"
 	"northstar/telemetry"
+	"northstar/tracing"
 	"northstar/transfer"
 	"northstar/transport"
 	"northstar/transport/crashdetect"
@@ -42,16 +43,19 @@ type Node struct {
 	boot string // random, of this process
 	tls  *transport.TLS
 
-	builtAt time.Time
+	builtAt   time.Time
+	storageAt time.Time // when the data directory was open
 
 	raftListener, httpListener net.Listener
 	etcdListener               net.Listener // nil: no etcd-addr
+	debugListener              net.Listener // nil: no debug-addr
 	raftAddr, httpAddr         string       // advertised
 	etcdAddr                   string       // advertised; "": no etcd-addr
 	crashSocket                *crashdetect.CrashSocket
 
 	journal    *telemetry.Journal
 	metrics    *telemetry.Metrics
+	tracer     *tracing.Tracer // nil: no tracing.otlp
 	transport  *transport.Transport
 	consensus  *consensus.Node
 	transfer   *transfer.Transfer
@@ -94,7 +98,7 @@ func New(cfg Config, env Env) (*Node, error) {
 // Close releases what New acquired, for a Node whose Run is never called.
 func (n *Node) Close() error {
 	var errs []error
-	for _, l := range []net.Listener{n.raftListener, n.httpListener, n.etcdListener} {
+	for _, l := range []net.Listener{n.raftListener, n.httpListener, n.etcdListener, n.debugListener} {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}
@@ -113,6 +117,10 @@ func (n *Node) build() error {
 	}
 	n.journal = telemetry.NewJournal(n.cfg.ID, n.boot, telemetry.DefaultJournalSize, n.log.Named("event"))
 	n.metrics = telemetry.New()
+	n.tracer = tracing.New(tracing.Config{
+		Endpoint: n.cfg.Tracing.OTLP, Sample: float64(n.cfg.Tracing.Sample) / 100, Node: string(n.cfg.ID),
+		Cluster: n.cfg.ClusterName, Version: Version, Logger: n.log.Named("tracing"),
+	})
 	if n.env.RaftMetrics != nil {
 		n.metrics.Registry().MustRegister(n.env.RaftMetrics)
 	}
@@ -133,12 +141,12 @@ func (n *Node) build() error {
 		ReclaimLeadership: func(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 			return n.failover.ReclaimLeadership(ctx, term, h)
 		},
-		Logger: n.log,
+		Zones: n.cfg.Failover.Zones, Logger: n.log,
 	})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{
 		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
-		LeaseGrace: n.cfg.Etcd.LeaseGrace, Logger: n.log,
+		LeaseGrace: n.cfg.Etcd.LeaseGrace, NodeRetention: n.cfg.Nodes.Retention, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.roles.Lead)
 	n.consensus.AddLeaderTask(n.proposeLimits)
@@ -170,8 +178,11 @@ func (n *Node) metricSource() telemetry.StateSource {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems, Size: n.stateSize,
-		Certificates: n.certificates,
-		Build:        telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
+		Certificates: n.certificates, SilenceThreshold: func() (time.Duration, bool) {
+			t, used := n.failover.Silence()
+			return t.Value, used
+		},
+		Build: telemetry.Build{Version: build.Version, Commit: build.Commit, Go: build.Go},
 	}
 }
 
@@ -188,6 +199,11 @@ func (n *Node) bind() (err error) {
 			return fmt.Errorf("etcd-addr: %w", err)
 		}
 		n.etcdAddr = advertised(n.cfg.AdvertisedEtcd(), n.etcdListener)
+	}
+	if n.cfg.DebugAddr != "" {
+		if n.debugListener, err = n.env.Listen(n.cfg.DebugAddr); err != nil {
+			return fmt.Errorf("debug-addr: %w", err)
+		}
 	}
 	if n.crashSocket, err = crashdetect.NewCrashSocket(n.raftListener); err != nil {
 		n.log.Info("cannot open the crash socket: peers detect a crash of this process more slowly", "error", err)
@@ -222,6 +238,7 @@ func (n *Node) buildConsensus() error {
 	if err != nil {
 		return err
 	}
+	n.storageAt = time.Now()
 	n.consensus, err = consensus.New(n.consensusConfig(), n.consensusDeps(store))
 	members.Node = n.consensus
 	return configProblem(err)
@@ -238,6 +255,9 @@ func configProblem(err error) error {
 
 // Consensus returns the consensus node.
 func (n *Node) Consensus() *consensus.Node { return n.consensus }
+
+// Failover returns the controller of failovers.
+func (n *Node) Failover() *failover.Controller { return n.failover }
 
 // autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }
@@ -291,8 +311,8 @@ func (n *Node) warnings() []string {
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
 	}
-	if what := electionWarning(n.consensus.Status().LeaderID, n.consensus.ElectionObstacle(),
-		time.Since(n.builtAt)); what != "" {
+	if what := electionWarning(n.consensus.Status().LeaderID,
+		electionObstacle(n.consensus.ElectionObstacle(), n.ownRecord(), &n.cfg), time.Since(n.builtAt)); what != "" {
 		all = append(all, what)
 	}
 	view := n.consensus.View()

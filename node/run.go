@@ -76,6 +76,12 @@ func (n *Node) tasks() []func(context.Context) error {
 	if n.joiner != nil {
 		tasks = append(tasks, n.joiner.run)
 	}
+	if n.tracer != nil {
+		tasks = append(tasks, n.tracer.Run)
+	}
+	if n.debugListener != nil {
+		tasks = append(tasks, n.serveDebug)
+	}
 	if n.env.WatchdogInterval > 0 {
 		tasks = append(tasks, n.watchdog)
 	}

@@ -17,7 +17,9 @@ import (
 	"northstar/api/apiv1"
 	"northstar/api/token"
 	"northstar/cluster"
+	"northstar/election"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // Limits that Validate checks.
@@ -36,6 +38,10 @@ const (
 	minProgress      = 100 * time.Millisecond
 	maxProgress      = 24 * time.Hour
 	maxTransfer      = apiv1.MaxTimeoutMS * time.Millisecond
+	maxHold          = apiv1.MaxTimeoutMS * time.Millisecond
+	minRetention     = time.Minute
+	maxRetention     = 365 * 24 * time.Hour
+	maxZones         = 64
 )
 
 // Validate returns every problem, joined; each is a *Problem. It reads the certificate and token files, checks
@@ -105,6 +111,32 @@ func (v *validator) addresses() {
 		v.problem("raft-addr", c.RaftAddr, "is the same as http-addr: each needs its own port")
 	}
 	v.etcd()
+	v.diagnostics()
+}
+
+// diagnostics checks what is for finding faults. Profiles show the memory of the process, keys and tokens included, so
+// no other machine may reach them, with TLS either.
+func (v *validator) diagnostics() {
+	c := v.cfg
+	if c.DebugAddr != "" {
+		if err := checkListen(c.DebugAddr); err != nil {
+			v.problem("debug-addr", c.DebugAddr, "%v", err)
+		} else {
+			v.require(loopback(c.DebugAddr), "debug-addr", c.DebugAddr,
+				"not a loopback address: profiles have no authentication and show the memory of this process; use 127.0.0.1 "+
+					"and a tunnel")
+			_, port, _ := net.SplitHostPort(c.DebugAddr)
+			free := c.DebugAddr != c.HTTPAddr && c.DebugAddr != c.RaftAddr && c.DebugAddr != c.EtcdAddr
+			v.require(port == "0" || free, "debug-addr", c.DebugAddr,
+				"is the same as another address of this node: each needs its own port")
+		}
+	}
+	if c.Tracing.OTLP != "" {
+		if err := tracing.CheckEndpoint(c.Tracing.OTLP); err != nil {
+			v.problem("tracing.otlp", c.Tracing.OTLP, "%v", err)
+		}
+	}
+	v.require(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 100, "tracing.sample", c.Tracing.Sample, "want 0%% to 100%%")
 }
 
 func (v *validator) etcd() {
@@ -191,6 +223,12 @@ func (v *validator) placement() {
 	p := v.cfg.Priority
 	v.require(p >= 0 && p <= cluster.MaxPriority, "priority", p, "want 0 to %d", cluster.MaxPriority)
 	v.require(len(v.cfg.Zone) <= 256, "zone", v.cfg.Zone, "want at most 256 bytes")
+	zones := v.cfg.Failover.Zones
+	v.require(len(zones) <= maxZones, "failover.zones", len(zones), "want at most %d zones", maxZones)
+	for i, zone := range zones {
+		v.require(zone != "" && !slices.Contains(zones[:i], zone), "failover.zones", strings.Join(zones, ","),
+			"want each zone once, and no empty one")
+	}
 }
 
 func (v *validator) timing() {
@@ -207,6 +245,13 @@ func (v *validator) timing() {
 	f := v.cfg.Failover.TakeoverDelay
 	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover,
 		maxTakeover)
+	h := v.cfg.Failover.Hold
+	v.require(h >= 0 && h <= maxHold, "failover.hold", h, "want 0s to %v", maxHold)
+	r := v.cfg.Nodes.Retention
+	v.require(r >= minRetention && r <= maxRetention, "nodes.retention", r, "want %v to %v", minRetention, maxRetention)
+	s := time.Duration(v.cfg.Failover.Silence)
+	v.require(s == 0 || s >= election.MinSilence && s <= e.TimeoutMin, "failover.silence", s,
+		"want auto, or %v to election.timeout-min, which is %v", election.MinSilence, e.TimeoutMin)
 	d := v.cfg.Members.DeadAfter
 	v.require(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
 	if lock := v.cfg.Failover.ExternalLock; lock != "" {

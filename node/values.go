@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"northstar/cluster"
 )
@@ -69,6 +70,33 @@ func (p *Percent) UnmarshalText(text []byte) error {
 
 // String returns the percentage as UnmarshalText reads it.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
+
+// Silence is how long a leader may be silent, written as a duration; 0 is written as auto.
+type Silence time.Duration
+
+const autoSilence = "auto"
+
+// UnmarshalText reads a silence.
+func (s *Silence) UnmarshalText(text []byte) error {
+	*s = 0
+	if string(text) == autoSilence {
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d <= 0 {
+		return errors.New("want auto or a duration such as 60ms")
+	}
+	*s = Silence(d)
+	return nil
+}
+
+// String returns the silence as UnmarshalText reads it.
+func (s Silence) String() string {
+	if s == 0 {
+		return autoSilence
+	}
+	return time.Duration(s).String()
+}
 
 // InitialMember is one bootstrap member.
 type InitialMember struct {

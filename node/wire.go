@@ -42,6 +42,7 @@ func (n *Node) transportConfig(members transport.Membership) transport.Config {
 		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
 		Membership: members, Elections: elections{n},
 		Claim: n.claim, ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
+		Heard:   func(from cluster.NodeID, c *cluster.Claim) { n.failover.OnHeard(from, c) },
 		Relayed: n.receiveAuditBatch,
 		Called: func(ctx context.Context, from cluster.NodeID, request []byte) []byte {
 			return n.api.Calls().Handle(ctx, from, request)
@@ -84,7 +85,10 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,
-		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
+		StartElection: func(ctx context.Context, term uint64) error {
+			return n.transport.Raft().StartElection(ctx, term, cluster.CauseLeaderFailed)
+		},
+		Logger: n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
 		Announce: func(ctx context.Context, h cluster.TransferNotice) func() {
 			return n.failover.AnnounceTransfer(ctx, h)
 		},
@@ -106,7 +110,7 @@ func (n *Node) apiDeps() api.Deps {
 		Reads: nodeWithHealth{n.consensus, n}, Proposals: n.consensus, Membership: n.consensus, Recovery: n.consensus,
 		Backups: n.consensus, Leader: n.consensus, Consensus: n.consensus, Call: n.call,
 		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy,
-		Journal: n.journal, Metrics: n.metrics, Logger: n.log,
+		Journal: n.journal, Metrics: n.metrics, Tracer: n.tracer, Logger: n.log,
 		Renewals: func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr,
@@ -115,11 +119,13 @@ func (n *Node) apiDeps() api.Deps {
 			Zone: n.cfg.Zone,
 		},
 		Dial: n.env.Dial, AddressOf: n.firstAddress, LeaderProcessDead: n.failover.LeaderDead, Warnings: n.warnings,
-		Restart:      n.requestRestart,
-		Votes:        n.votes,
+		Restart:  n.requestRestart,
+		Votes:    n.votes,
+		Needless: n.failover.NeedlessElections, Silence: n.silence,
 		PrivateViews: !n.cfg.Auth.Public,
-		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, TransferTimeout: n.cfg.Transfer.Timeout,
-		Limits: api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
+		Insecure:     n.cfg.Insecure, TimeoutMax: n.cfg.Election.TimeoutMax, Hold: n.cfg.Failover.Hold,
+		TransferTimeout: n.cfg.Transfer.Timeout,
+		Limits:          api.Limits{AddressConnections: n.cfg.Limits.ConnectionsPerAddress},
 	}
 	if role, err := token.ParseRole(n.cfg.Etcd.CertRole); err == nil {
 		deps.CertRole = role
@@ -256,7 +262,9 @@ func oldestRoles(v *state.View, limit int) (roles []telemetry.Role) {
 		all = all[:limit]
 	}
 	for _, r := range all {
-		roles = append(roles, telemetry.Role{Name: r.Name, Token: r.Current.Token, Elections: r.Elections})
+		roles = append(roles, telemetry.Role{
+			Name: r.Name, Token: r.Current.Token, Elections: r.Elections, Required: r.Required,
+		})
 	}
 	return roles
 }

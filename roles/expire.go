@@ -215,16 +215,13 @@ func (c *pauseClock) tick(raw, next time.Duration) (pause time.Duration) {
 	return pause
 }
 
-// How long a dead application node stays registered, and how often the registry is checked for such nodes.
-const (
-	deadNodeRetention     = time.Hour
-	deadNodeSweepInterval = time.Minute
-)
+// deadNodeSweepInterval is how often the registry is checked for application nodes that have been dead for long.
+const deadNodeSweepInterval = time.Minute
 
-// purgeDeadNodes removes application nodes that have been dead for deadNodeRetention, until ctx ends.
+// purgeDeadNodes removes application nodes that have been dead for Deps.NodeRetention, until ctx ends.
 func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
 	for sleep(ctx, deadNodeSweepInterval) {
-		before := time.Now().Add(-deadNodeRetention).UnixNano()
+		before := time.Now().Add(-k.deps.NodeRetention).UnixNano()
 		var ids []string
 		for n := range k.deps.Consensus.View().AppNodesAfter("") {
 			if n.Status == state.AppDead && n.ChangedAt < before && len(ids) < maxExpireBatch {

@@ -33,7 +33,9 @@ type Deps struct {
 	// LeaseGrace is how much longer than its TTL a lease lives at least: clients of etcd count the TTL from the answer
 	// to a renewal, and this node from the request.
 	LeaseGrace time.Duration
-	Logger     hclog.Logger
+	// NodeRetention is how long a dead application node stays registered.
+	NodeRetention time.Duration
+	Logger        hclog.Logger
 }
 
 // SessionManager keeps the timers of all sessions while this node leads. Any goroutine may call its methods.

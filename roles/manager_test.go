@@ -197,6 +197,8 @@ type bench struct {
 	end   func() // ends the leadership
 }
 
+const nodeRetention = time.Hour
+
 // withLeader runs a test in virtual time, with a session manager whose node leads.
 func withLeader(t *testing.T, test func(b *bench)) {
 	t.Helper()
@@ -204,7 +206,7 @@ func withLeader(t *testing.T, test func(b *bench)) {
 		b := &bench{fake: newFake(), clock: &clocked{start: time.Now()}, t: t}
 		b.SessionManager = New(Deps{
 			Consensus: b.fake, Clock: b.clock.now, Event: b.event,
-			LeaseGrace: 500 * time.Millisecond, Logger: hclog.NewNullLogger(),
+			LeaseGrace: 500 * time.Millisecond, NodeRetention: nodeRetention, Logger: hclog.NewNullLogger(),
 		})
 		b.lead()
 		defer func() { b.end() }()

@@ -19,7 +19,7 @@ func TestDeadNodesArePurged(t *testing.T) {
 				t.Fatal(r.Err)
 			}
 		}
-		time.Sleep(deadNodeRetention)
+		time.Sleep(nodeRetention)
 		if n, _ := b.View().AppNode("w1"); n == nil || n.Status != state.AppDead {
 			t.Fatalf("%+v", n)
 		}

@@ -17,6 +17,7 @@ type RoleCampaign struct {
 	Wait          bool          // queue behind other candidates
 	TakeoverDelay time.Duration // whole milliseconds
 	Ineligible    bool          // wait without being elected
+	Required      bool          // the role is to have a holder at all times: see Role.Required
 }
 
 // RoleWithdraw removes a session from a role's queue. Result.Role is the role afterwards. If the session holds the
@@ -97,6 +98,10 @@ func (p *RoleCampaign) apply(w *txn) Result {
 	}
 	r := w.role(p.Role)
 	if r.Current.Session == p.Session {
+		if r.Required != p.Required {
+			r.Required = p.Required
+			r = w.setRole(r, false)
+		}
 		return Result{Role: r}
 	}
 	at := r.find(p.Session)
@@ -115,6 +120,7 @@ func (p *RoleCampaign) apply(w *txn) Result {
 		r.Queue = append(slices.Clip(r.Queue), c)
 		w.link(s.ID, ownedCandidacy, r.Name)
 	}
+	r.Required = p.Required
 	r = w.setRole(r, false)
 	if at < 0 && !p.Wait && r.Waits(p.Session) {
 		r = w.withdraw(p.Role, p.Session)

@@ -313,6 +313,9 @@ func (c *Command) versionWithoutNumber() uint32 {
 	if c.Kind == KindSessionCreate && c.SessionCreate != nil && c.SessionCreate.Owner != "" {
 		version = max(version, ownerVersion)
 	}
+	if c.Kind == KindRoleCampaign && c.RoleCampaign != nil && c.RoleCampaign.Required {
+		version = max(version, requiredVersion)
+	}
 	if c.Idempotency != nil && c.Idempotency.After != 0 && c.Idempotency.Number == 0 {
 		version = max(version, txnVersion)
 	}
@@ -331,6 +334,15 @@ func (c *Command) DropOwner() {
 	}
 }
 
+// DropRequired removes the mark of a required role, which members below requiredVersion cannot read.
+func (c *Command) DropRequired() {
+	if c.RoleCampaign != nil && c.RoleCampaign.Required {
+		without := *c.RoleCampaign
+		without.Required = false
+		c.RoleCampaign = &without
+	}
+}
+
 // Command versions that introduced a feature.
 const (
 	auditVersion      = 2 // the audit log
@@ -342,6 +354,8 @@ const (
 	txnVersion = 6
 	// NumberVersion introduced Idempotency.Number.
 	NumberVersion = 7
+	// RoleCampaign.Required, Role.Required
+	requiredVersion = 7
 )
 
 // Validate checks what does not depend on the state: presence, sizes and forms. Errors are CodeBadRequest and name

@@ -145,6 +145,7 @@ func (p *RoleCampaign) fields(c *codec) {
 	boolean(c, 19, &p.Wait)
 	number(c, 20, &p.TakeoverDelay)
 	boolean(c, 21, &p.Ineligible)
+	boolean(c, 22, &p.Required)
 }
 
 func (p *RoleWithdraw) fields(c *codec) {
@@ -352,6 +353,7 @@ func (r *Role) fields(c *codec) {
 	boolean(c, 7, &r.TakeoverPending)
 	text(c, 8, &r.RevokedFrom)
 	number(c, 9, &r.LockDelay)
+	boolean(c, 10, &r.Required)
 }
 
 func (t *Tenure) fields(c *codec) {

@@ -136,6 +136,9 @@ func filledCommand(kind Kind, version uint32) Command {
 	if p := c.SessionCreate; p != nil && version < ownerVersion {
 		p.Owner = ""
 	}
+	if p := c.RoleCampaign; p != nil {
+		p.Required = p.Required && version >= requiredVersion
+	}
 	if p := c.AppNodePut; p != nil {
 		p.Node.owner = "" // set by apply
 	}

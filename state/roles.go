@@ -43,6 +43,8 @@ type Role struct {
 	// client may still act. No session is elected until the leader has measured the delay (RoleElect). A role that is
 	// held, revoked or TakeoverPending has none. See View.LockDelay too.
 	LockDelay time.Duration
+	// Required: the last campaign has asked for an alert while no session holds the role. It has no effect here.
+	Required bool
 
 	owner string // identity to which the record counts: see ownerOfRole
 }

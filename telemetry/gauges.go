@@ -27,7 +27,9 @@ type StateSource struct {
 	Reloads func() map[string]string
 	// Certificates returns when each certificate in use expires, by kind; none without TLS.
 	Certificates func() map[string]time.Time
-	Build        Build
+	// SilenceThreshold returns for how long the leader may be silent; false if that starts nothing.
+	SilenceThreshold func() (time.Duration, bool)
+	Build            Build
 }
 
 // Build has the labels of build_info.
@@ -38,6 +40,7 @@ type Role struct {
 	Name      string
 	Token     uint64 // 0: vacant
 	Elections uint64
+	Required  bool // the role is to have a holder at all times
 }
 
 // SetSource sets the source of the gauges. Without it, a scrape has none of them.
@@ -72,6 +75,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	set("sessions", float64(sessions))
 	for _, r := range roles {
 		set("role_held", boolToFloat(r.Token != 0), r.Name)
+		set("role_required", boolToFloat(r.Required), r.Name)
 		set("role_token", float64(r.Token), r.Name)
 		set("role_elections_total", float64(r.Elections), r.Name)
 	}
@@ -89,6 +93,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		set("audit_dropped_total", float64(n), class)
 	}
 	src.collectInstallation(set)
+	if threshold, used := src.SilenceThreshold(); used {
+		set("silence_threshold_seconds", threshold.Seconds())
+	}
 	st := src.Status()
 	leading := st.Role == cluster.Leader
 	set("current_term", float64(st.Term))

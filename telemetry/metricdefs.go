@@ -71,6 +71,11 @@ func (d *definer) define(m *Metrics) {
 		"Failovers won by this node, excluding the first election and planned transfers.", "trigger")
 	m.failoverGap = d.histograms("failover_gap_seconds", gapBuckets, "Time between the last heartbeat of the previous "+
 		"leader and the moment from which this node accepts writes in its place; failovers only.").with()
+	m.needless = d.counters("needless_elections_total",
+		"Elections started by this node because of the leader's silence, although the leader lived, by cause: late (heard "+
+			"again within election.timeout-min) or stopped (its process did not run).", "cause")
+	d.atScrape(Gauge, "silence_threshold_seconds",
+		"How long the leader may be silent before this node asks the others whether it failed; absent without failover.fast.")
 	m.transfers = d.counters("leader_transfer_count", "Leadership transfers started by this node as leader.", "result")
 	m.transferDuration = d.histograms("leader_transfer_duration_ms", electionBuckets,
 		"Duration of leadership transfers until the target was observed as leader.").with()
@@ -97,6 +102,8 @@ func (d *definer) define(m *Metrics) {
 	m.proposals = d.counters("proposals_total", "Proposals to the log, by result.", "result")
 	d.atScrape(Gauge, "role_held",
 		"1 if the role is held (local view). Roles vacant for a day are omitted, and the newest beyond 512 roles.", "role")
+	d.atScrape(Gauge, "role_required",
+		"1 if the last campaign for the role has asked for an alert while no session holds it, else 0.", "role")
 	d.atScrape(Gauge, "role_token", "The role's current fencing token; 0 if the role is vacant.", "role")
 	d.atScrape(Counter, "role_elections_total", "Elections of the role, cluster-wide.", "role")
 	d.atScrape(Gauge, "sessions", "Active sessions, cluster-wide.")

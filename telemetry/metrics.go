@@ -27,6 +27,7 @@ var (
 	failoverTriggers = []string{"timeout", "connection_lost", "manual", "emergency", "priority", "disk_stall"}
 	otherTriggers    = []string{"startup", "transfer"} // of elections that are not failovers
 	auditResults     = []string{"replicated", "spooled", "lost", "limited"}
+	needlessCauses   = []string{"late", "stopped"}
 	proposalResults  = []string{"ok", "refused", "quota_exceeded", "not_proposed", "busy", "read_only", "unknown"}
 )
 
@@ -42,6 +43,7 @@ type Metrics struct {
 	leaderlessDuration prometheus.Observer
 	failovers          *limitedVec[prometheus.Counter]
 	failoverGap        prometheus.Observer
+	needless           *limitedVec[prometheus.Counter]
 	outcomeUnknown     prometheus.Counter
 	transfers          *limitedVec[prometheus.Counter]
 	transferDuration   prometheus.Observer
@@ -72,6 +74,9 @@ func New(more ...prometheus.Collector) *Metrics {
 	}
 	for _, trigger := range failoverTriggers {
 		m.failovers.with(trigger)
+	}
+	for _, cause := range needlessCauses {
+		m.needless.with(cause)
 	}
 	m.votes.with("true", "granted")
 	m.transfers.with(ResultOK)
@@ -115,6 +120,9 @@ func (m *Metrics) Failover(trigger string, gap time.Duration) {
 	m.failovers.with(trigger).Inc()
 	m.failoverGap.Observe(gap.Seconds())
 }
+
+// NeedlessElection counts an election by silence that this node started, and whose old leader lived.
+func (m *Metrics) NeedlessElection(cause string) { m.needless.with(cause).Inc() }
 
 // OutcomeUnknown counts a request that was answered with 4010.
 func (m *Metrics) OutcomeUnknown() { m.outcomeUnknown.Inc() }

@@ -37,7 +37,8 @@ func exercised() *Metrics {
 	m.InstallRepeated("n2")
 	m.AuthFailure()
 	m.SetSource(StateSource{
-		Size: func() (int, int64, uint64) { return 3, 4096, 1 << 30 },
+		Size:             func() (int, int64, uint64) { return 3, 4096, 1 << 30 },
+		SilenceThreshold: func() (time.Duration, bool) { return 45 * time.Millisecond, true },
 		Status: func() cluster.NodeStatus {
 			return cluster.NodeStatus{
 				Identity: cluster.Identity{
@@ -219,6 +220,8 @@ func TestGauges_NoLeader(t *testing.T) {
 		Status: func() cluster.NodeStatus { return cluster.NodeStatus{Role: cluster.Follower, LeaderContactAge: -1} },
 		Peers:  func() []cluster.PeerStatus { return []cluster.PeerStatus{{ID: "n2", LagEntries: 3}} },
 		Roles:  func(int) ([]Role, int) { return nil, 0 },
+
+		SilenceThreshold: func() (time.Duration, bool) { return 0, false },
 
 		Certificates: func() map[string]time.Time { return nil },
 		Watchers:     func() (int, uint64) { return 0, 0 },

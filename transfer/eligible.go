@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"northstar/cluster"
+	"northstar/election"
 	"northstar/state"
 )
 
@@ -56,8 +57,8 @@ func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.Pe
 	return c, nil
 }
 
-// compareTargets orders targets: the eligible ones, the highest priority, the least lag, the name. A lag up to
-// caughtUpLag does not count: under load it changes all the time, and the choice with it.
+// compareTargets orders targets: the eligible ones, the highest priority, the preferred zone, the least lag, the name.
+// A lag up to caughtUpLag does not count: under load it changes all the time, and the choice with it.
 func compareTargets(a, b cluster.TargetOption) int {
 	waits := func(c cluster.TargetOption) uint64 {
 		if c.LagEntries <= caughtUpLag {
@@ -66,7 +67,7 @@ func compareTargets(a, b cluster.TargetOption) int {
 		return c.LagEntries
 	}
 	return cmp.Or(cluster.CompareBool(b.Eligible, a.Eligible), cmp.Compare(b.Priority, a.Priority),
-		cmp.Compare(waits(a), waits(b)), cmp.Compare(a.ID, b.ID))
+		cmp.Compare(a.ZoneRank, b.ZoneRank), cmp.Compare(waits(a), waits(b)), cmp.Compare(a.ID, b.ID))
 }
 
 // Best returns the best target, or CodeTransferFailed with the reason against each server.
@@ -87,10 +88,12 @@ func (t *Transfer) Best() (cluster.NodeID, error) {
 // evaluateTargets evaluates every server but this node, the leader.
 func (t *Transfer) evaluateTargets() []cluster.TargetOption {
 	st, peers, v := t.node.Status(), t.node.Peers(), t.node.View()
+	ranks := election.ZoneRanks(t.opts.Zones, v.Members())
 	all := make([]cluster.TargetOption, 0, len(st.Servers))
 	for _, s := range st.Servers {
 		if s.ID != st.NodeID {
 			c, _ := evaluateTarget(s.ID, st, peers, v) // its error is Reason
+			c.ZoneRank = ranks[s.ID]
 			all = append(all, c)
 		}
 	}

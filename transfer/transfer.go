@@ -49,6 +49,7 @@ type Options struct {
 	Done func(Result)
 	// ReclaimLeadership starts an election of this node after a transfer that left the cluster without a leader.
 	ReclaimLeadership func(ctx context.Context, term uint64, h cluster.TransferNotice) error
+	Zones             []string // failover.zones: preferred for the leader, in this order
 	Logger            hclog.Logger
 }
 

@@ -398,7 +398,7 @@ func TestDialExpectsThePeer(t *testing.T) {
 	n1, n3 := newEnd(t, "n1"), newEnd(t, "n3")
 	got := n3.bind()
 	var resp raft.AppendEntriesResponse
-	err := n1.raft.AppendEntries("n2", raft.ServerAddress(n3.addr), &raft.AppendEntriesRequest{
+	err := n1.raft.sendAppend("n2", raft.ServerAddress(n3.addr), &raft.AppendEntriesRequest{
 		RPCHeader: n1.header(),
 		Term:      5,
 	}, &resp)

@@ -9,40 +9,97 @@ import (
 	"northstar/cluster"
 )
 
-// awaitRetryable delays the error of a failed append or snapshot until a retry makes sense, the peer is no longer a
-// member at that address, or this node's leadership of term has ended. raft.Raft backs off up to 10 s after repeated
-// append failures, even rare ones, and a returning peer would get no entries meanwhile.
-func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAddress, term uint64) {
+// firstHeartbeatDelay is between a failed heartbeat and the next one; it doubles up to half of TimeoutMin, as the
+// library's does.
+const firstHeartbeatDelay = 10 * time.Millisecond
+
+// repeatHeartbeat sends a heartbeat until the peer answers, is no longer a member at that address, or this node's
+// leadership has ended. raft.Raft would wait between two heartbeats even if the peer has just started again. Here a
+// hello of the peer, with which every start begins, ends the wait. err is the error of the first attempt.
+func (r *Raft) repeatHeartbeat(err error, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
+	to, longest := cluster.NodeID(id), r.t.cfg.TimeoutMin/2
+	p, gone := r.peer(to)
+	if gone != nil {
+		return gone
+	}
+	for wait := min(firstHeartbeatDelay, longest); err != nil; wait = min(2*wait, longest) {
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-p.saidHello:
+		case <-r.closed:
+		}
+		timer.Stop()
+		if r.ctx.Err() != nil || !r.leads(args.Term) || !r.isServer(to, target) {
+			return err
+		}
+		err = r.sendAppend(id, target, args, resp)
+	}
+	return nil
+}
+
+// resumeAppends returns after a failed append when the next one makes sense. raft.Raft sends that after a pause, or
+// when there is a new entry, and it must get an error: the peer may lack what this append holds. So that the peer does
+// not wait for the pause, it gets the commit index here. If it lacks entries, it refuses. raft.Raft gets this refusal
+// as the answer, and goes on immediately with what follows the peer's last entry.
+func (r *Raft) resumeAppends(err error, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
+	if !r.awaitRetryable(err, cluster.NodeID(id), target, args.Term) {
+		return err
+	}
+	local := r.node()
+	if local == nil {
+		return err
+	}
+	current, unknown := local.CommitMessage(args.Term)
+	if unknown != nil {
+		return err
+	}
+	var answer raft.AppendEntriesResponse
+	if r.sendAppend(id, target, current, &answer) != nil || answer.Success {
+		return err
+	}
+	*resp = answer
+	return nil
+}
+
+// awaitRetryable returns after a failed append or snapshot when a retry makes sense, the peer is no longer a member at
+// that address, or this node's leadership of term has ended. It reports whether the peer was heard meanwhile. raft.Raft
+// backs off up to 10 s after repeated append failures, even rare ones, and a returning peer would get no
+// entries meanwhile.
+func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAddress, term uint64) (heard bool) {
 	failed := time.Now()
-	var over func() bool
+	// A refusal is a response, too. A peer in a newer term refuses heartbeats, and the library ignores the responses to
+	// heartbeats: only an append shows it that term.
+	over := func() bool { return r.t.acks.Peer(to).LastContact.After(failed) }
+	heard = true
 	switch {
-	case unreachable(err):
-		// A refusal is a response, too. A peer in a newer term refuses heartbeats, and the library ignores the
-		// responses to heartbeats: only an append shows it that term.
-		over = func() bool { return r.t.acks.Peer(to).LastContact.After(failed) }
 	case errors.Is(err, errNoSpace):
-		over = func() bool { return r.hasSpace(to, failed) }
-	default:
-		return
+		over, heard = func() bool { return r.hasSpace(to, failed) }, false
+	case errors.Is(err, errReplicationPaused):
+		over, heard = func() bool { return !r.t.cfg.ReplicationPaused() }, false
 	}
 	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
 	defer look.Stop()
 	for {
 		if !r.leads(term) {
-			return
+			return false
 		}
 		changed := r.t.acks.Changed()
 		if over() {
-			return
+			return heard
 		}
 		select {
 		case <-changed:
 		case <-look.C:
 			if !r.isServer(to, target) {
-				return
+				return false
 			}
 		case <-r.closed:
-			return
+			return false
 		}
 	}
 }

@@ -28,6 +28,9 @@ type Config struct {
 	Claim func() cluster.Claim
 	// ConnectionLost is called when a peer's process, or the kernel for a dead one, ends its monitor connection.
 	ConnectionLost func(cluster.ConnectionLoss)
+	// Heard is called for each Raft message of a peer, with a nil claim, and for each claim. It is called often, and
+	// must not block. Optional.
+	Heard func(from cluster.NodeID, claim *cluster.Claim)
 	// Relayed handles a message that another member sent with Relay; that member receives the text of an error. It may
 	// block until ctx ends. Nil rejects relayed messages.
 	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
@@ -113,6 +116,9 @@ type RaftLog interface {
 	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
 	// block for a disk write then.
 	CheckEntry(index, term uint64) error
+	// CommitMessage returns an append without entries that brings a follower the commit index of the leader of term,
+	// which is this node. It may read the disk.
+	CommitMessage(term uint64) (*raft.AppendEntriesRequest, error)
 }
 
 // RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
@@ -130,6 +136,8 @@ type RaftNode interface {
 	FlushBeforeReply() error
 	// ElectionBlocked reports whether this node must not start an election, not even at an operator's request.
 	ElectionBlocked() bool
+	// LeaderCommit is called with the commit index of each append of the current term's leader, before Raft gets it.
+	LeaderCommit(index uint64)
 }
 
 // Message describes an outgoing Raft message to the fault hook.

@@ -666,6 +666,13 @@ func TestCommitIndexEndsWithTheEntries(t *testing.T) {
 			t.Errorf("after entry 10, entries %v: commit index %d reaches raft as %d, want %d", tt.entries,
 				tt.committed, c.LeaderCommitIndex, tt.want)
 		}
+		if seen := n2.leaderCommit.Load(); seen != tt.committed {
+			t.Errorf("the leader's commit index %d is noted as %d", tt.committed, seen)
+		}
+	}
+	_, err := n1.append(n2, func(r *raft.AppendEntriesRequest) { r.Term, r.LeaderCommitIndex = 4, 7 })
+	if seen := n2.leaderCommit.Load(); err != nil || seen == 7 {
+		t.Errorf("that of a deposed leader is noted as well: %v, %v", seen, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -42,6 +43,7 @@ type end struct {
 	losses    []cluster.ConnectionLoss
 
 	term, applied, progress           atomic.Uint64
+	leaderCommit                      atomic.Uint64
 	snapshotEnd                       atomic.Uint64 // its newest snapshot ends there, in term 4
 	leader                            atomic.Value  // cluster.NodeID
 	readOnly, replicationPaused, idle atomic.Bool   // idle: MayStartElection returns false
@@ -49,6 +51,7 @@ type end struct {
 
 	// What a test decides; nil: nothing.
 	onHello         func()
+	commitMessage   func(term uint64) (*raft.AppendEntriesRequest, error)
 	vetoPreVote     func(candidate cluster.NodeID) string
 	mayIgnoreLeader func(candidate cluster.NodeID, term uint64, now time.Time) bool
 	approve         func(by cluster.NodeID, term uint64) string
@@ -206,9 +209,16 @@ func (e *end) EndsSnapshot(index, term uint64) bool {
 	return index == e.snapshotEnd.Load() && term == 4
 }
 func (e *end) CheckEntry(uint64, uint64) error { return nil }
-func (e *end) TrackVote(bool)                  {}
-func (e *end) FlushBeforeReply() error         { return nil }
-func (e *end) ElectionBlocked() bool           { return e.electionBlocked.Load() }
+func (e *end) LeaderCommit(index uint64)       { e.leaderCommit.Store(index) }
+func (e *end) CommitMessage(term uint64) (*raft.AppendEntriesRequest, error) {
+	if e.commitMessage == nil {
+		return nil, errors.New("it has no log")
+	}
+	return e.commitMessage(term)
+}
+func (e *end) TrackVote(bool)          {}
+func (e *end) FlushBeforeReply() error { return nil }
+func (e *end) ElectionBlocked() bool   { return e.electionBlocked.Load() }
 
 // testElections calls the functions of its end.
 type testElections struct{ e *end }
@@ -427,7 +437,7 @@ func (e *end) append(to *end, change func(*raft.AppendEntriesRequest)) (raft.App
 		change(&req)
 	}
 	var resp raft.AppendEntriesResponse
-	err := e.raft.AppendEntries(raft.ServerID(to.id), raft.ServerAddress(to.addr), &req, &resp)
+	err := e.raft.sendAppend(raft.ServerID(to.id), raft.ServerAddress(to.addr), &req, &resp)
 	return resp, err
 }
 

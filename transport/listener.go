@@ -112,6 +112,7 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 		reject(refusalReason(err), err)
 		return
 	}
+	t.Raft().heard(x.peer.NodeID)
 	switch x.purpose {
 	case purposeProbe:
 		t.probed(ctx, x, conn, leave)

@@ -67,3 +67,20 @@ func (r *Raft) WaitMainLoop(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+// awaitRaft reports whether raft runs. During a start it waits for that: the sender of a refused message waits longer
+// before the next one.
+func (m *incoming) awaitRaft() bool {
+	if m.local = m.r.node(); m.local != nil {
+		return true
+	}
+	limit := time.NewTimer(m.r.t.cfg.TimeoutMin)
+	defer limit.Stop()
+	select {
+	case <-m.r.bound:
+	case <-limit.C:
+	case <-m.r.closed:
+	}
+	m.local = m.r.node()
+	return m.local != nil
+}

@@ -96,5 +96,8 @@ func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 	return t.monitors.Poll(ctx, peers)
 }
 
+// Ask requests a claim from a peer, unless a request has no response yet. It does not wait.
+func (t *Transport) Ask(id cluster.NodeID) { t.monitors.Ask(id) }
+
 // Announce sends this node's claim to every peer now. It does not wait.
 func (t *Transport) Announce() { t.monitors.Announce() }

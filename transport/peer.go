@@ -33,6 +33,8 @@ type peer struct {
 	pending atomic.Int64 // unanswered incoming messages
 	backoff atomic.Pointer[dialBackoff]
 
+	saidHello chan struct{} // capacity 1: the peer has connected to this node
+
 	mu        sync.Mutex
 	lastHello *cluster.Peer // newest admitted hello
 	contact   time.Time     // time of its last message
@@ -76,6 +78,8 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 	t.connections.Add(1)
 	if p.in == nil {
 		p.in = p.newLibTransport()
+		// Heartbeats are handled by the goroutine of their connection: each handover to another one wakes a thread.
+		p.in.SetHeartbeatHandler(func(rpc raft.RPC) { p.r.handle(p, rpc) })
 		p.r.receiveLoop(p, p.in)
 	}
 	var oldest *inConn

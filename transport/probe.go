@@ -63,7 +63,8 @@ type dialBackoff struct {
 	until  time.Time
 }
 
-// Confirm dials again to find out whether the process bootID of a peer still runs, within ctx and about 60 ms.
+// Confirm dials again to find out whether the process bootID of a peer still runs, within ctx and about 60 ms. It takes
+// two handshakes if the peer is far away, and at most TimeoutMax.
 func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness {
 	target := t.monitors.Address(peer)
 	if target == "" {
@@ -71,7 +72,7 @@ func (t *Transport) Confirm(ctx context.Context, peer cluster.NodeID, bootID str
 	}
 	found := crashdetect.DeathCheck{
 		BootID: bootID, CrashSocket: t.monitors.CrashSocketOf(peer, bootID), Dial: t.cfg.Dial,
-		Handshake: t.monitors.Handshake(peer),
+		Handshake: t.monitors.Handshake(peer), Far: t.cfg.TimeoutMax,
 		Hello: func(ctx context.Context) (string, error) {
 			conn, x, err := t.open(ctx, target, purposeProbe, peer)
 			if err != nil {

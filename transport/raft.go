@@ -24,6 +24,8 @@ type Raft struct {
 	consumer    chan raft.RPC
 	busy        *inFlightOps
 	changingLog chan struct{}   // holds one element while a message that changes the log is handled
+	bound       chan struct{}   // closed by Bind
+	bind        sync.Once       // of bound
 	ctx         context.Context // ends at Close
 	cancel      context.CancelFunc
 	closed      <-chan struct{} // of ctx
@@ -68,15 +70,18 @@ func newRaft(t *Transport) *Raft {
 		ctx:         ctx,
 		cancel:      cancel,
 		changingLog: make(chan struct{}, 1),
+		bound:       make(chan struct{}),
 		offering:    make(chan struct{}, 1),
 		closed:      ctx.Done(),
 		peers:       make(map[cluster.NodeID]*peer),
 	}
 }
 
-// Bind connects the guards with their raft.Raft, right after raft.NewRaft. Until then every incoming message fails.
+// Bind connects the guards with their raft.Raft, right after raft.NewRaft. Until then incoming messages wait, at most
+// for TimeoutMin.
 func (r *Raft) Bind(n RaftNode) {
 	r.local.Store(&n)
+	r.bind.Do(func() { close(r.bound) })
 	r.t.monitors.Look() // from now on there may be a configuration
 }
 
@@ -109,8 +114,23 @@ func (r *Raft) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.Ap
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
-// AppendEntries sends entries or a heartbeat, and records the acknowledgement with its send time.
+// AppendEntries sends entries or a heartbeat, and records the acknowledgement with its send time. While the peer cannot
+// be reached it does not return (appendretry.go).
 func (r *Raft) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
+	err := r.sendAppend(id, target, args, resp)
+	switch {
+	case err == nil:
+		return nil
+	case isHeartbeat(args):
+		return r.repeatHeartbeat(err, id, target, args, resp)
+	}
+	return r.resumeAppends(err, id, target, args, resp)
+}
+
+// sendAppend sends an append once, or twice if a pooled connection was dead.
+func (r *Raft) sendAppend(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
 	start := time.Now()
@@ -131,11 +151,15 @@ func (r *Raft) AppendEntries(
 		r.t.quiet.warn("append_size", "cannot replicate", "peer", id, "error", err)
 		return r.fail(start, err)
 	}
-	err := r.call(m, start, func(out *libTransport) error { return out.AppendEntries(id, target, args, resp) })
-	if err != nil {
-		if m.Kind == "append" {
-			r.awaitRetryable(err, m.To, target, s.term)
+	send := func(out *libTransport) error { return out.AppendEntries(id, target, args, resp) }
+	err := r.call(m, start, send)
+	if connectionDied(err) {
+		if p, gone := r.peer(m.To); gone == nil {
+			p.forget()
 		}
+		err = r.call(m, start, send)
+	}
+	if err != nil {
 		return err
 	}
 	r.record(s, resp.Term, resp.Success)
@@ -278,10 +302,24 @@ func (r *Raft) peer(id cluster.NodeID) (*peer, error) {
 		if len(r.peers) >= maxPeers && !r.evict() {
 			return nil, fmt.Errorf("over %d peers", maxPeers)
 		}
-		p = &peer{id: id, r: r, votes: rate.NewLimiter(voteRate, voteBurst)}
+		p = &peer{id: id, r: r, votes: rate.NewLimiter(voteRate, voteBurst), saidHello: make(chan struct{}, 1)}
 		r.peers[id] = p
 	}
 	return p, nil
+}
+
+// heard notes that a node has connected to this one, and both admit each other.
+func (r *Raft) heard(id cluster.NodeID) {
+	r.mu.Lock()
+	p := r.peers[id]
+	r.mu.Unlock()
+	if p == nil {
+		return
+	}
+	select {
+	case p.saidHello <- struct{}{}:
+	default:
+	}
 }
 
 // evict removes a peer that is not connected. r.mu is held.

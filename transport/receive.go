@@ -43,9 +43,10 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		return
 	}
 	p.recordContact(time.Now())
+	r.t.cfg.Heard(p.id, nil)
 	defer p.pending.Add(-1)
 	tooMany := p.pending.Add(1) > maxPending
-	m := incoming{r: r, p: p, rpc: rpc, local: r.node()}
+	m := incoming{r: r, p: p, rpc: rpc}
 	m.facts, _ = p.known()
 	var header raft.RPCHeader
 	switch c := rpc.Command.(type) {
@@ -61,11 +62,11 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		m.kind, header = "timeout_now", c.RPCHeader
 	}
 	switch {
-	case m.local == nil:
-		m.refuse("not_ready", errNotReady)
-		return
 	case tooMany:
 		m.refuse("crowded", errTooMany)
+		return
+	case !m.awaitRaft():
+		m.refuse("not_ready", errNotReady)
 		return
 	}
 	if err := m.checkHeader(header); err != nil {
@@ -209,6 +210,9 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		if err := m.conflictingEntry(c); err != nil {
 			m.refuse("contradiction", err)
 			return
+		}
+		if c.Term >= m.local.CurrentTerm() {
+			m.local.LeaderCommit(c.LeaderCommitIndex)
 		}
 		c.LeaderCommitIndex = CommitLimit(c.LeaderCommitIndex, c.PrevLogEntry, len(c.Entries))
 		m.rpc.Command = m.matchSnapshot(c)

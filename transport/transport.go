@@ -89,6 +89,9 @@ func New(cfg Config) (*Transport, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	if cfg.Heard == nil {
+		cfg.Heard = func(cluster.NodeID, *cluster.Claim) {}
+	}
 	log := cfg.Logger.Named("transport")
 	t := &Transport{
 		cfg:    cfg,
@@ -100,7 +103,7 @@ func New(cfg Config) (*Transport, error) {
 	}
 	t.monitors = monitor.New(monitor.Config{
 		Host: monitorHost{t}, Local: cfg.Membership.LocalPeer, Servers: cfg.Membership.Servers,
-		Claim: cfg.Claim, Lost: cfg.ConnectionLost,
+		Claim: cfg.Claim, Lost: cfg.ConnectionLost, Heard: cfg.Heard,
 		CrashSocketPort: cfg.CrashSocketPort, TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
 		RPCTimeout: t.params.rpc, HelloTimeout: t.params.hello, Logger: log,
 	})

@@ -52,6 +52,7 @@ type MemberResult struct {
 // Transfer is the body of POST /admin/transfer.
 type Transfer struct {
 	TargetLeaderID string `json:"target_leader_id,omitempty" doc:"absent: the best placed voter"`
+	TargetZone     string `json:"target_zone,omitempty" doc:"the new leader must be in this zone; refused if the leader is there already"`
 	TimeoutMS      *int64 `json:"timeout_ms,omitempty" doc:"default 30000"`
 	Reason         string `json:"reason,omitempty"`
 	DryRun         bool   `json:"dry_run,omitempty" doc:"answer what would be done, and do nothing"`

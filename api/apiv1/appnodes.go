@@ -29,21 +29,23 @@ type Load struct {
 
 // Node is an application node, and the data of an event of GET /v1/nodes/watch: a delete has only id and revision.
 type Node struct {
-	ID            string    `json:"id"`
-	SessionID     string    `json:"session_id" doc:"empty once it is dead"`
-	Hostname      string    `json:"hostname"`
-	Address       string    `json:"address"`
-	HTTPPort      int       `json:"http_port"`
-	GRPCPort      int       `json:"grpc_port"`
-	Roles         []string  `json:"roles"`
-	Capabilities  []string  `json:"capabilities"`
-	Version       string    `json:"version"`
-	Status        string    `json:"status" enum:"joining,active,draining,dead"`
-	CanAcceptWork bool      `json:"can_accept_work" doc:"it is active"`
-	Load          *Load     `json:"load" doc:"null where it is not known: to the leader alone, and to it only what was told since it leads"`
-	RegisteredAt  time.Time `json:"registered_at"`
-	ChangedAt     time.Time `json:"changed_at" doc:"of a dead node: when it died"`
-	Revision      uint64    `json:"revision" doc:"of its last change"`
+	ID              string     `json:"id"`
+	SessionID       string     `json:"session_id" doc:"empty once it is dead"`
+	Hostname        string     `json:"hostname"`
+	Address         string     `json:"address"`
+	HTTPPort        int        `json:"http_port"`
+	GRPCPort        int        `json:"grpc_port"`
+	Roles           []string   `json:"roles"`
+	Capabilities    []string   `json:"capabilities"`
+	Version         string     `json:"version"`
+	Status          string     `json:"status" enum:"joining,active,draining,dead"`
+	CanAcceptWork   bool       `json:"can_accept_work" doc:"it is active"`
+	Load            *Load      `json:"load" doc:"null where it is not known: to the leader alone, and to it only what was told since it leads"`
+	StartedAt       *time.Time `json:"started_at" doc:"when its session began; null of a dead node, and in events"`
+	LastHeartbeatAt *time.Time `json:"last_heartbeat_at" doc:"when its session was last renewed, as the leader counts it: a new leader counts from its election; null of a dead node, in events, and in a stale answer"`
+	RegisteredAt    time.Time  `json:"registered_at" doc:"for the first time"`
+	ChangedAt       time.Time  `json:"changed_at" doc:"of a dead node: when it died"`
+	Revision        uint64     `json:"revision" doc:"of its last change"`
 }
 
 // Nodes is the response to GET /v1/nodes.

@@ -44,11 +44,19 @@ type Status struct {
 	LastContactMS    *int64    `json:"last_contact_ms" doc:"since the last word from the leader; 0 on the leader, null when there was none"`
 	LeaseRemainingMS int64     `json:"lease_remaining_ms"`
 	AutoFailover     bool      `json:"auto_failover"`
+	Silence          *Silence  `json:"silence,omitempty"`
 	Revision         uint64    `json:"revision" doc:"newest revision applied here"`
 	Disk             Disk      `json:"disk"`
 	Version          string    `json:"version"`
 	StartedAt        time.Time `json:"started_at"`
 	Warnings         []string  `json:"warnings" doc:"for people: what differs from the configuration, why the node is dead"`
+}
+
+// Silence is how long the leader may be silent before the survivors ask each other whether it failed.
+type Silence struct {
+	ThresholdMS float64 `json:"threshold_ms"`
+	Source      string  `json:"source" enum:"configured,learning,measured,raised,lease"`
+	Reason      string  `json:"reason" doc:"for people"`
 }
 
 // Check is one line of /readyz.

@@ -58,6 +58,7 @@ type Election struct {
 	LeaderlessMS int64     `json:"leaderless_ms"`
 	Operator     string    `json:"operator"`
 	Reason       string    `json:"reason"`
+	Needless     string    `json:"needless,omitempty" enum:"late,stopped" doc:"the old leader lived: its signs of life were late, or its process had stopped for a while"`
 }
 
 // Won reports whether the candidate won.

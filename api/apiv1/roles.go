@@ -9,6 +9,7 @@ type Campaign struct {
 	WaitMS          int64  `json:"wait_ms,omitempty" doc:"0 to 300000: how long to wait in the queue"`
 	TakeoverDelayMS int64  `json:"takeover_delay_ms,omitempty" doc:"0 to 3600000: how long to wait after a holder was lost involuntarily"`
 	Eligible        *bool  `json:"eligible,omitempty" doc:"false: wait without being elected; default true"`
+	Required        bool   `json:"required,omitempty" doc:"true: the role is to have a holder at all times; the metric northstar_role_required and the alert no_role_holder count on it. The last campaign for the role counts"`
 }
 
 // Role is a role and its holder.
@@ -19,6 +20,7 @@ type Role struct {
 	Token      uint64          `json:"token" doc:"fencing token: greater at every new tenure, forever"`
 	Value      string          `json:"value"`
 	AcquiredAt *time.Time      `json:"acquired_at" doc:"null where nobody holds the role"`
+	Required   bool            `json:"required,omitempty" doc:"the last campaign for it has asked for an alert where nobody holds it"`
 	LeaseUntil *time.Time      `json:"lease_until" doc:"when the cluster would free the role, were the session not renewed again; null in a stale answer"`
 	Candidates []RoleCandidate `json:"candidates,omitempty" doc:"in the order in which they will be elected; only of a single role"`
 }

@@ -66,15 +66,27 @@ type Revocation struct {
 	Token     uint64 `json:"token"`
 }
 
+// SessionEnd is the body of DELETE /v1/sessions and DELETE /v1/sessions/{id}.
+type SessionEnd struct {
+	Reason string `json:"reason,omitempty" doc:"for the audit log; at most 1024 bytes"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"end nothing, and answer what would end"`
+}
+
 // SessionEnded is the response to DELETE /v1/sessions/{id}.
 type SessionEnded struct {
-	SessionID string `json:"session_id"`
+	SessionID string   `json:"session_id"`
+	DryRun    bool     `json:"dry_run,omitempty" doc:"true: the session has not ended"`
+	Roles     []string `json:"roles,omitempty" doc:"of a dry run: the roles that would become vacant"`
+	Keys      int      `json:"keys,omitempty" doc:"of a dry run: how many keys would be deleted"`
 }
 
 // SessionsEnded is the response to DELETE /v1/sessions.
 type SessionsEnded struct {
 	SessionIDs []string `json:"session_ids" doc:"ended by this request, oldest first"`
 	More       bool     `json:"more" doc:"further sessions match"`
+	DryRun     bool     `json:"dry_run,omitempty" doc:"true: no session has ended"`
+	Roles      []string `json:"roles,omitempty" doc:"of a dry run: the roles that would become vacant"`
+	Keys       int      `json:"keys,omitempty" doc:"of a dry run: how many keys would be deleted"`
 }
 
 // KeepAlive is the data of an alive event of GET /v1/sessions/{id}/attach.

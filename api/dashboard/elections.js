@@ -108,6 +108,7 @@ function tenures(won) {
 
 function mark(e) {
   if (e.result !== "won") return pill("bad", "failed");
+  if (e.needless) return pill("bad", "needless");
   if (words.planned(e)) return pill("", "planned");
   if (e.trigger === "startup") return pill("", "first start");
   return pill("warn", "failover");

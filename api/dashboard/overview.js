@@ -127,6 +127,7 @@ function member(view, m) {
     ["Zone", m.zone || "–"],
     ["Version", m.version || "–"],
     ["Address", m.http_address || m.raft_address],
+    ["Leader's silence", st?.silence ? `up to ${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–"],
     ["Up for", st ? since(st.started_at) : "–"],
   ];
   return h(

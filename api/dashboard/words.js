@@ -114,7 +114,7 @@ export const sources = {
 
 const because = {
   startup: "the cluster started and had no leader yet",
-  timeout: "no leader was heard for the length of the election timeout",
+  timeout: "no leader was heard for too long",
   connection_lost: "the leader's connection broke or it fell silent, and the survivors agreed that it was dead",
   transfer: "leadership was handed over as planned",
   manual: "an operator ordered a failover",
@@ -144,6 +144,9 @@ export function election(e) {
         : "The cluster was at no time without a leader.",
     );
   }
+  if (e.needless === "late")
+    out.push("It was needless: the old leader was heard again. All nodes tolerate longer silences for a time.");
+  if (e.needless === "stopped") out.push("It was needless in the end: the old leader had only stopped for a while.");
   return out;
 }
 

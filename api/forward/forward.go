@@ -5,6 +5,7 @@ package forward
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"northstar/api/problem"
 	"northstar/api/stream"
 	"northstar/cluster"
+	"northstar/tracing"
 )
 
 // Config are the dependencies of a Forwarder. Only ClientTLS may be nil.
@@ -32,7 +34,8 @@ type Config struct {
 	ClientTLS func(addr string) *tls.Config
 	// ForwardToken forwards bearer tokens: without TLS the other nodes accept no asserted identities.
 	ForwardToken bool
-	TimeoutMax   time.Duration // election.timeout-max; requests are queued for twice that
+	TimeoutMax   time.Duration // election.timeout-max
+	Hold         time.Duration // how long a request is queued for a leader; 0: twice TimeoutMax
 	MaxQueued    int           // requests queued for a leader
 	// AddressOf returns a node's HTTP address, "" if unknown.
 	AddressOf func(cluster.NodeID) string
@@ -56,6 +59,7 @@ type Forwarder struct {
 
 // New returns a Forwarder.
 func New(c Config) *Forwarder {
+	c.Hold = cmp.Or(c.Hold, 2*c.TimeoutMax)
 	f := &Forwarder{Config: c, breakers: newCircuitBreakers()}
 	f.transport.Store(newTransport(c))
 	return f
@@ -140,6 +144,7 @@ func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http
 	}
 	f.setIdentityHeaders(req.Header, r.Client.Caller())
 	setTimeoutHeader(ctx, req.Header)
+	tracing.Inject(ctx, req.Header)
 	switch {
 	case r.Stream != nil:
 		req.ContentLength = r.HTTP.ContentLength
@@ -158,13 +163,22 @@ func (f *Forwarder) outgoing(ctx context.Context, addr string, r *Request) *http
 // Send makes one attempt at another node and copies the response. When leader.Changed ends, an idempotent request
 // gives up immediately, another one after the old leader's grace. The error says why there is no response. r records
 // whether the attempt may have been applied.
-func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Request) error {
+func (f *Forwarder) Send(ctx context.Context, leader *Leader, addr string, r *Request) (err error) {
 	grace := time.Duration(0)
 	if !r.Idempotent {
 		grace = 2*f.TimeoutMax + r.OldLeaderGrace
 	}
 	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, grace)
 	defer cancel()
+	ctx, span := tracing.Start(ctx, "forward")
+	defer func() {
+		if errors.Is(err, ErrResponseWritten) {
+			span.End(nil)
+		} else {
+			span.End(err)
+		}
+	}()
+	span.Set("northstar.leader_id", string(leader.ID))
 	sent := false
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
 	resp, err := f.transport.Load().RoundTrip(f.outgoing(httptrace.WithClientTrace(ctx, trace), addr, r))

@@ -166,7 +166,7 @@ func (f *Forwarder) Queued() int { return int(f.queued.Load()) }
 // Next returns nil when another attempt should be made. Otherwise its error is the response: the wait or the
 // request's deadline is over, or the queue is full. last is the error of the last attempt.
 func (w *Wait) Next(ctx context.Context, last error) error {
-	now, limit := time.Now(), 2*w.f.TimeoutMax
+	now, limit := time.Now(), w.f.Hold
 	if w.until.IsZero() {
 		w.until = now.Add(limit)
 		if w.write {

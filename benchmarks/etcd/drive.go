@@ -26,6 +26,7 @@ type driver struct {
 	roles     *roles
 	lost      atomic.Int64 // leases that have ended
 	watchers  watchers
+	writer    writer
 	endings   []func()
 }
 
@@ -60,6 +61,11 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 	switch args[0] {
 	case "leader":
 		return d.leader(ctx)
+	case "write": // once, at these endpoints
+		if len(args) != 2 {
+			return "", errors.New("write: want endpoints")
+		}
+		return d.writer.write(ctx, args[1])
 	case "campaign", "resign", "killed":
 		if err := d.openRoles(); err != nil {
 			return "", err
@@ -123,6 +129,7 @@ func (d *driver) dial(endpoints ...string) (*clientv3.Client, error) {
 }
 
 func (d *driver) close() {
+	d.writer.close()
 	for _, end := range slices.Backward(d.endings) {
 		end()
 	}

@@ -45,6 +45,8 @@ func run(ctx context.Context, args []string) error {
 		fs.StringVar(&s.dir, "data-dir", "", "an empty or an own directory")
 		fs.StringVar(&s.peer, "peer-addr", "", "host:port for the other members")
 		fs.StringVar(&s.client, "client-addr", "", "host:port for clients")
+		fs.UintVar(&s.heartbeat, "heartbeat", heartbeat, "interval of heartbeats, in ms")
+		fs.UintVar(&s.election, "election", election, "least time without one before an election, in ms")
 		fs.StringVar(&s.initial, "initial-cluster", "", "id=host:port of every member's peer address, comma-separated")
 		if err := fs.Parse(args[1:]); err != nil {
 			return err
@@ -66,7 +68,10 @@ func run(ctx context.Context, args []string) error {
 }
 
 // server is one etcd member.
-type server struct{ id, dir, peer, client, initial string }
+type server struct {
+	id, dir, peer, client, initial string
+	heartbeat, election            uint
+}
 
 // The timeouts of NorthStar's defaults, in ms.
 const heartbeat, election = 15, 150
@@ -87,7 +92,7 @@ func (s server) run(ctx context.Context) error {
 		members = append(members, id+"=http://"+addr)
 	}
 	cfg.InitialCluster = strings.Join(members, ",")
-	cfg.TickMs, cfg.ElectionMs = heartbeat, election
+	cfg.TickMs, cfg.ElectionMs = s.heartbeat, s.election
 	cfg.LogLevel = "warn"
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {

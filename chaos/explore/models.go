@@ -84,6 +84,10 @@ func Models() []Model {
 			Depth: 8, NightlyDepth: 12, MaxTerm: 3, Crashes: 1, Cuts: 1, TicksPerTimeout: 1,
 			Priorities: [nodes]int{200, 100, 100}, Idle: 1, FairEvery: 3,
 		},
+		{
+			Name: "silence", Doc: "voters ignore a leader that they have not heard for half of a timeout", Depth: 8,
+			NightlyDepth: 11, MaxTerm: 3, Crashes: 1, Cuts: 1, TicksPerTimeout: 2, Priorities: equal, FairEvery: 3,
+		},
 	}
 }
 

@@ -70,6 +70,7 @@ func (v view) claim() cluster.Claim {
 		LeaderSilence: -1, LeaderContactAge: -1, LastLogIndex: uint64(n.last), LastLogTerm: uint64(n.lastTerm()),
 		AppliedIndex: uint64(n.commit), Priority: v.m.Priorities[v.n-1], Eligible: true,
 		IsVoter: v.s.isVoter(v.n, v.n), Lifecycle: cluster.Active,
+		SilenceLimit: election.MinSilence, // any step of time may be longer than what a node has measured
 	}
 	if n.heardFrom != 0 {
 		c.LeaderSilence, c.LeaderContactAge = v.m.ago(n.heard), v.m.ago(n.heard)

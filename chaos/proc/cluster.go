@@ -76,8 +76,8 @@ func Bare(bin string, size int, extra ...string) (*Cluster, error) {
 
 // Etcd prepares a cluster of size etcd processes, of the program that benchmarks/etcd builds. Leader does not support
 // it.
-func Etcd(bin string, size int) (*Cluster, error) {
-	return prepare("etcd", size, nil, func(n *Node) []string {
+func Etcd(bin string, size int, extra ...string) (*Cluster, error) {
+	return prepare("etcd", size, extra, func(n *Node) []string {
 		return []string{bin, "serve", "--peer-addr", n.Raft, "--client-addr", n.HTTP}
 	})
 }

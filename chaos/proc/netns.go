@@ -19,6 +19,7 @@ type Network struct {
 	prefix string // prefix of all names that it creates
 	net    string // the first three parts of its addresses
 	nodes  []*Node
+	delays *delays // nil: none
 	made   bool
 }
 
@@ -117,9 +118,19 @@ func (w *Network) Isolate(n *Node) error {
 	return w.CutBoth(n, others...)
 }
 
+// Unplug takes a node off the network: nothing reaches it and nothing comes from it, this process included. Its own
+// link stays up.
+func (w *Network) Unplug(n *Node) error {
+	return errors.Join(w.Isolate(n), ip("link", "set", w.port(w.index(n)), "nomaster"))
+}
+
 // Heal restores every link.
 func (w *Network) Heal() error {
-	var errs []error
+	var ports []string
+	for i := range w.nodes {
+		ports = append(ports, "link set "+w.port(i)+" master "+w.bridge())
+	}
+	errs := []error{batch("", ports...)}
 	for _, n := range w.nodes {
 		errs = append(errs, w.setNeighbours(n, true, w.nodes))
 	}
@@ -137,6 +148,9 @@ func (w *Network) setNeighbours(from *Node, mend bool, to []*Node) error {
 		if mend {
 			mac = w.mac(w.index(n))
 		}
+		if w.delays != nil {
+			w.delays.lost[w.index(from)][w.index(n)].Store(!mend)
+		}
 		lines = append(lines, "neigh replace "+w.address(w.index(n))+" lladdr "+mac+" dev eth0 nud permanent")
 	}
 	return batch(w.space(w.index(from)), lines...)
@@ -149,6 +163,9 @@ func (w *Network) Close() error {
 	}
 	w.made = false
 	var errs []error
+	if w.delays != nil {
+		errs = append(errs, w.delays.close())
+	}
 	for i := range w.nodes {
 		// Sockets that still wait for an answer keep a namespace alive for minutes, so the link must be removed
 		// separately.

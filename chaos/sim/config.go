@@ -32,6 +32,8 @@ type Config struct {
 	Leases bool
 	// NoElections is set when no fault is a reason for another leader than that of startupTime.
 	NoElections bool
+	// CheckSilence is set when thresholds of silence and the number of needless elections are checked.
+	CheckSilence bool
 	// MaxGap is the longest time without an acknowledged write before the faults are healed. 0: any.
 	MaxGap time.Duration
 	// ConvergeTimeout is how long the cluster may take, after the last fault is healed,

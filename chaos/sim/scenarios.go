@@ -49,6 +49,7 @@ var scenarios = map[string]func(seed uint64, nodes int) Config{
 	"restore":               restoreFaults,
 	"votepower":             votePower,
 	"etcd":                  etcdClients,
+	"silence":               silence,
 }
 
 // Sizes are the numbers of nodes that runs have.

@@ -40,7 +40,8 @@ type Simulation struct {
 	unhealed context.Context // ends when all is healed
 	healing  context.CancelFunc
 
-	stableTerm uint64 // the term at startupTime; only sample writes it
+	stableTerm uint64   // the term at startupTime; only sample writes it
+	needless   []uint64 // terms of needless elections; only sample writes it
 
 	mu         sync.Mutex
 	violations []check.Violation
@@ -183,6 +184,7 @@ func (sim *Simulation) Run() Result {
 		sim.violated(v)
 	}
 	stopSampling()
+	sim.checkNeedless()
 	sim.end()
 
 	sim.mu.Lock()
@@ -221,6 +223,11 @@ func (sim *Simulation) sample() {
 	var leases []string
 	for _, m := range sim.members {
 		m.sample()
+		if _, running := m.current(); sim.cfg.CheckSilence && running != nil {
+			if n, real := running.(whole); real {
+				sim.sampleSilence(m.id, n)
+			}
+		}
 		if !sim.cfg.Leases {
 			continue
 		}

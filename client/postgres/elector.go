@@ -43,6 +43,8 @@ type Config struct {
 	// TakeoverDelay is how long this candidate waits after a holder crashed or lost its session, so that the
 	// holder's work in progress can finish.
 	TakeoverDelay time.Duration
+	// Eligible returns nil while this process may be elected, as in client.CandidateConfig. Nil: always eligible.
+	Eligible func(ctx context.Context) error
 	// Table is the name of the state table, with or without its schema. "": northstar_roles. It is created if
 	// missing: see Schema.
 	Table string
@@ -155,6 +157,21 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 		return nil, e.campaignError(context.Cause(ctx))
 	}
 	defer func() { <-e.campaigning }()
+	if l := e.current(); e.cfg.Eligible == nil || l != nil && l.deadline.ValidFor() > 0 {
+		return e.campaignUntil(ctx)
+	}
+	return client.WhileEligible(ctx, e.cfg.Eligible, e.withdraw, e.campaignUntil)
+}
+
+// withdraw releases what an ineligible candidate still holds.
+func (e *Elector) withdraw() {
+	if l := e.current(); l != nil {
+		l.end(client.ErrResigned)
+	}
+}
+
+// campaignUntil campaigns until this candidate is elected, ctx ends, or the error is permanent.
+func (e *Elector) campaignUntil(ctx context.Context) (*client.Leadership, error) {
 	if l := e.current(); l != nil {
 		if t, err := l.resume(ctx); err == nil || ctx.Err() != nil {
 			return t, err

@@ -72,6 +72,8 @@ func (a *app) printNode(n apiv1.Node) error {
 		{"capabilities", orDash(strings.Join(n.Capabilities, ", "))},
 		{"version", orDash(n.Version)},
 		{"load", load},
+		{"started", formatTime(n.StartedAt)},
+		{"last heartbeat", formatTime(n.LastHeartbeatAt)},
 		{"registered", formatTime(&n.RegisteredAt)},
 		{"changed", formatTime(&n.ChangedAt)},
 	})

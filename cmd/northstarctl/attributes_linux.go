@@ -29,18 +29,37 @@ func waitChildExit(pid int) {
 // becomeSubreaper makes this process the parent of its orphaned descendants.
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // exists since Linux 3.4
 
-// killChildren kills every child of this process, and their children, which become its own.
-func killChildren() {
+// killChildren kills every child of this process but the check, and their children, which become its own.
+func killChildren(check *checkCommand) {
 	for deadline := time.Now().Add(killWait); time.Now().Before(deadline); {
-		all := children()
-		if len(all) == 0 {
+		if !killRound(check) {
 			return
 		}
-		for _, pid := range all {
-			_ = unix.Kill(pid, unix.SIGKILL)
-			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // otherwise in the next round
-		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// killRound kills the present children, and reports whether there were any.
+func killRound(check *checkCommand) (any bool) {
+	check.mu.Lock()
+	defer check.mu.Unlock()
+	for _, pid := range children() {
+		if pid == check.pid {
+			continue
+		}
+		any = true
+		_ = unix.Kill(pid, unix.SIGKILL)
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // otherwise in the next round
+	}
+	return any
+}
+
+// reapGroup waits for the killed processes of a group that are children of this one.
+func reapGroup(group int) {
+	for {
+		if _, err := unix.Wait4(-group, nil, 0, nil); err != nil && err != unix.EINTR {
+			return
+		}
 	}
 }
 

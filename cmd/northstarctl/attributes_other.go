@@ -17,6 +17,7 @@ func waitChildExit(pid int) {
 	}
 }
 
-// becomeSubreaper and killChildren need Linux.
-func becomeSubreaper() {}
-func killChildren()    {}
+// becomeSubreaper, killChildren and reapGroup need Linux.
+func becomeSubreaper()           {}
+func killChildren(*checkCommand) {}
+func reapGroup(int)              {}

@@ -45,7 +45,7 @@ func (e *electionsLsCmd) Run(a *app) error {
 				}
 			}
 			return []any{
-				formatTime(&el.StartedAt), el.Term, el.Trigger, el.CandidateID, el.Result,
+				formatTime(&el.StartedAt), el.Term, el.Trigger, el.CandidateID, result(el),
 				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS),
 				orDash(el.Reason),
 			}
@@ -81,6 +81,14 @@ func (e *electionsLsCmd) follow(a *app) error {
 		}
 		return ev, text
 	})
+}
+
+// result returns the election's result, and whether it was needless.
+func result(el apiv1.Election) string {
+	if el.Needless != "" {
+		return el.Result + " (needless)"
+	}
+	return el.Result
 }
 
 type electionsShowCmd struct {

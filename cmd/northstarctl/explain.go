@@ -28,6 +28,13 @@ func explainElection(el apiv1.Election, before string, steps []step) []string {
 	if el.Reason != "" {
 		lines = append(lines, "Recorded reason: "+strings.TrimSuffix(el.Reason, ".")+".")
 	}
+	switch el.Needless {
+	case "late":
+		lines = append(lines, "It was needless: the previous leader lived, and was heard again within the election timeout. "+
+			"All nodes tolerate longer silences for a time.")
+	case "stopped":
+		lines = append(lines, "It was needless in the end: the previous leader's process had only stopped for a while.")
+	}
 	if el.Operator != "" {
 		lines = append(lines, fmt.Sprintf("It was requested by %s.", el.Operator))
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"northstar/api/apiv1"
@@ -34,11 +35,19 @@ type keyValue struct {
 type kvGetCmd struct {
 	Key         string `arg:"" help:"The key."`
 	Consistency string `enum:"linearizable,lease,stale" default:"linearizable" help:"One of ${enum}."`
+
+	MaxStale time.Duration `placeholder:"DURATION" help:"With --consistency stale: a node that has not heard from its leader for so long reads as linearizable; 1ms to 24h."`
 }
 
 func (k *kvGetCmd) Run(a *app) error {
-	e, err := request(a, "reading "+k.Key,
-		with2((*client.Client).Get, k.Key, client.Consistency(k.Consistency)))
+	if k.MaxStale != 0 && k.Consistency != apiv1.Stale {
+		return usagef("--max-stale: needs --consistency stale")
+	}
+	call := with2((*client.Client).Get, k.Key, client.Consistency(k.Consistency))
+	if k.MaxStale != 0 {
+		call = with2((*client.Client).GetStale, k.Key, k.MaxStale)
+	}
+	e, err := request(a, "reading "+k.Key, call)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ type leadershipFlags struct {
 
 type transferCmd struct {
 	leadershipFlags
-	Wait time.Duration `default:"30s" help:"Give up after this long, at most 60s."`
+	ToZone string        `placeholder:"ZONE" help:"Only to a node in this zone, as members ls shows it."`
+	Wait   time.Duration `default:"30s" help:"Give up after this long, at most 60s."`
 }
 
 func (t *transferCmd) Run(a *app) error {
@@ -30,7 +31,9 @@ func (t *transferCmd) Run(a *app) error {
 		return usagef("--wait: must be more than 0 and at most %v (got %v)", apiv1.MaxTimeoutMS*time.Millisecond,
 			t.Wait)
 	}
-	body := apiv1.Transfer{TargetLeaderID: string(t.To), TimeoutMS: &wait, Reason: t.Reason, PlanID: t.Plan}
+	body := apiv1.Transfer{
+		TargetLeaderID: string(t.To), TargetZone: t.ToZone, TimeoutMS: &wait, Reason: t.Reason, PlanID: t.Plan,
+	}
 	return a.moveLeadership(t.changeFlags, t.Wait, with((*client.Client).PlanTransfer, body),
 		func(c *client.Client, ctx context.Context) (none apiv1.TransferResult, err error) {
 			// Without a leader, fail after --timeout, not after --wait.

@@ -75,6 +75,7 @@ type roleCampaignCmd struct {
 	Value         string        `help:"Shown with the role while it is held."`
 	Wait          time.Duration `help:"Maximum wait in the queue, at most 5m; 0: do not wait."`
 	TakeoverDelay time.Duration `help:"Delay before taking over from a holder that crashed or lost its session."`
+	Required      bool          `help:"Alert while no process holds the role (metric northstar_role_required)."`
 }
 
 func (r *roleCampaignCmd) Run(a *app) error {
@@ -94,7 +95,7 @@ func (r *roleCampaignCmd) campaign(a *app, ctx context.Context, c *client.Client
 	stop := a.progress("waiting for role " + r.Role)
 	role, err := c.CampaignRole(ctx, r.Role, apiv1.Campaign{
 		SessionID: session, Value: r.Value, WaitMS: r.Wait.Milliseconds(),
-		TakeoverDelayMS: r.TakeoverDelay.Milliseconds(),
+		TakeoverDelayMS: r.TakeoverDelay.Milliseconds(), Required: r.Required,
 	})
 	stop()
 	if err != nil {

@@ -42,9 +42,13 @@ type runCmd struct {
 	StopTimeout   time.Duration `help:"Time between SIGTERM and SIGKILL when the role is lost; at most 3/10 of the TTL. Default: 2s or 3/10 of the TTL, if less."`
 	Restart       string        `enum:"never,on-failure,always" default:"never" help:"When to restart CMD after it exits: ${enum}."`
 	Postgres      string        `env:"NORTHSTAR_POSTGRES" placeholder:"DSN" help:"Elect with a PostgreSQL server instead of a NorthStar cluster (${env})."`
+	LockKey       int64         `placeholder:"N" help:"With --postgres: key of the advisory lock, for example 0x464F52470001 of an application that is being moved; the same for all candidates. Default: from the role's name."`
+	Eligible      bool          `default:"true" negatable:"" env:"NORTHSTAR_RUN_ELIGIBLE" help:"Whether this process may be elected. If not, it only waits for a signal: one unit file serves all machines (${env})."`
 	Name          string        `help:"Name of the holder; default: host name and process ID."`
 	Value         string        `help:"Shown with the role while it is held."`
-	Cmd           []string      `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`
+	Required      bool          `help:"Alert while no process holds the role (metric northstar_role_required); not with --postgres."`
+	monitorFlags  `embed:""`
+	Cmd           []string `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`
 }
 
 func (r *runCmd) Help() string {
@@ -73,13 +77,17 @@ func (r *runCmd) check() error {
 		return usagef("<cmd>: required after --")
 	case r.StopTimeout < 0 || r.StopTimeout > limit:
 		return usagef("--stop-timeout: must be at most 3/10 of --ttl, %v (got %v)", limit, r.StopTimeout)
+	case r.Required && r.Postgres != "":
+		return usagef("--required: not with --postgres, where no node watches the role")
+	case r.LockKey != 0 && r.Postgres == "":
+		return usagef("--lock-key: needs --postgres")
 	case r.TakeoverDelay < 0:
 		return usagef("--takeover-delay: must be 0 or more (got %v)", r.TakeoverDelay)
 	case r.StopTimeout == 0:
 		r.StopTimeout = min(defaultStopTimeout, limit)
 	}
 	r.Name = cmp.Or(r.Name, client.ProcessName())
-	return nil
+	return r.monitorFlags.check()
 }
 
 func (r *runCmd) Run(a *app) error {
@@ -100,13 +108,18 @@ func (r *runCmd) Run(a *app) error {
 		return err
 	}
 	defer closeElector()
-	s := &supervisor{
-		runCmd: r, a: a, path: path, elector: elector, signals: signals, clock: client.NewDeadline(nil).Now,
+	s := &supervisor{runCmd: r, a: a, path: path, signals: signals, clock: client.NewDeadline(nil).Now}
+	monitored, stopMetrics, err := r.monitor(a, elector, &s.checkCmd)
+	if err != nil {
+		return err
 	}
+	defer stopMetrics()
+	s.elector = monitored
 	err = s.run(context.WithoutCancel(a.ctx))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
-	if e := elector.Close(ctx); e != nil {
+	defer s.checkCmd.awaitEnd()
+	if e := monitored.Close(ctx); e != nil {
 		fmt.Fprintf(a.stderr, "northstarctl: cannot release role %s: %v (it is free when the lease expires)\n", r.Role,
 			e)
 	}
@@ -118,6 +131,7 @@ func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err err
 	if r.Postgres != "" {
 		p, err := postgres.New(postgres.Config{
 			DSN: r.Postgres, Role: r.Role, Name: r.Name, Value: r.Value, TTL: r.TTL, TakeoverDelay: r.TakeoverDelay,
+			LockKey: r.LockKey,
 		})
 		if err != nil {
 			return nil, nil, &usageError{err}
@@ -129,7 +143,7 @@ func (r *runCmd) elector(a *app) (e client.Elector, closeElector func(), err err
 		return nil, nil, err
 	}
 	k, err := c.NewCandidate(client.CandidateConfig{
-		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay,
+		Role: r.Role, Value: r.Value, TakeoverDelay: r.TakeoverDelay, Required: r.Required,
 		Session: client.SessionConfig{Name: r.Name, TTL: r.TTL},
 	})
 	if err != nil {
@@ -148,6 +162,7 @@ type supervisor struct {
 	signals     <-chan os.Signal
 	clock       func() time.Duration // the clock of leases
 	terminating bool                 // a signal has asked run to end
+	checkCmd    checkCommand
 }
 
 // run returns when the command has exited, or a signal came while it was not running.
@@ -168,6 +183,13 @@ func (s *supervisor) run(ctx context.Context) error {
 
 // campaign returns nil if a signal ended it.
 func (s *supervisor) campaign(ctx context.Context) (l *client.Leadership, err error) {
+	if !s.Eligible {
+		fmt.Fprintf(s.a.stderr, "northstarctl: not eligible for role %s: waiting for a signal\n", s.Role)
+		for !terminatingSignals[<-s.signals] {
+			continue
+		}
+		return nil, nil
+	}
 	defer s.a.progress("waiting for role " + s.Role)()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"northstar/chaos/pg"
 	"northstar/chaos/ports"
 	"northstar/client"
@@ -254,6 +256,9 @@ func TestRun(t *testing.T) {
 		"shim killed":               testRunShimKilled,
 		"shim paused":               testRunShimPaused,
 		"restart":                   testRunRestart,
+		"check":                     testRunCheck,
+		"check beside restarts":     testRunCheckBesideRestarts,
+		"not eligible":              testRunNotEligible,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -288,9 +293,11 @@ func testRunEnvironment(t *testing.T, endpoint string, c *client.Client) {
 		"--role env -- /etc/passwd": exitNotExecutable, "--role env -- " +
 			broken: exitNotExecutable,
 		"--role env": exitUsage, "-- true": exitUsage, "--role env --stop-timeout 4s -- true": exitUsage,
-		"--role env --ttl 100ms -- true":     exitUsage,
-		"--role env --restart often -- true": exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
-		"--role env --no-such-flag -- true": exitUsage,
+		"--role env --ttl 100ms -- true":        exitUsage,
+		"--role env --check-failures 0 -- true": exitUsage, "--role env --check-timeout 0s -- true": exitUsage,
+		"--role env --metrics-addr nohost -- true": exitFailed,
+		"--role env --restart often -- true":       exitUsage, "--role env --takeover-delay=-1s -- true": exitUsage,
+		"--role env --no-such-flag -- true": exitUsage, "--role env --lock-key 7 -- true": exitUsage,
 	} {
 		cmd := exec.Command("/proc/self/exe", append([]string{"--endpoints", endpoint, "run"},
 			strings.Fields(args)...)...)
@@ -353,6 +360,38 @@ func testRunWaiting(t *testing.T, endpoint string, c *client.Client) {
 	}
 	r.signal(syscall.SIGINT) // the shell does not trap this signal
 	r.exit(130)
+}
+
+// Without --eligible, run is no candidate, also when the role is vacant.
+func testRunNotEligible(t *testing.T, endpoint string, c *client.Client) {
+	cmd := exec.Command("/proc/self/exe", "--endpoints", endpoint, "run", "--role", "standby", "--", "true")
+	cmd.Env = append(os.Environ(), asProgram+"=yes", "NORTHSTAR_RUN_ELIGIBLE=false")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	if err != nil || line != "northstarctl: not eligible for role standby: waiting for a signal\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	second := startRun(t, endpoint, `echo elected`, "--role", "standby")
+	second.line("elected")
+	second.exit(0)
+	if h, err := c.RoleHistory(t.Context(), "standby"); err != nil || len(h.Items) != 1 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} { // the first one ends nothing
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("exit: %v, want 0", err)
+	}
 }
 
 func testRunEvicted(t *testing.T, endpoint string, c *client.Client) {
@@ -441,6 +480,39 @@ func TestRunPostgres(t *testing.T) {
 	next.line("alone")
 	next.exit(7)
 	startRun(t, "", `true`, "--role", "job", "--postgres", "postgres://host:port").exit(exitUsage)
+	testRunLockKey(t, server.DSN())
+}
+
+// The key of the advisory lock can be that of an application's own election.
+func testRunLockKey(t *testing.T, dsn string) {
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	free := func() (free bool) {
+		if err := conn.QueryRow(t.Context(), "SELECT pg_try_advisory_lock($1)", int64(0x464F52470001)).Scan(&free); err != nil {
+			t.Fatal(err)
+		}
+		return free
+	}
+	r := startRun(t, "", willing, "--role", "scheduler", "--postgres", dsn, "--lock-key", "0x464F52470001")
+	r.line("pid")
+	r.line("child")
+	if free() {
+		t.Error("the lock with that key is free while the role is held")
+	}
+	r.signal(syscall.SIGTERM)
+	r.line("TERM")
+	r.exit(9)
+	if err := eventually(func() error {
+		if !free() {
+			return errors.New("the lock is held after the end of run")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 func testRunShimKilled(t *testing.T, endpoint string, c *client.Client) {

@@ -71,6 +71,8 @@ type sessionsEndCmd struct {
 	IDs      []string `arg:"" optional:"" name:"id" help:"Session IDs."`
 	Identity string   `placeholder:"NAME" help:"Instead: all sessions made by this identity, such as 'client alice'."`
 	Prefix   string   `help:"Instead, or of that identity: all sessions whose name starts with this."`
+	Reason   string   `help:"Reason, for the audit log."`
+	DryRun   bool     `name:"dry-run" help:"Show what would end, change nothing."`
 }
 
 func (s *sessionsEndCmd) Run(a *app) error {
@@ -83,42 +85,64 @@ func (s *sessionsEndCmd) Run(a *app) error {
 		what = strings.TrimSpace(fmt.Sprintf("All sessions%s%s", suffix(" of ", s.Identity),
 			suffix(" with names starting with ", s.Prefix)))
 	}
-	if err := a.confirm("%s will end: their roles are released, and the keys tied to them are deleted.",
-		what); err != nil {
-		return err
-	}
 	call := s.endEach
 	if many {
 		call = s.endMatching
+	}
+	if s.DryRun {
+		return show(a, "asking what would end", call, func(p apiv1.SessionsEnded) error {
+			return a.printf("%d sessions would end: %d keys are deleted, vacant roles: %s\n", len(p.SessionIDs), p.Keys,
+				orDash(strings.Join(p.Roles, ", ")))
+		})
+	}
+	if err := a.confirm("%s will end: their roles are released, and the keys tied to them are deleted.",
+		what); err != nil {
+		return err
 	}
 	return show(a, "ending sessions", call, func(ended apiv1.SessionsEnded) error {
 		return a.printf("%d sessions ended\n", len(ended.SessionIDs))
 	})
 }
 
-func (s *sessionsEndCmd) endEach(c *client.Client, ctx context.Context) (apiv1.SessionsEnded, error) {
-	ended := apiv1.SessionsEnded{SessionIDs: []string{}}
-	for _, id := range s.IDs {
-		if err := c.EndSession(ctx, id); err != nil {
-			return ended, fmt.Errorf("%w (ended before: %d)", err, len(ended.SessionIDs))
-		}
-		ended.SessionIDs = append(ended.SessionIDs, id)
-	}
-	return ended, nil
+func (s *sessionsEndCmd) request() client.SessionsEnd {
+	return client.SessionsEnd{Identity: s.Identity, Prefix: s.Prefix, Reason: s.Reason, DryRun: s.DryRun}
 }
 
-func (s *sessionsEndCmd) endMatching(c *client.Client, ctx context.Context) (apiv1.SessionsEnded, error) {
-	all := apiv1.SessionsEnded{SessionIDs: []string{}}
-	for {
-		page, err := c.EndSessions(ctx, s.Identity, s.Prefix)
+func (s *sessionsEndCmd) endEach(c *client.Client, ctx context.Context) (apiv1.SessionsEnded, error) {
+	all := apiv1.SessionsEnded{SessionIDs: []string{}, DryRun: s.DryRun}
+	for _, id := range s.IDs {
+		e := s.request()
+		e.ID = id
+		one, err := c.EndSessionsWith(ctx, e)
 		if err != nil {
 			return all, fmt.Errorf("%w (ended before: %d)", err, len(all.SessionIDs))
 		}
-		all.SessionIDs = append(all.SessionIDs, page.SessionIDs...)
-		if !page.More {
+		addEnded(&all, one)
+	}
+	return all, nil
+}
+
+// endMatching ends one page of sessions after another. A dry run shows the first page, of up to 1000.
+func (s *sessionsEndCmd) endMatching(c *client.Client, ctx context.Context) (apiv1.SessionsEnded, error) {
+	all := apiv1.SessionsEnded{SessionIDs: []string{}, DryRun: s.DryRun}
+	for {
+		page, err := c.EndSessionsWith(ctx, s.request())
+		if err != nil {
+			return all, fmt.Errorf("%w (ended before: %d)", err, len(all.SessionIDs))
+		}
+		addEnded(&all, page)
+		if !page.More || s.DryRun {
+			all.More = page.More
 			return all, nil
 		}
 	}
+}
+
+// addEnded adds the result of a further request.
+func addEnded(all *apiv1.SessionsEnded, more apiv1.SessionsEnded) {
+	all.SessionIDs = append(all.SessionIDs, more.SessionIDs...)
+	all.Roles = append(all.Roles, more.Roles...)
+	all.Keys += more.Keys
 }
 
 // suffix returns text after a word, or nothing without text.

@@ -27,7 +27,7 @@ func (s *server) serveSessions(w http.ResponseWriter, r *http.Request, body stri
 	node := apiv1.Node{
 		ID: "web-1", SessionID: "s1", Hostname: "h1", Address: "10.0.0.5", HTTPPort: 8080, Roles: []string{"web"},
 		Version: "1.4.0", Status: "active", Load: &apiv1.Load{Connections: 7, CPU: 0.5, Memory: 0.1},
-		RegisteredAt: started, ChangedAt: started, Revision: 12,
+		StartedAt: &started, LastHeartbeatAt: &started, RegisteredAt: started, ChangedAt: started, Revision: 12,
 	}
 	switch r.Method + " " + r.URL.Path {
 	case "GET /v1/sessions":
@@ -97,6 +97,10 @@ func TestSessionsAndRoles_Requests(t *testing.T) {
 		"role transfer job --to s7 --plan p":         `POST /admin/roles/job/transfer {"to_session_id":"s7","plan_id":"p"}`,
 		"role transfer free --to s7":                 `POST /admin/roles/free/transfer {"to_session_id":"s7"}`,
 		"role transfer job --to s2 --dry-run":        `POST /admin/roles/job/transfer {"to_session_id":"s2","dry_run":true}`,
+		"sessions end s1 --reason r --yes":           `DELETE /v1/sessions/s1 {"reason":"r"}`,
+		"sessions end s1 --dry-run":                  `DELETE /v1/sessions/s1 {"dry_run":true}`,
+		"sessions end --prefix a --dry-run":          `DELETE /v1/sessions {"dry_run":true}`,
+		"role campaign r --session s1 --required":    `POST /v1/roles/r/campaign {"session_id":"s1","required":true}`,
 		"role evict job --reason r":                  `DELETE /admin/roles/job {"reason":"r"}`,
 		"nodes drain web-1":                          `PUT /v1/nodes/web-1 {"session_id":"s1","hostname":"h1","address":"10.0.0.5","http_port":8080,"roles":["web"],"version":"1.4.0","status":"draining","load":{"connections":7,"jobs":0,"cpu":0.5,"memory":0.1}}`,
 		"auto-failover pause --for 1m --dry-run":     `POST /admin/auto-failover {"enabled":false,"ttl_ms":60000,"dry_run":true}`,

@@ -130,7 +130,7 @@ func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
 	orphan := p.wait(ended, readCommands(decoder))
 	signalGroup(p.pgid, syscall.SIGKILL) // processes left in the group, while its ID is reserved
 	_ = cmd.Wait()                       // the process state has the result
-	killChildren()                       // processes that have left the group
+	killChildren(&checkCommand{})        // processes that have left the group
 	code := exitStatus(cmd.ProcessState)
 	_ = reports.Encode(exitReport{Code: code, Stopped: p.stopping})
 	if orphan {

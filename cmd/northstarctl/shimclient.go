@@ -34,7 +34,7 @@ func (s *supervisor) runOnce(l *client.Leadership) (exitReport, error) {
 		return exitReport{}, err
 	}
 	exited := false
-	defer func() { k.close(exited) }()
+	defer func() { k.close(exited, &s.checkCmd) }()
 	poll := time.NewTicker(min(suspendPollInterval, s.TTL/20))
 	defer poll.Stop()
 	lost := l.Done()
@@ -133,7 +133,7 @@ func (k *shimHandle) send(v any) {
 func (k *shimHandle) kill() { _ = k.cmd.Process.Kill() } // it may have exited
 
 // close returns when the shim and the command have ended. exited reports that the shim has sent its report.
-func (k *shimHandle) close(exited bool) {
+func (k *shimHandle) close(exited bool, check *checkCommand) {
 	if !exited {
 		k.kill()
 	}
@@ -143,7 +143,7 @@ func (k *shimHandle) close(exited bool) {
 	}
 	_ = k.cmd.Wait() // the report has the result
 	timeout.Stop()
-	killChildren() // left by a killed shim
+	killChildren(check) // left by a killed shim
 }
 
 // commandEnviron returns the environment without this program's own secrets: the command may be less trusted.

@@ -64,6 +64,8 @@ type FSM struct {
 type ApplyResult struct {
 	Results []state.Result
 	Err     error
+
+	Began, Ended time.Time // of the application; only with Results
 }
 
 // NewFSM makes an FSM over a state.
@@ -128,12 +130,14 @@ func (f *FSM) applyOne(l *raft.Log) any {
 			f.announceCleared(&cmds[i], l.Index)
 		}
 	}
+	began := time.Now()
 	results := f.cfg.State.Apply(l.Index, l.Term, cmds)
+	ended := time.Now()
 	f.applied.Store(l.Index)
 	if members {
 		f.cfg.MembersChanged()
 	}
-	return ApplyResult{Results: results}
+	return ApplyResult{Results: results, Began: began, Ended: ended}
 }
 
 // announceCleared reports a command that clears a member's incarnation: its earlier hellos must not be recorded again.

@@ -17,8 +17,9 @@ const logName = "log.db"
 // boltLog is a raft.LogStore over raft-boltdb. It knows which entries exist without a call of bbolt, and keeps the tail
 // record. It turns a panic or fault of bbolt on a damaged file into an error, and then never calls bbolt again.
 type boltLog struct {
-	path  string
-	store *raftboltdb.BoltStore
+	path   string
+	store  *raftboltdb.BoltStore
+	newest *cache // the last entries, as the opening has read them
 
 	writing sync.Mutex // one write at a time, as in bbolt
 	txid    uint64     // of the last transaction; guarded by writing
@@ -42,7 +43,10 @@ func createLog(path string) error {
 
 // openLog opens a log that checkLog has found sound.
 func openLog(path string, c checkedLog) (*boltLog, error) {
-	l := &boltLog{path: path, spans: c.spans}
+	if err := awaitFileLock(path, boltLockWait); err != nil {
+		return nil, err
+	}
+	l := &boltLog{path: path, spans: c.spans, newest: c.newest}
 	err := l.recoverBolt(func() (err error) {
 		if err = writeOpeningTail(path, c.tail); err == nil {
 			l.store, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})

@@ -6,8 +6,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// cache holds the newest log entries: consecutive indexes, all of them durable. Only writes fill it. If reads
-// filled it too, a read that overlaps a truncation could bring back deleted entries.
+// cache holds the newest log entries: consecutive indexes, all of them durable. Only writes fill it, and the check of
+// the log before there are any. If reads filled it too, a read that overlaps a truncation could bring back deleted
+// entries.
 type cache struct {
 	maxBytes, maxEntries int
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -233,6 +234,34 @@ func lockDir(dir string) (*os.File, error) {
 		err = fmt.Errorf("lock data directory %s: %w", dir, err)
 	}
 	return nil, errors.Join(err, f.Close())
+}
+
+const (
+	// boltLockWait bounds how long an opening waits for bbolt's lock on the log. A killed process loses the lock of the
+	// directory when its descriptors are closed, and this one when its memory is torn down: bbolt maps the file.
+	boltLockWait = 30 * time.Second
+	lockPoll     = time.Millisecond
+)
+
+// awaitFileLock returns when no other process holds the lock of a file. The caller has the directory's: no process may
+// take this one meanwhile.
+func awaitFileLock(path string, limit time.Duration) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // which releases the lock
+	for end := time.Now().Add(limit); ; time.Sleep(lockPoll) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("lock %s: %w", path, err)
+		case time.Now().After(end):
+			return fmt.Errorf("%s: another process, which is probably ending, has held its lock for %v", path, limit)
+		}
+	}
 }
 
 func checkWritable(dir string) error {

@@ -88,6 +88,9 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 		failed:     make(chan struct{}),
 	}
 	g.log = &guardedLog{guard: g, store: s.Log()}
+	if opened, ok := s.Log().(*boltLog); ok {
+		g.cache = opened.newest // Raft reads them several times when it starts
+	}
 	g.stable = &guardedStable{guard: g, store: s.Stable()}
 	g.snapshots = &guardedSnapshots{guard: g, store: s.Snapshots()}
 	return g

@@ -11,9 +11,10 @@ import (
 
 // checkedLog is the content of a sound log file.
 type checkedLog struct {
-	tail  tail
-	spans indexRanges // the entries' indexes after an unfinished deletion is done
-	term  uint64      // of the last entry, or of the snapshot before it
+	tail   tail
+	spans  indexRanges // the entries' indexes after an unfinished deletion is done
+	term   uint64      // of the last entry, or of the snapshot before it
+	newest *cache      // the last entries that were checked
 }
 
 // checkLog checks a log file and all entries after a snapshot's index, because Raft reads those at its start and panics
@@ -34,6 +35,7 @@ func checkLog(path string, index, term uint64, see func(raft.Log) error) (checke
 		return checkedLog{}, err
 	}
 	c := entryVerifier{after: index, term: term, see: see}
+	c.log.newest = newCache(cacheBytes, cacheEntries)
 	content, err := checkBolt(f, st.Size(), c.visit)
 	if err == nil {
 		c.log.tail, c.log.spans, err = checkTail(content)
@@ -42,6 +44,9 @@ func checkLog(path string, index, term uint64, see func(raft.Log) error) (checke
 		return checkedLog{}, &DamagedError{Path: path, What: err.Error()}
 	}
 	c.log.term = c.term
+	if t := c.log.tail; t.to > 0 {
+		c.log.newest.deleteRange(t.from, t.to)
+	}
 	return c.log, nil
 }
 
@@ -73,6 +78,7 @@ func (c *entryVerifier) visit(index uint64, value func() ([]byte, error)) error 
 		return fmt.Errorf("entry %d is of term %d, after one of term %d", index, e.Term, c.term)
 	}
 	c.term = e.Term
+	c.log.newest.add([]*raft.Log{&e})
 	return nil
 }
 

@@ -69,12 +69,19 @@ type DeathCheck struct {
 	Hello func(ctx context.Context) (bootID string, err error)
 	// Handshake is how long a dial with its hello usually takes; 0 if unknown.
 	Handshake time.Duration
+	// Far is the longest time of the check of a peer whose handshakes take longer than 30 ms; 0: about 60 ms.
+	Far time.Duration
 }
 
-// Run takes as long as ctx allows, and at most about 60 ms. The result is dead if a dial of the crash socket or of the
-// node is refused, alive or restarted after a hello with the same or another boot ID, and otherwise unclear.
+// limit returns how long the check may take. Half a handshake is one round trip at least, after which a dial of a dead
+// process is refused. 60 ms are too short for that on a network with a round trip of as much.
+func (c DeathCheck) limit() time.Duration { return max(maxCheck, min(2*c.Handshake, c.Far)) }
+
+// Run takes as long as ctx allows, and at most about 60 ms, or two handshakes with a far peer. The result is dead if
+// a dial of the crash socket or of the node is refused, alive or restarted after a hello with the same or another boot
+// ID, and otherwise unclear.
 func (c DeathCheck) Run(ctx context.Context) cluster.Liveness {
-	ctx, cancel := context.WithTimeout(ctx, maxCheck)
+	ctx, cancel := context.WithTimeout(ctx, c.limit())
 	defer cancel()
 	limit := max(minTry, 3*c.Handshake)
 	if c.CrashSocket != "" && c.refused(ctx, limit) {

@@ -18,7 +18,15 @@ type hello struct {
 	err    error // errSilent: nothing until the try ends
 }
 
-var errSilent = errors.New("silent")
+var (
+	errSilent = errors.New("silent")
+	errFar    = errors.New("far away")
+)
+
+const (
+	farRoundTrip = 80 * time.Millisecond
+	far          = 300 * time.Millisecond
+)
 
 // A process that is about to die takes connections and says nothing on them: one try must not wait for it, and the
 // whole check is bounded.
@@ -40,6 +48,8 @@ func TestDeathCheck(t *testing.T) {
 		{"nobody listens", nil, []hello{{err: refused}}, 0, cluster.LivenessDead, 0},
 		{"a listener that dies", nil, []hello{{err: errSilent}, {err: refused}}, 0, cluster.LivenessDead, minTry},
 		{"a far one", nil, []hello{{err: errSilent}, {err: refused}}, 5 * minTry, cluster.LivenessDead, 15 * minTry},
+		{"a very far one", nil, []hello{{err: errFar}}, 160 * time.Millisecond, cluster.LivenessDead, farRoundTrip},
+		{"a far and silent one", nil, []hello{{err: errSilent}}, 160 * time.Millisecond, cluster.LivenessUnclear, far},
 		{"a silent one", nil, []hello{{err: errSilent}}, 0, cluster.LivenessUnclear, maxCheck},
 		{"no crash socket any more", refused, nil, 0, cluster.LivenessDead, 0},
 		{"a crash socket that lives", errConnected, []hello{{bootID: "b1"}}, 0, cluster.LivenessAlive, 0},
@@ -47,13 +57,20 @@ func TestDeathCheck(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				check := DeathCheck{BootID: "b1", Handshake: tt.handshake}
+				check := DeathCheck{BootID: "b1", Handshake: tt.handshake, Far: far}
 				tries := 0
 				check.Hello = func(ctx context.Context) (string, error) {
 					h := tt.hellos[min(tries, len(tt.hellos)-1)]
 					tries++
-					if h.err == errSilent {
+					switch h.err {
+					case errSilent:
 						<-ctx.Done()
+					case errFar: // refused, after a round trip
+						select {
+						case <-time.After(farRoundTrip):
+							return "", refused
+						case <-ctx.Done():
+						}
 					}
 					return h.bootID, h.err
 				}

@@ -51,6 +51,7 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) 
 	}
 	seen := m.seen
 	m.mu.Unlock()
+	m.cfg.Heard(m.id, &claim)
 	m.notify()
 	return seen
 }

@@ -78,6 +78,7 @@ func newHosts(ctx context.Context, n int) (hosts []*host) {
 		h.ms = New(Config{
 			Host: h, Local: h.peer, Servers: func() []cluster.Server { return servers },
 			Claim: func() cluster.Claim { return cluster.Claim{} }, Lost: func(cluster.ConnectionLoss) {},
+			Heard:      func(cluster.NodeID, *cluster.Claim) {},
 			TimeoutMin: testMin, TimeoutMax: 2 * testMin, RPCTimeout: 2 * testMin, HelloTimeout: time.Second,
 			Logger: hclog.NewNullLogger(),
 		})

@@ -70,7 +70,9 @@ type Config struct {
 	// this node's claim, without the fields that Monitors.Claim fills in
 	Claim func() cluster.Claim
 	// a peer's process has ended its connection, or the kernel did so
-	Lost                   func(cluster.ConnectionLoss)
+	Lost func(cluster.ConnectionLoss)
+	// a claim has arrived
+	Heard                  func(from cluster.NodeID, claim *cluster.Claim)
 	CrashSocketPort        int           // of this process; 0 if it has no crash socket
 	TimeoutMin, TimeoutMax time.Duration // the election timeouts
 	RPCTimeout             time.Duration // of a dial with its hello, and of a write

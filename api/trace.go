@@ -1,0 +1,30 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+)
+
+// trace starts the span of a write, or of a request that belongs to a trace already. The returned function ends it.
+func (c *request) trace() (end func()) {
+	if !c.write && c.r.Header["Traceparent"] == nil {
+		return func() {}
+	}
+	ctx, span := c.s.deps.Tracer.StartRequest(c.r.Context(), c.r.Header)
+	if !span.Recorded() {
+		return func() {}
+	}
+	c.r = c.r.WithContext(ctx)
+	c.ctx = ctx
+	return func() {
+		span.SetName(c.r.Method + " " + c.routePattern())
+		span.Set("http.request.method", c.r.Method)
+		span.Set("http.route", c.routePattern())
+		span.SetInt("http.response.status_code", int64(c.status))
+		if c.status >= http.StatusInternalServerError {
+			span.End(fmt.Errorf("status %d", c.status))
+		} else {
+			span.End(nil)
+		}
+	}
+}

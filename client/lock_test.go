@@ -1,0 +1,146 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func lockConfig(role string) CandidateConfig {
+	return CandidateConfig{Role: role, Session: SessionConfig{Clock: newClock().now}}
+}
+
+func TestLock(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		first, err := c.Lock(t.Context(), lockConfig("r"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.TryLock(t.Context(), lockConfig("r")); !errors.Is(err, ErrRoleHeld) {
+			t.Errorf("TryLock of a held role: %v", err)
+		}
+		next := make(chan *Lock)
+		go func() {
+			l, err := c.Lock(t.Context(), lockConfig("r"))
+			if err != nil {
+				t.Error(err)
+			}
+			next <- l
+		}()
+		time.Sleep(time.Minute)
+		select {
+		case <-next:
+			t.Fatal("two locks of one role in one process")
+		default:
+		}
+		if err := first.Unlock(t.Context()); err != nil || first.Cause() == nil {
+			t.Fatalf("%v, %v", err, first.Cause())
+		}
+		second := <-next
+		if second.Token <= first.Token || *second.Fence() != (Fence{Role: "r", Token: second.Token}) {
+			t.Errorf("tokens %d, then %d; fence %+v", first.Token, second.Token, second.Fence())
+		}
+		if err := second.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if l, err := c.TryLock(t.Context(), lockConfig("r")); err != nil {
+			t.Error(err)
+		} else if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if len(f.sessions) > 0 {
+			t.Errorf("%d sessions are left", len(f.sessions))
+		}
+	}, "n1")
+}
+
+// A candidate that gives up leaves the queue, so that it does not become the holder later.
+func TestLock_GivesUp(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		l, err := c.Lock(t.Context(), lockConfig("r"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Lock(ctx, lockConfig("r")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		f.mu.Lock()
+		if q := f.queues["r"]; len(q) > 0 || len(f.sessions) != 1 {
+			t.Errorf("queue %v, %d sessions", q, len(f.sessions))
+		}
+		f.mu.Unlock()
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}
+
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		const permits, users = 3, 12
+		held, done := make(chan *Lock), make(chan error)
+		for range users {
+			go func() {
+				l, err := c.Acquire(t.Context(), lockConfig("s"), permits)
+				if err != nil {
+					t.Error(err)
+				}
+				held <- l
+				time.Sleep(time.Minute)
+				done <- l.Unlock(t.Context())
+			}()
+		}
+		var now []string
+		most := 0
+		for acquired, ended := 0, 0; ended < users; {
+			select {
+			case l := <-held:
+				acquired++
+				if slices.Contains(now, l.Role) {
+					t.Errorf("permit %s twice", l.Role)
+				}
+				now = append(now, l.Role)
+				if most = max(most, len(now)); len(now) == permits && acquired == permits {
+					if _, err := c.TryAcquire(t.Context(), lockConfig("s"), permits); !errors.Is(err, ErrRoleHeld) {
+						t.Errorf("TryAcquire without a free permit: %v", err)
+					}
+				}
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+				ended++
+				now = now[1:] // they end in the order of their begin
+			}
+		}
+		if most != permits {
+			t.Errorf("at most %d permits were held, want %d", most, permits)
+		}
+		time.Sleep(time.Minute)
+		if len(f.sessions) > 0 {
+			t.Errorf("%d sessions are left", len(f.sessions))
+		}
+		if _, err := c.Acquire(t.Context(), lockConfig("s"), 0); err == nil {
+			t.Error("no permits are accepted")
+		}
+	}, "n1")
+}

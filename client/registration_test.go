@@ -1,0 +1,225 @@
+package client
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/cluster"
+)
+
+// fakeRegistry adds application nodes to fakeRoles.
+type fakeRegistry struct {
+	*fakeRoles
+	lock  sync.Mutex
+	nodes map[string]apiv1.Node
+	puts  int
+}
+
+func (fc *fakeCluster) withRegistry() *fakeRegistry {
+	f := &fakeRegistry{fakeRoles: fc.withRoles(), nodes: map[string]apiv1.Node{}}
+	f.ended = func(session, _ string) {
+		f.lock.Lock()
+		defer f.lock.Unlock()
+		for id, n := range f.nodes {
+			if n.SessionID == session {
+				n.SessionID, n.Status = "", NodeDead
+				f.nodes[id] = n
+			}
+		}
+	}
+	for _, n := range fc.nodes {
+		roles := n.handle
+		n.handle = func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasPrefix(r.URL.Path, apiv1.PathNodes) {
+				roles(w, r)
+			} else if err := n.toLeader(r); err != nil {
+				problem(w, err)
+			} else {
+				f.serveNode(w, r)
+			}
+		}
+	}
+	return f
+}
+
+func (f *fakeRegistry) serveNode(w http.ResponseWriter, r *http.Request) {
+	id := strings.TrimPrefix(r.URL.Path, apiv1.PathNodes+"/")
+	var in apiv1.NodePut
+	_ = json.NewDecoder(r.Body).Decode(&in)
+	f.mu.Lock()
+	live := f.sessions[in.SessionID] != nil
+	f.mu.Unlock()
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	switch n, known := f.nodes[id]; {
+	case r.Method == http.MethodPut && !live:
+		problem(w, fail(cluster.CodeSessionEnded))
+	case r.Method == http.MethodPut:
+		f.puts++
+		f.nodes[id] = apiv1.Node{ID: id, SessionID: in.SessionID, Status: in.Status, Load: in.Load, Address: in.Address}
+		reply(w, f.nodes[id])
+	case !known:
+		problem(w, notFound())
+	case r.Method == http.MethodDelete:
+		delete(f.nodes, id)
+		reply(w, apiv1.NodeRemoved{ID: id})
+	default:
+		reply(w, n)
+	}
+}
+
+func (f *fakeRegistry) node(id string) apiv1.Node {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	return f.nodes[id]
+}
+
+// change makes an operator's change of a node.
+func (f *fakeRegistry) change(id string, by func(n *apiv1.Node)) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	n := f.nodes[id]
+	by(&n)
+	f.nodes[id] = n
+}
+
+func TestRegistration(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRegistry()
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		var mu sync.Mutex
+		var changes []string
+		jobs := int64(0)
+		reg, err := c.Register(t.Context(), RegistrationConfig{
+			ID: "w1", Node: NodePut{Address: "10.0.0.7"},
+			Load: func() Load { jobs++; return Load{Jobs: jobs} },
+			StatusChanged: func(status string) {
+				mu.Lock()
+				defer mu.Unlock()
+				changes = append(changes, status)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := f.node("w1"); n.Status != NodeActive || n.Address != "10.0.0.7" || n.SessionID != reg.Session().ID() {
+			t.Fatalf("%+v", n)
+		}
+		time.Sleep(time.Minute)
+		if n := f.node("w1"); n.Load == nil || n.Load.Jobs < 11 || n.Load.Jobs > 16 || n.Status != NodeActive {
+			t.Errorf("after a minute of reports every 5 s: %+v", n.Load)
+		}
+
+		// An operator's change of the status is adopted, and not undone by the next report.
+		f.change("w1", func(n *apiv1.Node) { n.Status = NodeDraining })
+		time.Sleep(time.Minute)
+		if n := f.node("w1"); n.Status != NodeDraining || reg.Status() != NodeDraining {
+			t.Errorf("an operator's drain was undone: %+v, %s", n, reg.Status())
+		}
+		if err := reg.SetStatus(t.Context(), NodeActive); err != nil || f.node("w1").Status != NodeActive {
+			t.Errorf("%v, %+v", err, f.node("w1"))
+		}
+		mu.Lock()
+		if !slices.Equal(changes, []string{NodeDraining}) {
+			t.Errorf("StatusChanged was called with %v", changes)
+		}
+		mu.Unlock()
+
+		// A lost session and a removed registration are replaced.
+		lost := reg.Session()
+		_ = f.end(lost.ID(), "session_ended")
+		time.Sleep(time.Minute)
+		if n := f.node("w1"); n.Status != NodeActive || n.SessionID == lost.ID() || n.SessionID != reg.Session().ID() {
+			t.Errorf("after a lost session: %+v", n)
+		}
+		f.lock.Lock()
+		delete(f.nodes, "w1")
+		f.lock.Unlock()
+		time.Sleep(time.Minute)
+		if f.node("w1").Status != NodeActive {
+			t.Error("a removed node does not register again")
+		}
+
+		if err := reg.Drain(t.Context()); err != nil || f.node("w1").Status != NodeDraining {
+			t.Errorf("%v, %+v", err, f.node("w1"))
+		}
+		if err := reg.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n := f.node("w1"); n.ID != "" {
+			t.Errorf("after Close: %+v", n)
+		}
+		synctest.Wait()
+		if len(f.sessions) > 0 {
+			t.Errorf("%d sessions are left", len(f.sessions))
+		}
+	}, "n1", "n2")
+}
+
+// Of two processes with one ID, the one that was started later stays registered.
+func TestRegistration_Twice(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRegistry()
+		c := fc.client("n1")
+		defer c.Close()
+		var regs []*Registration
+		for range 2 {
+			r, err := c.Register(t.Context(), RegistrationConfig{ID: "w1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			regs = append(regs, r)
+		}
+		puts := f.puts
+		time.Sleep(time.Minute)
+		if n := f.node("w1"); n.SessionID != regs[1].Session().ID() {
+			t.Errorf("%+v, the second session is %s", n, regs[1].Session().ID())
+		}
+		f.lock.Lock()
+		if n := f.puts - puts; n > 15 {
+			t.Errorf("%d registrations in a minute", n)
+		}
+		f.lock.Unlock()
+		_ = f.end(regs[1].Session().ID(), "session_ended")
+		time.Sleep(time.Minute)
+		if n := f.node("w1"); n.Status != NodeActive {
+			t.Errorf("%+v", n)
+		}
+	}, "n1")
+}
+
+func TestClusterInfo(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		for _, n := range fc.nodes {
+			n.handle = func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/counts"):
+					reply(w, apiv1.Counts{Active: 2, Total: 2})
+				case r.URL.Query().Get("after") == "":
+					reply(w, apiv1.Roles{Items: []apiv1.Role{{Role: "a", Holder: "x", Token: 3}}, Next: "a"})
+				default:
+					reply(w, apiv1.Roles{Items: []apiv1.Role{{Role: "b", Holder: "y", Token: 4}}})
+				}
+			}
+		}
+		c := fc.client("n1")
+		defer c.Close()
+		info, err := c.ClusterInfo(t.Context())
+		if err != nil || info.Cluster.LeaderID != "n1" || info.Nodes.Active != 2 || len(info.Holders) != 2 ||
+			info.Holders["b"].Name != "y" {
+			t.Errorf("%+v, %v", info, err)
+		}
+	}, "n1")
+}

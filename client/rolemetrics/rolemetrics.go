@@ -1,0 +1,94 @@
+// Package rolemetrics makes Prometheus metrics of the electors of package client. It is a package of its own, so that
+// programs without Prometheus do not link its library.
+package rolemetrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"northstar/client"
+)
+
+const prefix = "northstar_elector_"
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prefix+name, help, append([]string{"role"}, labels...), nil)
+}
+
+var (
+	isLeader      = desc("is_leader", "1 while this process holds the role and can prove it.")
+	token         = desc("token", "Fencing token of this process's tenure; 0 if it does not hold the role.")
+	tenure        = desc("tenure_seconds", "Time since this process was elected; 0 if it does not hold the role.")
+	renewalAge    = desc("renewal_age_seconds", "Time since the last successful renewal or heartbeat was sent; absent if this process does not hold the role.")
+	campaigns     = desc("campaigns_total", "Campaigns of this process for the role.")
+	elections     = desc("elections_total", "Tenures of this process. The sum over all processes counts the failovers and planned changes of the role.")
+	losses        = desc("losses_total", "Tenures of this process that have ended, by cause.", "cause")
+	checkPassed   = desc("check_passed", "1 if the last health check passed; absent before the first.")
+	checks        = desc("checks_total", "Health checks.")
+	checkFailures = desc("check_failures_total", "Health checks that failed.")
+)
+
+// Names returns the names of all metrics.
+func Names() []string {
+	var names []string
+	for _, n := range []string{
+		"is_leader", "token", "tenure_seconds", "renewal_age_seconds", "campaigns_total", "elections_total",
+		"losses_total", "check_passed", "checks_total", "check_failures_total",
+	} {
+		names = append(names, prefix+n)
+	}
+	return names
+}
+
+// New returns a collector of these electors, one for each role.
+func New(electors ...*client.MonitoredElector) prometheus.Collector { return collector(electors) }
+
+type collector []*client.MonitoredElector
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		isLeader, token, tenure, renewalAge, campaigns, elections, losses, checkPassed, checks, checkFailures,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for _, e := range c {
+		collect(ch, e.Stats())
+	}
+}
+
+func collect(ch chan<- prometheus.Metric, s client.ElectorStats) {
+	gauge := func(d *prometheus.Desc, v float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, s.Role)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		labels = append([]string{s.Role}, labels...)
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(isLeader, boolToFloat(s.Leading))
+	gauge(token, float64(s.Token))
+	gauge(tenure, s.Tenure.Seconds())
+	if s.Leading {
+		gauge(renewalAge, s.RenewalAge.Seconds())
+	}
+	counter(campaigns, s.Campaigns)
+	counter(elections, s.Elections)
+	for _, cause := range client.LossCauses() {
+		counter(losses, s.Losses[cause], string(cause))
+	}
+	if s.Checks > 0 {
+		gauge(checkPassed, boolToFloat(s.CheckError == nil))
+	}
+	counter(checks, s.Checks)
+	counter(checkFailures, s.CheckFailures)
+}
+
+func boolToFloat(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,93 @@
+package rolemetrics
+
+import (
+	"context"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"northstar/client"
+)
+
+// granted is an elector that is elected at its first campaign.
+type granted struct{ deadline *client.Deadline }
+
+func (g granted) Campaign(context.Context) (*client.Leadership, error) {
+	return g.deadline.Begin(client.Holder{Role: "cron", Token: 7}, nil)
+}
+
+func (g granted) Observe(context.Context) iter.Seq2[client.Holder, error] { return nil }
+
+func (g granted) Close(context.Context) error {
+	g.deadline.End(client.ErrResigned)
+	return nil
+}
+
+func TestCollector(t *testing.T) {
+	t.Parallel()
+	d := client.NewDeadline(nil)
+	d.Extend(d.Now(), time.Minute)
+	e, err := client.NewElector(granted{d}, client.ElectorConfig{
+		Role: "cron", Healthy: func(context.Context) error { return nil }, CheckInterval: time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(New(e))
+	if v := values(t, registry); v["northstar_elector_is_leader"] != 0 || v["northstar_elector_campaigns_total"] != 0 {
+		t.Errorf("%v", v)
+	}
+	l, err := e.Campaign(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e.Stats().Checks == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	v := values(t, registry)
+	for name, want := range map[string]float64{
+		"is_leader": 1, "token": 7, "campaigns_total": 1, "elections_total": 1, "check_passed": 1,
+		"check_failures_total": 0,
+	} {
+		if v["northstar_elector_"+name] != want {
+			t.Errorf("%s: %v, want %v", name, v["northstar_elector_"+name], want)
+		}
+	}
+	if age := v["northstar_elector_renewal_age_seconds"]; age <= 0 || age > 60 {
+		t.Errorf("renewal age %v", age)
+	}
+	for _, name := range Names() {
+		if _, ok := v[name]; !ok {
+			t.Errorf("%s is missing", name)
+		}
+		delete(v, name)
+	}
+	if len(v) > 0 {
+		t.Errorf("not in Names: %v", v)
+	}
+	if err := e.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Done()
+	if v := values(t, registry); v["northstar_elector_is_leader"] != 0 || v["northstar_elector_token"] != 0 {
+		t.Errorf("%v", v)
+	}
+}
+
+// values returns the first value of each metric.
+func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := map[string]float64{}
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		v[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	}
+	return v
+}

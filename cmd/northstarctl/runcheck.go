@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"northstar/client"
+	"northstar/client/rolemetrics"
+)
+
+// monitorFlags are the flags of run for its health check and its metrics.
+type monitorFlags struct {
+	Check         string        `placeholder:"CMD" help:"Shell command that succeeds while this machine can run CMD. If it fails, run stops CMD, releases the role, and campaigns again when it succeeds."`
+	CheckInterval time.Duration `default:"5s" help:"Time between two checks."`
+	CheckTimeout  time.Duration `default:"2s" help:"Time after which a check has failed."`
+	CheckFailures int           `default:"3" help:"Failed checks in a row until the role is released."`
+	MetricsAddr   string        `placeholder:"HOST:PORT" help:"Serve Prometheus metrics of the role at /metrics."`
+}
+
+func (f *monitorFlags) check() error {
+	switch {
+	case f.CheckInterval <= 0, f.CheckTimeout <= 0:
+		return usagef("--check-interval, --check-timeout: must be more than 0 (got %v, %v)", f.CheckInterval,
+			f.CheckTimeout)
+	case f.CheckFailures < 1:
+		return usagef("--check-failures: must be at least 1 (got %d)", f.CheckFailures)
+	}
+	return nil
+}
+
+// monitor adds the health check to an elector, and serves its metrics until the returned function is called.
+func (r *runCmd) monitor(a *app, e client.Elector, check *checkCommand) (*client.MonitoredElector, func(), error) {
+	cfg := client.ElectorConfig{
+		Role: r.Role, CheckInterval: r.CheckInterval, CheckTimeout: r.CheckTimeout, CheckFailures: r.CheckFailures,
+	}
+	var m *client.MonitoredElector
+	if r.Check != "" {
+		cfg.Healthy = func(ctx context.Context) error {
+			err := check.run(ctx, a, r.Check, checkEnviron(r.Role, m.Stats().Token))
+			if err != nil {
+				fmt.Fprintf(a.stderr, "northstarctl: check of role %s failed: %v\n", r.Role, err)
+			}
+			return err
+		}
+	}
+	m, err := client.NewElector(e, cfg)
+	if err != nil {
+		return nil, nil, &usageError{err}
+	}
+	if r.MetricsAddr == "" {
+		return m, func() {}, nil
+	}
+	stop, err := serveMetrics(r.MetricsAddr, rolemetrics.New(m))
+	if err != nil {
+		return nil, nil, fmt.Errorf("--metrics-addr: %w", err)
+	}
+	return m, stop, nil
+}
+
+// serveMetrics serves a collector at /metrics until stop is called.
+func serveMetrics(addr string, c prometheus.Collector) (stop func(), err error) {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	server := &http.Server{
+		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10,
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // it returns when stop closes the server
+	}()
+	return func() { _ = server.Close(); <-served }, nil
+}
+
+// checkEnviron returns the environment of a check. It has the fencing token only while this process holds the role:
+// a check of CMD itself can succeed without it.
+func checkEnviron(role string, token uint64) []string {
+	env := append(commandEnviron(os.Environ()), "NORTHSTAR_ROLE="+role)
+	if token != 0 {
+		env = append(env, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(token, 10))
+	}
+	return env
+}
+
+// checkCommand runs the health check as a child of run, at most one at a time.
+type checkCommand struct {
+	running sync.WaitGroup
+	mu      sync.Mutex // held while the child starts, and while killChildren lists the children
+	pid     int        // of the running check; 0: none
+}
+
+// awaitEnd waits until no check is running. Their contexts have ended.
+func (c *checkCommand) awaitEnd() {
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.running.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(releaseTimeout): // a broken disk: the process exits without it
+	}
+}
+
+// run runs a shell command in its own process group, and kills the group when it has exited or ctx ends.
+func (c *checkCommand) run(ctx context.Context, a *app, command string, env []string) error {
+	c.running.Add(1)
+	defer c.running.Done()
+	runtime.LockOSThread() // the kernel kills the check when the thread that started it exits
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
+	cmd.Env, cmd.Stderr, cmd.SysProcAttr = env, a.stderr, commandAttributes()
+	cmd.Cancel = func() error { signalGroup(cmd.Process.Pid, syscall.SIGKILL); return nil }
+	c.mu.Lock()
+	err := cmd.Start()
+	if err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	c.pid = cmd.Process.Pid
+	c.mu.Unlock()
+	waitChildExit(cmd.Process.Pid)
+	signalGroup(cmd.Process.Pid, syscall.SIGKILL) // processes left in the group, while its ID is reserved
+	err = cmd.Wait()
+	reapGroup(cmd.Process.Pid)
+	c.mu.Lock()
+	c.pid = 0
+	c.mu.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return fmt.Errorf("exit code %d", exitStatus(exit.ProcessState))
+	}
+	return err
+}

@@ -1,0 +1,244 @@
+package failover
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"northstar/cluster"
+	"northstar/election"
+)
+
+const (
+	// armStep is how much earlier than necessary the silence check may be due: not each sign of life moves it.
+	armStep = 5 * time.Millisecond
+	// lateLimit is how late a check may run. A process that is later did not run, and is no witness of a silence.
+	lateLimit = 10 * time.Millisecond
+	// stoppedFor is how long a node's claims say that its process had stopped.
+	stoppedFor = 5 * time.Second
+	// needlessTime is how long after an election by silence its old leader is watched.
+	needlessTime = time.Second
+)
+
+// silenceWatch knows when the leader was heard, for how long it may be silent, and whether this process runs on time.
+// Safe for concurrent use.
+type silenceWatch struct {
+	mu        sync.Mutex
+	estimator election.SilenceEstimator
+	leader    leaderInstance // followed; zero: none
+	asked     time.Time      // when the leader was last asked because it was silent
+	stopped   time.Time      // when this process was last found to run again
+
+	check *time.Timer // of Run; nil while that does not run
+	armed time.Time   // when check was last set
+	due   time.Time   // when check fires; zero while Run is awake
+	quiet time.Time   // no check before
+
+	suspect suspect
+}
+
+// suspect is the old leader of an election by silence, until it is known whether it lived.
+type suspect struct {
+	leader leaderInstance // zero: none
+	heard  time.Time      // its last sign of life before the election
+	began  time.Time      // of the election
+	again  time.Time      // its first sign of life after that; zero: none
+}
+
+// open returns the timer of Run's checks.
+func (w *silenceWatch) open() *time.Timer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.check = time.NewTimer(maxCheckInterval)
+	return w.check
+}
+
+func (w *silenceWatch) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.check.Stop()
+	w.check, w.due = nil, time.Time{}
+}
+
+// sleep sets the timer, before Run waits for it. Signs of life of the leader move it, but not before quiet.
+func (w *silenceWatch) sleep(d time.Duration, quiet time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.quiet = quiet
+	w.arm(time.Now(), d)
+}
+
+// arm sets the timer. mu is held.
+func (w *silenceWatch) arm(now time.Time, d time.Duration) {
+	w.armed, w.due = now, now.Add(d)
+	w.check.Reset(d)
+}
+
+// awake is called when Run no longer waits. It finds out whether this process runs on time.
+func (w *silenceWatch) awake(timeoutMin time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.observe(time.Now(), timeoutMin)
+	w.due = time.Time{}
+}
+
+// observe records that this process did not run if its check is late. mu is held.
+func (w *silenceWatch) observe(now time.Time, timeoutMin time.Duration) {
+	if w.due.IsZero() {
+		return
+	}
+	late := now.Sub(w.due)
+	if late > lateLimit {
+		w.estimator.Stopped(late)
+	}
+	if late > timeoutMin/3 {
+		w.stopped = now
+	}
+}
+
+// follow begins to watch a leader.
+func (w *silenceWatch) follow(l leaderInstance) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.leader.id != l.id || w.leader.term != l.term {
+		w.estimator.Follow()
+	}
+	w.leader = l
+}
+
+// OnHeard is called for each Raft message of a peer, with a nil claim, and for each of its claims. It does not block.
+func (c *Controller) OnHeard(from cluster.NodeID, claim *cluster.Claim) {
+	if c.heard(from, claim, time.Now()) {
+		c.log.Info("a leader was replaced although it lived: silence is tolerated for longer now", "term",
+			claim.NeedlessTerm, "reported_by", from)
+	}
+}
+
+// heard records a message, and reports whether it tells of a needless election for the first time.
+func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.Time) (news bool) {
+	w := &c.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if claim != nil && claim.NeedlessTerm <= claim.Term {
+		news = w.estimator.Needless(claim.NeedlessTerm, now)
+	}
+	if s := &w.suspect; s.leader.id == from && s.again.IsZero() && (claim == nil || claim.BootID == s.leader.boot) {
+		s.again = now
+	}
+	if from != w.leader.id || claim != nil && (claim.Role != cluster.Leader || claim.Disk.Stalled) {
+		return news
+	}
+	w.observe(now, c.cfg.TimeoutMin)
+	w.estimator.Heard(now)
+	if c.cfg.Fast && !w.due.IsZero() && now.Sub(w.armed) >= armStep {
+		w.arm(now, max(doubt(w.estimator.Threshold(now).Value), w.quiet.Sub(now)))
+	}
+	return news
+}
+
+// doubt returns the silence from which the leader is asked whether it lives. It has the rest of the threshold for the
+// answer.
+func doubt(threshold time.Duration) time.Duration { return threshold * 2 / 3 }
+
+// Silence returns for how long this node's leader may be silent before the survivors ask each other, and why; false if
+// they never do (failover.fast).
+func (c *Controller) Silence() (election.SilenceThreshold, bool) {
+	c.watch.mu.Lock()
+	defer c.watch.mu.Unlock()
+	return c.watch.estimator.Threshold(time.Now()), c.cfg.Fast
+}
+
+// annotateSilence adds to a claim what this node knows of silences, its own too.
+func (c *Controller) annotateSilence(claim *cluster.Claim) {
+	now := time.Now()
+	w := &c.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.cfg.Fast {
+		claim.SilenceLimit = w.estimator.Limit(now)
+	}
+	claim.NeedlessTerm = w.estimator.RaisedBy(now)
+	if ago := now.Sub(w.stopped); !w.stopped.IsZero() && ago < stoppedFor {
+		claim.StoppedAgo = max(ago, 1)
+	}
+}
+
+// askedFor returns how long ago the leader was asked in its present silence, 0 if it was not.
+func (w *silenceWatch) askedFor(silence time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ago := time.Since(w.asked); ago < silence {
+		return ago
+	}
+	return 0
+}
+
+// askLeader asks a leader that has been silent for a while, once. Its answer is a sign of life.
+func (c *Controller) askLeader(mine cluster.Claim, l leaderInstance) {
+	if !c.affectedBy(mine, l) || c.watch.askedFor(mine.LeaderSilence) > 0 {
+		return
+	}
+	c.watch.mu.Lock()
+	c.watch.asked = time.Now()
+	c.watch.mu.Unlock()
+	c.deps.Peers.Ask(l.id)
+}
+
+// watchSuspect watches the old leader of an election by silence that begins now.
+func (c *Controller) watchSuspect(ev election.Evidence, mine cluster.Claim) {
+	now := time.Now()
+	c.watch.mu.Lock()
+	defer c.watch.mu.Unlock()
+	c.watch.suspect = suspect{
+		leader: leaderInstance{ev.Leader, ev.BootID, mine.Term}, heard: now.Add(-mine.LeaderSilence), began: now,
+	}
+}
+
+// judgeSuspect finds out whether the last election by silence was needless, once its old leader has had needlessTime to
+// be heard again. It returns the time until then, or the default.
+func (c *Controller) judgeSuspect(otherwise time.Duration) time.Duration {
+	now := time.Now()
+	c.watch.mu.Lock()
+	s := c.watch.suspect
+	if wait := s.began.Add(needlessTime).Sub(now); s.leader.id != "" && wait > 0 {
+		c.watch.mu.Unlock()
+		return min(wait, otherwise)
+	}
+	c.watch.suspect = suspect{}
+	c.watch.mu.Unlock()
+	if s.leader.id == "" || s.again.IsZero() {
+		return otherwise
+	}
+	seen := c.deps.Peers.Claims()[s.leader.id]
+	if !seen.Connected || seen.Claim.BootID != s.leader.boot || !seen.At.After(s.began) {
+		return otherwise // another process, or it has gone again
+	}
+	silent := s.again.Sub(s.heard)
+	stopped := seen.Claim.StoppedAgo > 0 && seen.At.Add(-seen.Claim.StoppedAgo).After(s.heard)
+	if cause := election.NeedlessCause(silent, stopped, c.cfg.TimeoutMin); cause != "" {
+		c.needless(s, silent, cause)
+	}
+	return otherwise
+}
+
+// needless records and reports an election whose old leader lived.
+func (c *Controller) needless(s suspect, silent time.Duration, cause string) {
+	term := s.leader.term + 1
+	what := "its process had stopped for a while"
+	if cause == election.NeedlessLate {
+		what = "silence is tolerated for longer now"
+		c.watch.mu.Lock()
+		c.watch.estimator.Needless(term, time.Now())
+		c.watch.mu.Unlock()
+	}
+	c.book.markNeedless(term, cause)
+	c.deps.Needless(cause, cluster.Event{
+		Type: "failover", Term: term,
+		Message: fmt.Sprintf("the election of term %d was needless: node %s was heard again after %v: %s", term,
+			s.leader.id, silent.Round(time.Millisecond), what),
+		Fields: map[string]any{
+			"kind": "needless_election", "cause": cause, "leader_id": string(s.leader.id),
+			"silence_ms": silent.Milliseconds(),
+		},
+	})
+}

@@ -1,0 +1,249 @@
+package failover
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/cluster"
+	"northstar/election"
+)
+
+// beat lets n1 be heard for a while. The longest gap is 30 ms.
+func (w *testCluster) beat(d time.Duration) {
+	w.hear()
+	gap := 30 * time.Millisecond
+	for end := time.Now().Add(d); time.Now().Before(end); gap = 28 * time.Millisecond {
+		time.Sleep(gap)
+		w.hear()
+	}
+	w.edit(func() { w.asked = nil })
+}
+
+// hear is a message of n1.
+func (w *testCluster) hear() {
+	w.edit(func() { w.contact = time.Now() })
+	w.c.OnHeard("n1", nil)
+}
+
+// limits makes the other voters count a silence of 45 ms.
+func (w *testCluster) limits(ids ...cluster.NodeID) {
+	w.edit(func() {
+		for _, id := range ids {
+			s := w.claims[id]
+			s.Claim.SilenceLimit = 45 * time.Millisecond
+			w.claims[id] = s
+		}
+	})
+}
+
+func TestSilence_MeasuredThreshold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		w.start(Config{Fast: true})
+		w.limits("n3")
+		w.beat(20 * time.Second)
+		began := time.Now()
+		w.hang("n3")
+		time.Sleep(timeoutMin)
+		stood := w.elections()
+		if len(stood) != 1 || stood[0].Sub(began) < 45*time.Millisecond || stood[0].Sub(began) > 50*time.Millisecond {
+			t.Errorf("it stood at %v, silence began at %v", stood, began)
+		}
+		if len(w.asked) != 1 || w.asked[0].Sub(began) != 30*time.Millisecond {
+			t.Errorf("the leader was asked at %v", w.asked)
+		}
+		if f := w.c.Facts(6); f.Trigger != election.TriggerTimeout ||
+			!strings.Contains(f.Reason, "tolerated for 45ms (the longest of") {
+			t.Errorf("facts: %+v", f)
+		}
+	})
+}
+
+// The leader is asked once more. Its answer ends the silence, so nothing is polled.
+func TestSilence_SecondQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200; w.awake = true })
+		polls := 0
+		w.edit(func() { w.polled = func([]cluster.NodeID) { polls++ } })
+		w.start(Config{Fast: true})
+		w.limits("n3")
+		w.beat(20 * time.Second)
+		w.hang("n3")
+		time.Sleep(time.Second)
+		if stood := w.elections(); len(stood) != 0 || polls != 0 {
+			t.Errorf("it stood at %v and polled %d times against a leader that answers", stood, polls)
+		}
+	})
+}
+
+// A check that runs late shows that this process stopped. It waits for longer then.
+func TestSilence_OwnStopIsNoEvidence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.start(Config{Fast: true})
+		w.beat(20 * time.Second)
+		w.c.watch.mu.Lock()
+		w.c.watch.due = time.Now().Add(-40 * time.Millisecond) // the check should have run then
+		w.c.watch.mu.Unlock()
+		time.Sleep(35 * time.Millisecond) // Run has asked the leader, and noticed
+		synctest.Wait()
+		claim := w.claim()
+		if claim.SilenceLimit < 70*time.Millisecond || claim.StoppedAgo == 0 {
+			t.Errorf("after a stop: %+v", claim)
+		}
+		w.hear()
+		if claim := w.claim(); claim.SilenceLimit != 45*time.Millisecond {
+			t.Errorf("once the leader was heard: %v", claim.SilenceLimit)
+		}
+	})
+}
+
+// The timer of the checks does not fire while the leader is heard.
+func TestSilence_NoCheckWhileLeaderIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.start(Config{Fast: true})
+		w.beat(20 * time.Second)
+		armed := func() time.Time {
+			w.c.watch.mu.Lock()
+			defer w.c.watch.mu.Unlock()
+			return w.c.watch.due
+		}
+		for range 100 {
+			time.Sleep(25 * time.Millisecond)
+			w.hear()
+			if due := time.Until(armed()); due != 30*time.Millisecond {
+				t.Fatalf("the next check is due in %v", due)
+			}
+		}
+	})
+}
+
+// needlessElection lets n2 be elected although n1, as it says then, is heard again after a while.
+func needlessElection(t *testing.T, after time.Duration, edit func(*cluster.Claim)) *testCluster {
+	w := newTestCluster(t, "n1", "n2", "n3")
+	w.edit(func() {
+		w.mine.Priority = 200
+		w.onStartElection = func(w *testCluster) {
+			time.Sleep(5 * time.Millisecond)
+			w.edit(func() { w.status.Role = cluster.Leader })
+			w.lead("n2", 6)
+		}
+	})
+	w.start(Config{Fast: true})
+	w.limits("n3")
+	w.beat(20 * time.Second)
+	w.hang("n3")
+	time.Sleep(after)
+	w.edit(func() {
+		s := w.claims["n1"]
+		s.At = time.Now()
+		s.Claim.Role, s.Claim.BootID, s.Claim.Term = cluster.Follower, "b1", 6
+		edit(&s.Claim)
+		w.claims["n1"] = s
+	})
+	claim := w.Claims()["n1"].Claim
+	w.c.OnHeard("n1", &claim)
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+	if len(w.elections()) != 1 {
+		t.Fatalf("it stood at %v", w.started)
+	}
+	return w
+}
+
+func TestNeedlessElection(t *testing.T) {
+	for name, c := range map[string]struct {
+		after  time.Duration
+		edit   func(*cluster.Claim)
+		want   string
+		raised bool
+	}{
+		"late": {100 * time.Millisecond, func(*cluster.Claim) {}, election.NeedlessLate, true},
+		"stopped": {
+			500 * time.Millisecond, func(c *cluster.Claim) { c.StoppedAgo = 1 }, election.NeedlessStopped, false,
+		},
+		"stopped earlier": {
+			500 * time.Millisecond, func(c *cluster.Claim) { c.StoppedAgo = time.Second }, "", false,
+		},
+		"cut off":         {500 * time.Millisecond, func(*cluster.Claim) {}, "", false},
+		"another process": {100 * time.Millisecond, func(c *cluster.Claim) { c.BootID = "b9" }, "", false},
+		"too late":        {1500 * time.Millisecond, func(c *cluster.Claim) { c.StoppedAgo = 1 }, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := needlessElection(t, c.after, c.edit)
+				var causes []string
+				if c.want != "" {
+					causes = []string{c.want}
+				}
+				if len(w.needless) != len(causes) || len(causes) > 0 && w.needless[0] != c.want ||
+					w.c.NeedlessElections()[6] != c.want {
+					t.Errorf("reported %v, marked %v", w.needless, w.c.NeedlessElections())
+				}
+				got, _ := w.c.Silence()
+				if (got.RaisedBy == 6) != c.raised || (w.claim().NeedlessTerm == 6) != c.raised {
+					t.Errorf("threshold %v", got)
+				}
+			})
+		})
+	}
+}
+
+// Elections that are lost again and again pause, but not the first three. A leader ends that.
+func TestBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		for term := uint64(6); term < 12; term++ {
+			c.OnVoteResponse(cluster.VoteResponse{Term: term, Voter: "n3", Pre: true, Granted: true})
+			time.Sleep(timeoutMin)
+		}
+		if c.BacksOff(time.Now()) {
+			t.Error("it backs off after pre-votes")
+		}
+		for i, want := range []time.Duration{0, 0, 2, 3, 5, 9, 9} {
+			c.OnVoteResponse(cluster.VoteResponse{Term: 20 + uint64(i), Voter: "n3", Reason: "already voted"})
+			time.Sleep(max(0, want*2*timeoutMin-1))
+			if got := c.BacksOff(time.Now()); got != (want > 0) {
+				t.Errorf("lost election %d: %v", i+1, got)
+			}
+			time.Sleep(1)
+			if c.BacksOff(time.Now()) {
+				t.Errorf("lost election %d: after its pause", i+1)
+			}
+		}
+		c.OnVoteResponse(cluster.VoteResponse{Term: 30, Voter: "n3", Reason: "already voted"})
+		if !c.BacksOff(time.Now()) {
+			t.Error("it does not back off")
+		}
+		w.lead("n3", 31)
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if c.BacksOff(time.Now()) {
+			t.Error("it backs off although there was a leader")
+		}
+	})
+}
+
+// A node that hears of a needless election raises its threshold, and says so itself.
+func TestNeedlessElection_RaisesAllThresholds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.start(Config{Fast: true})
+		w.beat(20 * time.Second)
+		w.c.OnHeard("n3", &cluster.Claim{NodeID: "n3", Term: 5, NeedlessTerm: 9}) // a term that there was not
+		if got, _ := w.c.Silence(); got.Value != 45*time.Millisecond {
+			t.Errorf("threshold %v", got)
+		}
+		w.c.OnHeard("n3", &cluster.Claim{NodeID: "n3", Term: 5, NeedlessTerm: 5})
+		got, _ := w.c.Silence()
+		if claim := w.claim(); got.Value != timeoutMin || claim.NeedlessTerm != 5 || claim.SilenceLimit != timeoutMin {
+			t.Errorf("threshold %v", got)
+		}
+	})
+}

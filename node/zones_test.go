@@ -1,0 +1,41 @@
+package node
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"northstar/cluster"
+	"northstar/state"
+)
+
+// Leadership returns to the preferred zone by itself, also after an operator has moved it away.
+func TestZones(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 3, func(i int, c *Config) {
+		calm(i, c)
+		c.Zone = []string{"east", "west", "north"}[i]
+		c.Failover.Zones = []string{"west", "east"}
+		c.Failover.TakeoverDelay = minTakeover
+	})
+	for _, n := range nodes {
+		n.start()
+	}
+	west := nodes[1]
+	eventually(t, "the node in the preferred zone leads", func() bool {
+		return west.Consensus().Status().Role == cluster.Leader
+	})
+	before := west.Consensus().Status().Term
+	eventually(t, "an operator moves leadership to another zone", func() bool {
+		status, _, err := request(plain, http.MethodPost, "http://"+west.httpAddr+"/admin/transfer",
+			`{"target_zone":"north","reason":"drill"}`)
+		return err == nil && status == http.StatusOK
+	})
+	eventually(t, "it returns to the preferred zone", func() bool {
+		return slices.ContainsFunc(west.Consensus().View().Elections(), func(e state.Election) bool {
+			return e.Trigger == "priority" && e.Node == "n2" && strings.Contains(e.Reason, `is in zone "west"`) &&
+				strings.Contains(e.Reason, "of the leader n3") && e.Term > before
+		})
+	})
+}
