@@ -31,8 +31,6 @@ type Consensus interface {
 	AwaitApplied(ctx context.Context, index uint64) error
 	View() *state.View
 	Subscriptions
-	// ReadsVersion returns the highest command version that all members can apply.
-	ReadsVersion() uint32
 }
 
 // Subscriptions are those of nodes to the leader's commit index.
