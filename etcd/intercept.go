@@ -101,8 +101,8 @@ func (s *Server) recovered(p any, method string, err error) error {
 }
 
 // receive receives the messages of a stream, for a handler that has other things to wait for as well. The error that
-// ends them comes when the last one is in the channel, which has room for ahead messages. It starts a goroutine that may
-// outlive the handler, and then only receives.
+// ends them comes when the last one is in the channel, which has room for ahead messages. It starts a goroutine that
+// may outlive the handler, and then only receives.
 func receive[T any](
 	ctx context.Context, s *Server, method string, ahead int, next func() (T, error),
 ) (<-chan T, <-chan error) {

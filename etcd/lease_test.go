@@ -173,7 +173,8 @@ func TestKeepAlive_RenewedTogether(t *testing.T) {
 		n := newFakeNode(t)
 		for id := range int64(all) {
 			if id != unknown {
-				n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id + 1, TTL: 10}})
+				grant := &state.LeaseGrant{ID: id + 1, TTL: 10}
+				n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: grant})
 			}
 		}
 		s := New(testDeps(n))

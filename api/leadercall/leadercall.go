@@ -180,7 +180,7 @@ func (c *Calls) TryReadIndex(ctx context.Context) error {
 // tryAgainAfter is how long TryReadIndex fails after a failed attempt.
 const tryAgainAfter = time.Second
 
-// RenewSessions renews sessions and returns those that live; others may be among them. All callers that wait at the same
+// RenewSessions renews sessions and returns those that live, and perhaps others. All callers that wait at the same
 // time share one message and one proof of leadership, which began after the call: a deposed leader renews nothing.
 func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (live map[string]bool, err error) {
 	renew := func(ctx context.Context) (err error) {

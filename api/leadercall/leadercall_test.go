@@ -358,7 +358,8 @@ func TestRenewalsAreShared(t *testing.T) {
 					if i%10 == 9 {
 						id, want = fmt.Sprint("gone", i), false
 					}
-					if live, err := n.RenewSessions(context.Background(), []string{id}); err != nil || live[id] != want {
+					live, err := n.RenewSessions(context.Background(), []string{id})
+					if err != nil || live[id] != want {
 						t.Errorf("%s at %s: %v, %v", id, n.id, live[id], err)
 					}
 				})
