@@ -32,7 +32,6 @@ type fakeCluster struct {
 	peers   []cluster.PeerStatus
 	state   *state.State
 	applies *sync.Mutex // guards state.Apply: two nodes of a test may share a state
-	index   uint64
 	changed chan struct{}
 
 	propose      func(context.Context, state.Command) (state.Result, error) // instead of the real thing
