@@ -2,9 +2,7 @@ package consensus_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	"northstar/consensus"
 )
@@ -51,24 +49,6 @@ func TestCaughtUpSoon(t *testing.T) {
 	}
 	if times.Leader.IsZero() || times.Commit.IsZero() || times.Entries == 0 {
 		t.Errorf("got %+v", times)
-	}
-}
-
-// In a new cluster the best placed node starts the first election: no timer decides when there is a leader.
-func TestFirstElectionNeedsNoTimer(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 3)
-	c.pace, c.standsFirst = calm, true
-	began := time.Now()
-	for _, n := range c.nodes {
-		n.start()
-	}
-	leader := c.leader()
-	if d := time.Since(began); d > calm*timeoutMin {
-		t.Errorf("it took %v", d)
-	}
-	if all := leader.View().Elections(); len(all) != 1 || !strings.HasPrefix(all[0].Reason, "first start: ") {
-		t.Errorf("elections: %+v", all)
 	}
 }
 

@@ -66,8 +66,6 @@ type testCluster struct {
 	tune  func(*consensus.Config)
 	pace  time.Duration // of its election timeouts: how many times timeoutMin and timeoutMax they are
 	mu    sync.Mutex    // guards writes to nodes, which the transports read
-
-	standsFirst bool // the best placed node starts the first election without a timer
 }
 
 func (c *testCluster) isCut(id cluster.NodeID) bool {
@@ -366,11 +364,6 @@ func (n *testNode) startOn(store storage.Storage) error {
 				}
 			},
 		},
-	}
-	if n.cluster.standsFirst {
-		deps.StartElection = func(ctx context.Context, term uint64) error {
-			return tr.Raft().StartElection(ctx, term, cluster.CauseLeaderFailed)
-		}
 	}
 	node, err = consensus.New(cfg, deps)
 	members.Node = node

@@ -131,11 +131,8 @@ type Deps struct {
 	// also beside an error when either side refuses the other.
 	Probe func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error)
 	// Poll requests the claims of peers, and returns those that respond in time.
-	Poll func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
-	// StartElection starts an election now, unless this node has left term or may not start one. Optional: without it
-	// the first election of a cluster waits for Raft's timers.
-	StartElection func(ctx context.Context, term uint64) error
-	Logger        hclog.Logger
+	Poll   func(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
+	Logger hclog.Logger
 
 	Entropy    io.Reader            // for cluster IDs and incarnations
 	LeaseClock func() time.Duration // runs on while the machine is suspended; required with Config.Lease

@@ -18,7 +18,6 @@ type electionTracker struct {
 	leaderlessSince time.Time          // when the last leader was last heard; zero: one is known
 	previousLeader  cluster.NodeID     // the leader until then; "": none that this process knows
 	leaderSeen      bool               // this process has known some leader
-	standsFirst     bool               // it started the first election of the cluster without a timer
 	lastLeaderTerm  uint64             // the last term whose leader this node has known
 	electedAt       time.Time          // when this node was last sampled as a new leader
 
@@ -133,8 +132,6 @@ func (e *electionTracker) trigger() string {
 // timerReason describes why this node became a candidate without any request.
 func (e *electionTracker) timerReason() string {
 	switch {
-	case e.standsFirst && e.previousLeader == "":
-		return "first start: the best placed of the members that answered"
 	case e.previousLeader == "":
 		return "Raft's timer fired: no leader has been heard since this node started"
 	case e.previousLeader == e.self:

@@ -233,7 +233,6 @@ func (n *Node) firstStart(ctx context.Context) error {
 	}
 	switch action {
 	case bootstrap:
-		n.standsFirst = in.bestPlaced(n.cfg.Self)
 		return n.bootstrap(in.bootstrapIncarnations())
 	case joinOnly:
 		n.log.Info("waiting to be added to the running cluster")
@@ -271,11 +270,13 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 			continue
 		case a := <-answers:
 			misfit := in.addResponse(a)
-			if misfit != nil && !warned[a.listed] {
-				n.log.Warn("first start: peer response rejected", "peer", a.listed, "reason", misfit)
-				warned[a.listed] = true
-			}
-			if misfit == nil {
+			if misfit != nil {
+				delete(wakes, a.listed) // its probes are hellos, each of which would begin the next one
+				if !warned[a.listed] {
+					n.log.Warn("first start: peer response rejected", "peer", a.listed, "reason", misfit)
+					warned[a.listed] = true
+				}
+			} else {
 				if err := n.mergeIncarnations(in, a.peer); err != nil {
 					return keepProbing, err
 				}

@@ -54,8 +54,6 @@ type Node struct {
 
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
-	standsFirst bool // it has bootstrapped, and is to lead the new cluster; of Run's goroutine, before Raft runs
-
 	jobs     sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
 	startLog atomic.Uint64  // last index of the log when Raft started
 
@@ -204,9 +202,6 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	flights.Go(func() { inst.RunSnapshots(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	flights.Go(func() { n.informLoop(ctx, inst) })
-	if !rebuilt {
-		probes.Go(func() { n.standFirst(ctx, inst) })
-	}
 	var order *pendingRecovery
 	select {
 	case <-ctx.Done():

@@ -85,10 +85,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		ResetPeers: n.transport.ResetPeers,
 		Probe:      n.transport.Probe,
 		Poll:       n.transport.Poll,
-		StartElection: func(ctx context.Context, term uint64) error {
-			return n.transport.Raft().StartElection(ctx, term, cluster.CauseLeaderFailed)
-		},
-		Logger: n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
+		Logger:     n.log, Entropy: n.env.Entropy, LeaseClock: n.env.LeaseClock,
 		Announce: func(ctx context.Context, h cluster.TransferNotice) func() {
 			return n.failover.AnnounceTransfer(ctx, h)
 		},
