@@ -33,6 +33,8 @@ type silenceWatch struct {
 	armed time.Time   // when check was last set
 	due   time.Time   // when check fires; zero while Run is awake
 	quiet time.Time   // no check before
+	// latest: Run is awake by then, however often the leader is heard: it has other things to look at
+	latest time.Time
 
 	suspect suspect
 }
@@ -64,8 +66,14 @@ func (w *silenceWatch) close() {
 func (w *silenceWatch) sleep(d time.Duration, quiet time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.quiet = quiet
-	w.arm(time.Now(), d)
+	now := time.Now()
+	w.quiet, w.latest = quiet, now.Add(maxCheckInterval)
+	if s := &w.suspect; s.leader.id != "" {
+		if judged := s.began.Add(needlessTime); judged.Before(w.latest) {
+			w.latest = judged
+		}
+	}
+	w.arm(now, d)
 }
 
 // arm sets the timer. mu is held.
@@ -109,8 +117,8 @@ func (w *silenceWatch) follow(l leaderInstance) {
 // OnHeard is called for each Raft message of a peer, with a nil claim, and for each of its claims. It does not block.
 func (c *Controller) OnHeard(from cluster.NodeID, claim *cluster.Claim) {
 	if c.heard(from, claim, time.Now()) {
-		c.log.Info("a leader was replaced although it lived: silence is tolerated for longer now", "term",
-			claim.NeedlessTerm, "reported_by", from)
+		c.log.Info("a leader was replaced although it lived: with failover.silence = auto, silence is tolerated for longer "+
+			"now", "term", claim.NeedlessTerm, "reported_by", from)
 	}
 }
 
@@ -122,7 +130,8 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 	if claim != nil && claim.NeedlessTerm <= claim.Term {
 		news = w.estimator.Needless(claim.NeedlessTerm, now)
 	}
-	if s := &w.suspect; s.leader.id == from && s.again.IsZero() && (claim == nil || claim.BootID == s.leader.boot) {
+	if s := &w.suspect; s.leader.id == from && s.again.IsZero() && now.Sub(s.began) < needlessTime &&
+		(claim == nil || claim.BootID == s.leader.boot) {
 		s.again = now
 	}
 	if from != w.leader.id || claim != nil && (claim.Role != cluster.Leader || claim.Disk.Stalled) {
@@ -131,7 +140,8 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 	w.observe(now, c.cfg.TimeoutMin)
 	w.estimator.Heard(now)
 	if c.cfg.Fast && !w.due.IsZero() && now.Sub(w.armed) >= armStep {
-		w.arm(now, max(doubt(w.estimator.Threshold(now).Value), w.quiet.Sub(now)))
+		next := max(doubt(w.estimator.Threshold(now).Value), w.quiet.Sub(now))
+		w.arm(now, min(next, max(minCheckInterval, w.latest.Sub(now))))
 	}
 	return news
 }

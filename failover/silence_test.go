@@ -113,25 +113,40 @@ func TestSilence_NoCheckWhileLeaderIsHeard(t *testing.T) {
 			defer w.c.watch.mu.Unlock()
 			return w.c.watch.due
 		}
+		early := 0 // the one a second for all else
 		for range 100 {
 			time.Sleep(25 * time.Millisecond)
 			w.hear()
-			if due := time.Until(armed()); due != 30*time.Millisecond {
+			if due := time.Until(armed()); due > 30*time.Millisecond || due <= 0 {
 				t.Fatalf("the next check is due in %v", due)
+			} else if due < 30*time.Millisecond {
+				early++
 			}
+		}
+		if early > 2*(int(100*25*time.Millisecond/maxCheckInterval)+1) {
+			t.Errorf("%d of 100 checks were due although the leader was heard", early)
 		}
 	})
 }
 
 // needlessElection lets n2 be elected although n1, as it says then, is heard again after a while.
 func needlessElection(t *testing.T, after time.Duration, edit func(*cluster.Claim)) *testCluster {
+	return needlessElectionWonBy(t, "n2", after, edit)
+}
+
+// needlessElectionWonBy is needlessElection that another node may win, which is then heard all the time.
+func needlessElectionWonBy(
+	t *testing.T, winner cluster.NodeID, after time.Duration, edit func(*cluster.Claim),
+) *testCluster {
 	w := newTestCluster(t, "n1", "n2", "n3")
 	w.edit(func() {
 		w.mine.Priority = 200
 		w.onStartElection = func(w *testCluster) {
 			time.Sleep(5 * time.Millisecond)
-			w.edit(func() { w.status.Role = cluster.Leader })
-			w.lead("n2", 6)
+			if winner == "n2" {
+				w.edit(func() { w.status.Role = cluster.Leader })
+			}
+			w.lead(winner, 6)
 		}
 	})
 	w.start(Config{Fast: true})
@@ -148,7 +163,13 @@ func needlessElection(t *testing.T, after time.Duration, edit func(*cluster.Clai
 	})
 	claim := w.Claims()["n1"].Claim
 	w.c.OnHeard("n1", &claim)
-	time.Sleep(2 * time.Second)
+	for range 200 {
+		time.Sleep(10 * time.Millisecond)
+		if winner != "n2" {
+			w.edit(func() { w.contact = time.Now() })
+			w.c.OnHeard(winner, nil)
+		}
+	}
 	synctest.Wait()
 	if len(w.elections()) != 1 {
 		t.Fatalf("it stood at %v", w.started)
@@ -192,6 +213,16 @@ func TestNeedlessElection(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The election is judged also while the messages of another leader leave no time for a silence check.
+func TestNeedlessElection_WonByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := needlessElectionWonBy(t, "n3", 100*time.Millisecond, func(*cluster.Claim) {})
+		if len(w.needless) != 1 || w.needless[0] != election.NeedlessLate {
+			t.Errorf("reported %v", w.needless)
+		}
+	})
 }
 
 // Elections that are lost again and again pause, but not the first three. A leader ends that.
