@@ -210,10 +210,15 @@ func (c *callConn) forget(number uint64) {
 
 // callConn returns the connection to a node, or opens one.
 func (t *Transport) callConn(ctx context.Context, to cluster.NodeID) (*callConn, error) {
-	if c := t.calls.get(to); c != nil && !t.identityChanged(c.hello) {
+	if c := t.openCallConn(to); c != nil {
 		return c, nil
 	}
-	opened := t.calls.opening.DoChan(string(to), func() (any, error) { return t.openCalls(to) })
+	opened := t.calls.opening.DoChan(string(to), func() (any, error) {
+		if c := t.openCallConn(to); c != nil { // opened for another caller after this one has looked
+			return c, nil
+		}
+		return t.openCalls(to)
+	})
 	select {
 	case r := <-opened:
 		if r.Err != nil {
@@ -223,6 +228,14 @@ func (t *Transport) callConn(ctx context.Context, to cluster.NodeID) (*callConn,
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// openCallConn returns the connection to a node, nil if there is none with this node's present identity.
+func (t *Transport) openCallConn(to cluster.NodeID) *callConn {
+	if c := t.calls.get(to); c != nil && !t.identityChanged(c.hello) {
+		return c
+	}
+	return nil
 }
 
 func (t *Transport) openCalls(to cluster.NodeID) (*callConn, error) {
