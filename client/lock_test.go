@@ -62,7 +62,7 @@ func TestLock(t *testing.T) {
 	}, "n1")
 }
 
-// Without a wait, a lock asks Eligible too, and says whether the role is required.
+// Without a wait, a lock asks Eligible too, and marks a required role.
 func TestTryLock_EligibleAndRequired(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
