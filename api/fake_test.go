@@ -51,7 +51,7 @@ func newFakeCluster(id string, leads bool) *fakeCluster {
 			NodeID: cluster.NodeID(id), ClusterID: "c1", Incarnation: "i1",
 			Generation: cluster.Generation{Number: 1},
 		},
-		Lifecycle: cluster.Active, CaughtUp: true, LeaderContactAge: -1, Role: cluster.Follower, Term: 1,
+		Lifecycle: cluster.Active, CaughtUp: true, LeaderContactAge: -1, StateAge: -1, Role: cluster.Follower, Term: 1,
 		Servers: []cluster.Server{
 			{ID: "n1", Address: "h1:7700", Suffrage: cluster.Voter},
 			{ID: "n2", Address: "h2:7700", Suffrage: cluster.Voter},
@@ -69,13 +69,13 @@ func (f *fakeCluster) lead(id cluster.NodeID, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.st.LeaderID, f.st.Term, f.st.LeaderRaftAddress = id, term, ""
-	f.st.Role, f.st.LeaderContactAge = cluster.Follower, -1
+	f.st.Role, f.st.LeaderContactAge, f.st.StateAge = cluster.Follower, -1, -1
 	if id != "" {
 		f.st.LeaderRaftAddress = string(id) + ":7700"
-		f.st.LeaderContactAge = 20 * time.Millisecond
+		f.st.LeaderContactAge, f.st.StateAge = 20*time.Millisecond, 20*time.Millisecond
 	}
 	if id == f.st.NodeID {
-		f.st.Role, f.st.LeaderContactAge = cluster.Leader, 0
+		f.st.Role, f.st.LeaderContactAge, f.st.StateAge = cluster.Leader, 0, 0
 	}
 	close(f.changed)
 	f.changed = make(chan struct{})

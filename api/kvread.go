@@ -105,7 +105,7 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 		barrier = c.s.reads.LeaseReadBarrier
 	case level == apiv1.Stale:
 		st := c.s.reads.Status()
-		if maxStale >= 0 && !heardWithin(st, maxStale) {
+		if maxStale >= 0 && !currentWithin(st, maxStale) {
 			break
 		}
 		if err := checkCaughtUp(st); err != nil {

@@ -25,11 +25,10 @@ func (c *request) maxStale(level string) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, err
 }
 
-// heardWithin reports whether a follower's state was current at most limit ago. A leader may be cut off without knowing
-// it yet, and a node that has just started may lack what is committed: they answer after a read barrier.
-func heardWithin(st cluster.NodeStatus, limit time.Duration) bool {
-	return st.Role != cluster.Leader && st.LeaderContactAge >= 0 && st.LeaderContactAge <= limit &&
-		checkCaughtUp(st) == nil
+// currentWithin reports whether a follower's state was current at most limit ago. A leader may be cut off without
+// knowing it yet, and a node that has just started may lack what is committed: they answer after a read barrier.
+func currentWithin(st cluster.NodeStatus, limit time.Duration) bool {
+	return st.Role != cluster.Leader && st.StateAge >= 0 && st.StateAge <= limit && checkCaughtUp(st) == nil
 }
 
 // checkCaughtUp returns an error until this node has applied what was committed when it started. Its log holds that,
@@ -43,9 +42,9 @@ func checkCaughtUp(st cluster.NodeStatus) error {
 		"is committed (applied index %d of %d)", st.NodeID, st.AppliedIndex, st.StartLogIndex)
 }
 
-// setStaleness sets the maximum age of a stale response: of the leader's last message, or else of the process.
+// setStaleness sets the maximum age of a stale response: of the state, or else of the process.
 func (c *request) setStaleness(st cluster.NodeStatus) {
-	age := st.LeaderContactAge
+	age := st.StateAge
 	switch {
 	case st.Role == cluster.Leader:
 		age = 0

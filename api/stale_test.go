@@ -10,8 +10,8 @@ import (
 	"northstar/cluster"
 )
 
-// A stale read with a bound is served from a follower's own state only while that was in contact with its leader within
-// the bound. Otherwise it is linearizable.
+// A stale read with a bound is served from a follower's own state only while that was known to be current within the
+// bound. Otherwise it is linearizable.
 func TestStaleReadWithABound(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		leader, follower := pair(t)
@@ -31,7 +31,7 @@ func TestStaleReadWithABound(t *testing.T) {
 			{-1, "", "old"}, // it never heard from a leader
 			{-1, "&max_stale_ms=1000", "new"},
 		} {
-			follower.fake.set(func() { follower.fake.st.LeaderContactAge = c.contact })
+			follower.fake.set(func() { follower.fake.st.StateAge = c.contact })
 			r := follower.do("GET", "/v1/kv/k?consistency=stale"+c.query, "")
 			stale := r.header.Get("X-Northstar-Last-Contact-Ms") != ""
 			if r.status != 200 || r.body != c.want || stale != (c.want == "old") {
@@ -40,7 +40,7 @@ func TestStaleReadWithABound(t *testing.T) {
 		}
 		// A node that has just started may lack what is committed, however recently it was in contact.
 		follower.fake.set(func() {
-			follower.fake.st.LeaderContactAge, follower.fake.st.CaughtUp, follower.fake.st.StartLogIndex = 0, false, 9
+			follower.fake.st.StateAge, follower.fake.st.CaughtUp, follower.fake.st.StartLogIndex = 0, false, 9
 		})
 		if r := follower.do("GET", "/v1/kv/k?consistency=stale&max_stale_ms=1000", ""); r.body != "new" {
 			t.Errorf("a node that has not caught up: %+v", r)
@@ -76,13 +76,28 @@ func TestStaleReadWithABound_Leader(t *testing.T) {
 	})
 }
 
+// A deposed leader has just been in contact, by its step-down or a vote that it grants. Its state may be old.
+func TestStaleReadWithABound_Deposed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		f.put("k", "v")
+		n := startServer(t, f)
+		f.lead("", 3)
+		f.set(func() { f.st.LeaderContactAge, f.st.StateAge = 0, 5*time.Second })
+		n.do("GET", "/v1/kv/k?consistency=stale&max_stale_ms=1000", "").is(t, 503, cluster.CodeNoLeader)
+		if r := n.do("GET", "/v1/kv/k?consistency=stale", ""); r.header.Get("X-Northstar-Last-Contact-Ms") != "5000" {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // Without a leader, such a read is held and then refused, with the reason.
 func TestStaleReadWithABound_NoLeader(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		f := newFakeCluster("n1", false)
 		f.put("k", "v")
 		n := startServer(t, f)
-		f.set(func() { f.st.LeaderContactAge = time.Second })
+		f.set(func() { f.st.StateAge = time.Second })
 		if r := n.do("GET", "/v1/kv/k?consistency=stale&max_stale_ms=1000", ""); r.status != 200 || r.body != "v" {
 			t.Errorf("%+v", r)
 		}

@@ -16,8 +16,8 @@ var (
 	redirectParam = openapi.Boolean("redirect", "answer 307 to the leader instead of forwarding to it")
 	consistency   = openapi.String("consistency",
 		"linearizable (default), lease (as linearizable while election.lease is off) or stale")
-	maxStaleParam = openapi.Integer("max_stale_ms", "with consistency=stale, 0 to 86400000: a node that has not heard "+
-		"from its leader for longer reads as linearizable")
+	maxStaleParam = openapi.Integer("max_stale_ms", "with consistency=stale, 0 to 86400000: a node whose state "+
+		"may be older reads as linearizable")
 	prefixParam = openapi.String("prefix", "only keys with this prefix")
 	limitParam  = openapi.Integer("limit",
 		"maximum number of items: 1 or more, default 100; a response never has more than 1000")

@@ -120,6 +120,7 @@ type fakeCluster struct {
 	hold     time.Duration
 	lossRate float64 // fraction of applied writes whose response is lost
 	streams  bool    // the nodes stream the leader
+	oneEvent bool    // each stream of the leader ends after its first event
 	probes   int     // number of GET /leader and /v1/cluster requests at all nodes
 }
 
@@ -286,14 +287,14 @@ func (n *fakeNode) serveLeaderWatch(w http.ResponseWriter, r *http.Request) {
 	for {
 		fc.mu.Lock()
 		l := apiv1.Leader{LeaderID: fc.leader, LeaderAddress: fc.leader + ":1", Term: fc.term, ObservedBy: n.name}
-		changed := fc.changed
+		changed, last := fc.changed, fc.oneEvent
 		fc.mu.Unlock()
 		data, err := json.Marshal(l)
 		if err != nil {
 			panic(err)
 		}
 		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", apiv1.EventLeader, data)
-		if http.NewResponseController(w).Flush() != nil {
+		if http.NewResponseController(w).Flush() != nil || last {
 			return
 		}
 		select {

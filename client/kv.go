@@ -97,8 +97,9 @@ func (c *Client) Get(ctx context.Context, key string, consistency Consistency) (
 	return c.getKey(ctx, key, consistency, 0)
 }
 
-// GetStale is Get with Stale and a bound: a node that has not heard from its leader for maxStale reads as Linearizable
-// instead. maxStale must be at least a millisecond. ErrNoLeader: no node is current enough, and none leads.
+// GetStale is Get with Stale and a bound: a node whose state may be older than maxStale reads as Linearizable instead.
+// maxStale must be at least a millisecond. ErrNoLeader: no node is current enough, and none leads. The age counts from
+// the last message of a leader. One that is cut off may send them until it notices, within the election timeout.
 func (c *Client) GetStale(ctx context.Context, key string, maxStale time.Duration) (Entry, error) {
 	if maxStale < time.Millisecond {
 		return Entry{}, invalid("get "+key, 0, "maxStale: must be at least 1ms (got %v)", maxStale)

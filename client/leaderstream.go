@@ -29,8 +29,9 @@ func (c *Client) followLeader() {
 	}
 	for wait := minLeaderStreamWait; c.calledAt.since(time.Now()) < leaderStreamIdle; {
 		node := c.pickFollower()
-		if node != "" && c.readLeaderStream(node) {
-			wait = minLeaderStreamWait
+		began := time.Now()
+		if node != "" && c.readLeaderStream(node) && time.Since(began) > leaderStreamDelay {
+			wait = minLeaderStreamWait // a node that leads under another address ends each stream with its first event
 		}
 		if pause(c.ctx, wait/2+rand.N(wait/2)) != nil {
 			return

@@ -123,6 +123,32 @@ func TestLeaderStream_Reconnects(t *testing.T) {
 	})
 }
 
+// Streams that end with their first event, as at another address of the leader, are opened less and less often.
+func TestLeaderStream_EndsAtOnce(t *testing.T) {
+	streaming(t, func(t *testing.T, fc *fakeCluster, c *Client) {
+		fc.mu.Lock()
+		fc.oneEvent = true
+		for _, x := range fc.nodes {
+			x.streams = 0
+		}
+		fc.mu.Unlock()
+		fc.elect("n2")
+		for range 20 {
+			if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute / 2)
+		}
+		total := 0
+		for _, n := range fc.leaderStreams() {
+			total += n
+		}
+		if total < 5 || total > 40 {
+			t.Errorf("%d streams in 10 minutes", total)
+		}
+	})
+}
+
 // A client that is not in use holds no stream.
 func TestLeaderStream_EndsWhenIdle(t *testing.T) {
 	streaming(t, func(t *testing.T, fc *fakeCluster, c *Client) {

@@ -34,7 +34,8 @@ func (c *Client) Lock(ctx context.Context, cfg CandidateConfig) (*Lock, error) {
 	return &Lock{l, k}, nil
 }
 
-// TryLock is Lock without a wait. ErrRoleHeld: another candidate holds the role, or comes first.
+// TryLock is Lock without a wait. ErrRoleHeld: another candidate holds the role, or comes first. An error of
+// cfg.Eligible is returned too.
 func (c *Client) TryLock(ctx context.Context, cfg CandidateConfig) (*Lock, error) {
 	return c.tryLock(ctx, cfg, []string{cfg.Role})
 }
@@ -52,8 +53,12 @@ func (c *Client) Acquire(ctx context.Context, cfg CandidateConfig, permits int) 
 	if err != nil {
 		return nil, err
 	}
-	if l, err := c.tryLock(ctx, cfg, roles); err == nil || !errors.Is(err, ErrRoleHeld) {
-		return l, err
+	if cfg.Eligible == nil || cfg.Eligible(ctx) == nil {
+		one := cfg
+		one.Eligible = nil // it was asked
+		if l, err := c.tryLock(ctx, one, roles); err == nil || !errors.Is(err, ErrRoleHeld) {
+			return l, err
+		}
 	}
 	type result struct {
 		lock *Lock
@@ -115,6 +120,11 @@ func (c *Client) tryLock(ctx context.Context, cfg CandidateConfig, roles []strin
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Eligible != nil {
+		if err := cfg.Eligible(ctx); err != nil {
+			return nil, fmt.Errorf("lock %s: this process is not eligible: %w", cfg.Role, err)
+		}
+	}
 	if k.session, err = c.NewSession(ctx, k.cfg.Session); err != nil {
 		return nil, err
 	}
@@ -139,6 +149,7 @@ func (s *Session) campaignNow(ctx context.Context, cfg CandidateConfig) (*Leader
 	s.mu.Unlock()
 	role, err := s.c.CampaignRole(ctx, cfg.Role, Campaign{
 		SessionID: s.id, Value: cfg.Value, TakeoverDelayMS: cfg.TakeoverDelay.Milliseconds(),
+		Required: cfg.Required,
 	})
 	if err != nil {
 		return nil, err

@@ -62,6 +62,50 @@ func TestLock(t *testing.T) {
 	}, "n1")
 }
 
+// Without a wait, a lock asks Eligible too, and marks a required role.
+func TestTryLock_EligibleAndRequired(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		ill := errors.New("ill")
+		cfg := lockConfig("r")
+		cfg.Required, cfg.Eligible = true, func(context.Context) error { return ill }
+		if _, err := c.TryLock(t.Context(), cfg); !errors.Is(err, ill) {
+			t.Errorf("TryLock of an ineligible process: %v", err)
+		}
+		if _, err := c.TryAcquire(t.Context(), cfg, 2); !errors.Is(err, ill) {
+			t.Errorf("TryAcquire of an ineligible process: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if _, err := c.Acquire(ctx, cfg, 2); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Acquire of an ineligible process: %v", err)
+		}
+		if len(f.sessions) > 0 {
+			t.Errorf("%d sessions of an ineligible process", len(f.sessions))
+		}
+		cfg.Eligible = func(context.Context) error { return nil }
+		for _, lock := range []func() (*Lock, error){
+			func() (*Lock, error) { return c.TryLock(t.Context(), cfg) },
+			func() (*Lock, error) { return c.Acquire(t.Context(), cfg, 2) },
+		} {
+			l, err := lock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.mu.Lock(); !f.required[l.Role] {
+				t.Errorf("the campaign for %s does not say that the role is required", l.Role)
+			}
+			f.mu.Unlock()
+			if err := l.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}, "n1")
+}
+
 // A candidate that gives up leaves the queue, so that it does not become the holder later.
 func TestLock_GivesUp(t *testing.T) {
 	t.Parallel()

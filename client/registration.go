@@ -98,7 +98,11 @@ func (r *Registration) Status() string {
 	return r.status
 }
 
-// SetStatus changes the status, and returns when the registry has it. After an error, later reports try again.
+// errNodeTaken is the error of a report while another live session has the node.
+var errNodeTaken = errors.New("another session has registered this node")
+
+// SetStatus changes the status, and returns when the registry has it. After an error, later reports try again. It
+// returns an error while another process has registered the node: that one's status stays.
 func (r *Registration) SetStatus(ctx context.Context, status string) error {
 	r.mu.Lock()
 	r.status = status
@@ -110,12 +114,15 @@ func (r *Registration) SetStatus(ctx context.Context, status string) error {
 // then call Close.
 func (r *Registration) Drain(ctx context.Context) error { return r.SetStatus(ctx, NodeDraining) }
 
-// Close removes the node from the registry and ends its session. After an error, the node is dead after the session's
-// TTL at the latest.
+// Close removes the node from the registry, unless another process has registered it since, and ends its session.
+// After an error, the node is dead after the session's TTL at the latest.
 func (r *Registration) Close(ctx context.Context) error {
 	r.stop()
 	<-r.ended
-	err := r.c.RemoveNode(ctx, r.cfg.ID)
+	known, err := r.c.GetNode(ctx, r.cfg.ID)
+	if err == nil && (known.SessionID == "" || known.SessionID == r.Session().ID()) {
+		err = r.c.RemoveNode(ctx, r.cfg.ID)
+	}
 	if errors.Is(err, ErrNotFound) {
 		err = nil
 	}
@@ -141,10 +148,11 @@ func (r *Registration) run(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		}
+		err := r.report(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case r.report(ctx) != nil:
+		case err != nil && !errors.Is(err, errNodeTaken):
 			fails++
 		default:
 			fails = 0
@@ -185,7 +193,7 @@ func (r *Registration) reportOnce(ctx context.Context) (adopted string, err erro
 		case known.SessionID == s.ID():
 			adopted = r.adopt(known.Status)
 		case known.SessionID != "":
-			return "", nil
+			return "", fmt.Errorf("register node %s: %w", r.cfg.ID, errNodeTaken)
 		}
 	}
 	put := r.cfg.Node

@@ -190,9 +190,35 @@ func TestRegistration_Twice(t *testing.T) {
 			t.Errorf("%d registrations in a minute", n)
 		}
 		f.lock.Unlock()
-		_ = f.end(regs[1].Session().ID(), "session_ended")
+		if err := regs[0].Drain(t.Context()); err == nil || f.node("w1").Status != NodeActive {
+			t.Errorf("the first one drains: %v, %+v", err, f.node("w1"))
+		}
+		if err := regs[0].Close(t.Context()); err != nil || f.node("w1").SessionID != regs[1].Session().ID() {
+			t.Errorf("the first one is closed: %v, %+v", err, f.node("w1"))
+		}
+	}, "n1")
+}
+
+// When the process that was started later has died, the earlier one registers again.
+func TestRegistration_TwiceThenOne(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRegistry()
+		c := fc.client("n1")
+		defer c.Close()
+		var regs []*Registration
+		for range 2 {
+			r, err := c.Register(t.Context(), RegistrationConfig{ID: "w1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			regs = append(regs, r)
+		}
+		if err := regs[1].Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 		time.Sleep(time.Minute)
-		if n := f.node("w1"); n.Status != NodeActive {
+		if n := f.node("w1"); n.Status != NodeActive || n.SessionID != regs[0].Session().ID() {
 			t.Errorf("%+v", n)
 		}
 	}, "n1")

@@ -25,7 +25,8 @@ type fakeRoles struct {
 	holders  map[string]apiv1.Role
 	revoked  map[string]apiv1.Revocation // by role
 	queues   map[string][]string
-	waiters  map[string]int // by role and session
+	required map[string]bool // roles whose last campaign said so
+	waiters  map[string]int  // by role and session
 	changes  []fakeChange
 	changed  chan struct{}
 	revision uint64
@@ -52,7 +53,7 @@ func (fc *fakeCluster) withRoles() *fakeRoles {
 	f := &fakeRoles{
 		fc: fc, sessions: map[string]*fakeSession{}, holders: map[string]apiv1.Role{},
 		revoked: map[string]apiv1.Revocation{},
-		queues:  map[string][]string{},
+		queues:  map[string][]string{}, required: map[string]bool{},
 		waiters: map[string]int{}, changed: make(chan struct{}), ended: func(string, string) {},
 	}
 	for _, n := range fc.nodes {
@@ -278,6 +279,7 @@ func (f *fakeRoles) campaign(n *fakeNode, r *http.Request, role string, in apiv1
 	if f.sessions[id] == nil {
 		return apiv1.Role{}, fail(cluster.CodeSessionEnded)
 	}
+	f.required[role] = in.Required
 	if f.holders[role].SessionID != id && !slices.Contains(f.queues[role], id) {
 		f.queues[role] = append(f.queues[role], id)
 		f.electNext(role)

@@ -22,6 +22,8 @@ type (
 	StateSize = apiv1.StateSize
 	// Status is one node's view of itself.
 	Status = apiv1.Status
+	// Silence is how long the leader may be silent before the survivors ask each other.
+	Silence = apiv1.Silence
 	// Disk is the state of a node's disk.
 	Disk = apiv1.Disk
 	// SplitBrain is a report about two leaders or foreign clusters.

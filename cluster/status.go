@@ -9,7 +9,8 @@ type NodeStatus struct {
 	Term              uint64
 	LeaderID          NodeID        // "" if it knows none
 	LeaderRaftAddress string        // "" if it knows none
-	LeaderContactAge  time.Duration // since it last heard from that leader; 0 on the leader, < 0 if it never did
+	LeaderContactAge  time.Duration // since Raft heard a leader, granted a vote or led; 0 on the leader, < 0: never
+	StateAge          time.Duration // since its state was known to be current; 0 on the leader, < 0: never
 	LeaderSince       time.Time     // when the leader-start of this leader's term was applied; zero on any other node
 	LeaseRemaining    time.Duration // 0: no lease
 	CommitIndex       uint64

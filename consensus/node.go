@@ -38,6 +38,7 @@ type Node struct {
 	readyTerm        atomic.Uint64                     // the term of the leadership that serves here; 0: none
 	draining         atomic.Bool
 	caughtUp         atomic.Bool // the state holds what was committed when this node started
+	freshness        freshness
 	catchUp          catchUp
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none

@@ -39,7 +39,7 @@ func (n *Node) Status() cluster.NodeStatus {
 	s := n.currentSoftState()
 	st := cluster.NodeStatus{
 		Identity: n.Identity(), Role: s.Role, Term: s.Term, LeaderID: s.Leader, LeaderRaftAddress: s.Addr,
-		LeaderContactAge: -1, AppliedIndex: n.fsm.Applied(), CaughtUp: n.caughtUp.Load(),
+		LeaderContactAge: -1, StateAge: -1, AppliedIndex: n.fsm.Applied(), CaughtUp: n.caughtUp.Load(),
 		Disk: cluster.DiskState{Stalled: n.store.Stalled(), ReadOnly: n.store.ReadOnly()},
 	}
 	st.Disk.FsyncP99, st.Disk.Syncs = n.store.SyncP99()
@@ -50,8 +50,9 @@ func (n *Node) Status() cluster.NodeStatus {
 		if last := inst.LastContact(); !last.IsZero() {
 			st.LeaderContactAge = time.Since(last)
 		}
+		st.StateAge = n.freshness.age(inst, st.AppliedIndex, time.Now())
 		if s.Role == cluster.Leader {
-			st.LeaderContactAge = 0
+			st.LeaderContactAge, st.StateAge = 0, 0
 		}
 	}
 	n.mu.Lock()

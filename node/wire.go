@@ -240,8 +240,8 @@ func (n *Node) buildSplitBrainDetector() {
 // vacantRoleMetricTTL is how long a vacant role without candidates stays in the metrics, for an alert.
 const vacantRoleMetricTTL = 24 * time.Hour
 
-// metricRoles returns the metrics of roles and sessions. Of too many roles it returns the oldest: a client that makes
-// many new ones hides none.
+// metricRoles returns the metrics of roles and sessions. Of too many roles it returns the required ones first, and then
+// the oldest: a client that makes many new ones hides none.
 func (n *Node) metricRoles(limit int) (roles []telemetry.Role, sessions int) {
 	v := n.consensus.View()
 	return oldestRoles(v, limit), v.Sessions()
@@ -255,7 +255,12 @@ func oldestRoles(v *state.View, limit int) (roles []telemetry.Role) {
 		}
 	}
 	if len(all) > limit {
-		slices.SortStableFunc(all, func(a, b *state.Role) int { return cmp.Compare(firstToken(a), firstToken(b)) })
+		slices.SortStableFunc(all, func(a, b *state.Role) int {
+			if a.Required != b.Required {
+				return map[bool]int{true: -1, false: 1}[a.Required]
+			}
+			return cmp.Compare(firstToken(a), firstToken(b))
+		})
 		all = all[:limit]
 	}
 	for _, r := range all {
@@ -278,7 +283,7 @@ func firstToken(r *state.Role) uint64 {
 }
 
 func exportRole(r *state.Role, now time.Time) bool {
-	if r.Held() || len(r.Queue) > 0 || len(r.History) == 0 {
+	if r.Required || r.Held() || len(r.Queue) > 0 || len(r.History) == 0 {
 		return true
 	}
 	return now.Sub(time.Unix(0, r.History[len(r.History)-1].EndedAt)) < vacantRoleMetricTTL

@@ -137,7 +137,8 @@ type RaftNode interface {
 	// ElectionBlocked reports whether this node must not start an election, not even at an operator's request.
 	ElectionBlocked() bool
 	// LeaderCommit is called with the commit index of each append of the current term's leader, before Raft gets it.
-	LeaderCommit(index uint64)
+	// last is the index of the append's last entry, or of the entry before it, if that is of the same term; else 0.
+	LeaderCommit(index, last uint64)
 }
 
 // Message describes an outgoing Raft message to the fault hook.

@@ -209,7 +209,7 @@ func (e *end) EndsSnapshot(index, term uint64) bool {
 	return index == e.snapshotEnd.Load() && term == 4
 }
 func (e *end) CheckEntry(uint64, uint64) error { return nil }
-func (e *end) LeaderCommit(index uint64)       { e.leaderCommit.Store(index) }
+func (e *end) LeaderCommit(index, _ uint64)    { e.leaderCommit.Store(index) }
 func (e *end) CommitMessage(term uint64) (*raft.AppendEntriesRequest, error) {
 	if e.commitMessage == nil {
 		return nil, errors.New("it has no log")

@@ -3,6 +3,8 @@ package transport
 import (
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"northstar/cluster"
 )
 
@@ -36,4 +38,17 @@ func (t *Transport) lastLeaderContact() (last LeaderContact) {
 		last = *c
 	}
 	return last
+}
+
+// lastOfTerm returns the index up to which an append shows its leader's log, if the entry there is of the leader's
+// term; else 0. Such an entry comes after all that earlier leaders have committed.
+func lastOfTerm(c *raft.AppendEntriesRequest) uint64 {
+	term := c.PrevLogTerm
+	if n := len(c.Entries); n > 0 {
+		term = c.Entries[n-1].Term
+	}
+	if term != c.Term {
+		return 0
+	}
+	return c.PrevLogEntry + uint64(len(c.Entries))
 }

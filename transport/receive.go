@@ -212,7 +212,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 			return
 		}
 		if c.Term >= m.local.CurrentTerm() {
-			m.local.LeaderCommit(c.LeaderCommitIndex)
+			m.local.LeaderCommit(c.LeaderCommitIndex, lastOfTerm(c))
 		}
 		c.LeaderCommitIndex = CommitLimit(c.LeaderCommitIndex, c.PrevLogEntry, len(c.Entries))
 		m.rpc.Command = m.matchSnapshot(c)

@@ -40,7 +40,7 @@ var dryRuns = []struct {
 }
 
 // own matches metrics that change without a request, or by any request and its audit record.
-var own = regexp.MustCompile(`^northstar_(http_|connections|heartbeat_age_ms|peer_last_contact_ms|peer_lag_entries|leader_tenure_seconds|disk_fsync_ms|` +
+var own = regexp.MustCompile(`^northstar_(http_|connections|heartbeat_age_ms|peer_last_contact_ms|peer_lag_entries|leader_tenure_seconds|silence_threshold_seconds|disk_fsync_ms|` +
 	`commit_index|applied_index|apply_duration_ms|proposals_total|audit_records_total|raft_)`)
 
 // known returns everything that a dry run might change: every node's term and role, the members, settings, elections

@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -95,7 +97,10 @@ func serveMetrics(addr string, c prometheus.Collector) (stop func(), err error) 
 // checkEnviron returns the environment of a check. It has the fencing token only while this process holds the role:
 // a check of CMD itself can succeed without it.
 func checkEnviron(role string, token uint64) []string {
-	env := append(commandEnviron(os.Environ()), "NORTHSTAR_ROLE="+role)
+	inherited := slices.DeleteFunc(commandEnviron(os.Environ()), func(v string) bool { // of an outer run
+		return strings.HasPrefix(v, "NORTHSTAR_ROLE=") || strings.HasPrefix(v, "NORTHSTAR_FENCING_TOKEN=")
+	})
+	env := append(inherited, "NORTHSTAR_ROLE="+role)
 	if token != 0 {
 		env = append(env, "NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(token, 10))
 	}

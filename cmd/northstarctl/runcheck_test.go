@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,25 @@ import (
 	"northstar/client"
 	"northstar/client/rolemetrics"
 )
+
+// A check below another run does not see that one's role and token.
+func TestCheckEnviron(t *testing.T) {
+	t.Setenv("NORTHSTAR_ROLE", "outer")
+	t.Setenv("NORTHSTAR_FENCING_TOKEN", "7")
+	for token, want := range map[uint64][]string{
+		0: {"NORTHSTAR_ROLE=r"}, 9: {"NORTHSTAR_ROLE=r", "NORTHSTAR_FENCING_TOKEN=9"},
+	} {
+		var got []string
+		for _, v := range checkEnviron("r", token) {
+			if strings.HasPrefix(v, "NORTHSTAR_ROLE=") || strings.HasPrefix(v, "NORTHSTAR_FENCING_TOKEN=") {
+				got = append(got, v)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("token %d: %q, want %q", token, got, want)
+		}
+	}
+}
 
 // A holder whose check fails stops CMD, releases the role, and campaigns again when the check succeeds.
 func testRunCheck(t *testing.T, endpoint string, c *client.Client) {
