@@ -175,6 +175,27 @@ func TestNumberedCommandIsRecordedOnce(t *testing.T) {
 	}
 }
 
+// While members may know no numbers, each attempt of a keyed command of a node is recorded, as those members do.
+func TestKeyedCommandIsRecordedByVersion(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	c := withIdempotency(audited(put("a", "1"), "ann", 1), NodeIdempotencyPrefix+"k", "")
+	records := func() (n int) {
+		for range s.View().AuditAfter(0) {
+			n++
+		}
+		return n
+	}
+	mustApply(t, s, c, c)
+	if n := records(); n != 2 {
+		t.Errorf("%d records at version %d, want 2", n, s.View().CommandVersion())
+	}
+	mustApply(t, s, numbered(put("b", ""), 1, 1, 1), c)
+	if n := records(); n != 2 {
+		t.Errorf("%d records after a repeat at version %d, want 2", n, s.View().CommandVersion())
+	}
+}
+
 // Numbers alone do not make the history keep the items that were replaced.
 func TestNumbersKeepNoReplacedItems(t *testing.T) {
 	t.Parallel()
