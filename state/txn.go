@@ -63,8 +63,8 @@ type DeleteResult struct {
 	Prev     []*Item // nil: not asked for
 }
 
-// Limits of transactions. They are part of the decisions of txnVersion, and some of them of NumberVersion: see txnLimits.
-// Every node spends the cost in Apply: at most about 20 ms (BenchmarkWorstTxn).
+// Limits of transactions. They are part of the decisions of txnVersion, and some of NumberVersion: see txnLimits. Every
+// node spends the cost in Apply: at most about 20 ms (BenchmarkWorstTxn).
 const (
 	MaxTxnOps       = 128     // comparisons, and operations of a list; nested lists share what is left
 	MaxTxnTotalOps  = 1024    // operations with those of nested transactions
