@@ -256,9 +256,9 @@ type sender struct {
 
 func newSender() *sender { return &sender{name: apiv1.SenderPrefix + rand.Text()} }
 
-// number gives a write the next number. end must be called with the error of the write. A number with an unknown
-// outcome stays in use, so that its key can be repeated. Later writes have another sender then: the cluster would keep
-// the results of all of them for this one.
+// number numbers a write, and returns what ends the use of the number: it gets the error of the write. A number with an
+// unknown outcome stays in use, so that its key can be repeated. Later writes have another sender then: the cluster
+// would keep the results of all of them for this one.
 func (c *Client) number(q *call) (end func(error)) {
 	s := c.sender.Load()
 	number, lowest := s.numbers.Begin()
