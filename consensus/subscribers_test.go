@@ -8,7 +8,7 @@ import (
 )
 
 // A follower that has subscribed applies a write without waiting for the next one, or for the leader's periodic commit
-// index: before a follower that has not, whatever the speed of the machine.
+// index: before a follower that has not, also on a slow machine.
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	c, leader := startCalmCluster(t, 3)
@@ -29,7 +29,7 @@ func TestSubscribe(t *testing.T) {
 		}
 	}
 	// Without the commit index each follower waits for 50 to 100 ms of its own: either of them is first.
-	if first < rounds*3/4 {
+	if first < rounds*7/8 {
 		t.Errorf("the subscribed follower was first with %d of %d writes", first, rounds)
 	}
 	wantCode(t, leader.Subscribe("stranger"), cluster.CodeBadRequest)
