@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/api/forward"
 	"northstar/api/token"
 	"northstar/cluster"
@@ -118,6 +119,9 @@ func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Res
 	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
 	if err == nil && cmd.Audit != nil {
 		c.audited = true
+	}
+	if err == nil && result.Err != nil && result.Err.Code == cluster.CodeOutcomeUnknown && c.forwarded {
+		c.Header()[apiv1.HeaderDecided] = []string{"1"} // the state no longer has the result
 	}
 	return result, err
 }

@@ -231,6 +231,26 @@ func TestNumber_KeysOfClient(t *testing.T) {
 	})
 }
 
+// A follower does not repeat a write of which the state says that its result is no longer kept.
+func TestNumber_ForgottenResult(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n1, n2, _ := trio(t)
+		key := func(number, lowest uint64) []string {
+			return []string{apiv1.HeaderIdempotencyKey, apiv1.NumberedKey(apiv1.SenderPrefix+"ABC", number, lowest)}
+		}
+		into[apiv1.PutResult](t, n2.do("PUT", "/v1/kv/k", "w", key(2, 2)...))
+		before := n1.fake.View().AppliedIndex()
+		r := n2.do("PUT", "/v1/kv/k?timeout_ms=3000", "v", key(1, 1)...)
+		r.is(t, 504, cluster.CodeOutcomeUnknown)
+		if n := n1.fake.View().AppliedIndex() - before; n != 1 {
+			t.Errorf("it was proposed %d times", n)
+		}
+		if r.header.Get(apiv1.HeaderDecided) != "" {
+			t.Errorf("the client gets what is between nodes: %v", r.header)
+		}
+	})
+}
+
 // Where nodes are not told from clients, a number counts among those of the caller: it is no other's.
 func TestNumber_WhereNodesAreNotToldFromClients(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -38,6 +38,52 @@ func TestRetry_ConnectionLostAfterSending(t *testing.T) {
 	}
 }
 
+// The key of a write with an unknown outcome can be repeated, also after later writes: none of them tells the cluster
+// that the result is no longer needed.
+func TestRetry_UnknownOutcomeKeepsItsNumber(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		hangs := true
+		lowestOf := map[string]uint64{}
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			if hangs {
+				<-r.Context().Done()
+				return
+			}
+			sender, number, lowest, _ := apiv1.ParseNumberedKey(r.Header.Get(apiv1.HeaderIdempotencyKey))
+			if number < lowestOf[sender] {
+				problem(w, cluster.Errorf(cluster.CodeOutcomeUnknown, "forgotten"))
+				return
+			}
+			lowestOf[sender] = max(lowestOf[sender], lowest)
+			reply(w, apiv1.PutResult{Revision: 5})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Put(ctx, "k", nil, WriteOptions{})
+		var e *Error
+		if !errors.Is(err, ErrOutcomeUnknown) || !errors.As(err, &e) {
+			t.Fatal(err)
+		}
+		hangs = false
+		for range 3 {
+			if _, err := c.Put(t.Context(), "other", nil, WriteOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Put(ctx, "k", nil, WriteOptions{IdempotencyKey: e.IdempotencyKey}); err != nil {
+			t.Error(err)
+		}
+		if first, _, _, _ := apiv1.ParseNumberedKey(e.IdempotencyKey); len(lowestOf) != 2 || lowestOf[first] != 1 {
+			t.Errorf("lowest numbers %v, want those of two senders", lowestOf)
+		}
+	}, "n1")
+}
+
 // At the deadline, the outcome of a write is unknown if some attempt may have arrived, and only then.
 func TestRetry_OutcomeAtDeadline(t *testing.T) {
 	t.Parallel()

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"northstar/api/apiv1"
 )
 
 const (
@@ -67,7 +65,7 @@ type retrier struct {
 }
 
 // do makes a call. A success is a response with a 2xx status.
-func (c *Client) do(ctx context.Context, q *call) (*response, error) {
+func (c *Client) do(ctx context.Context, q *call) (a *response, err error) {
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
 	r := &retrier{
@@ -82,14 +80,13 @@ func (c *Client) do(ctx context.Context, q *call) (*response, error) {
 	}
 	defer r.end()
 	if q.numbered {
-		number, lowest := c.numbers.Begin()
-		defer c.numbers.End(number)
-		q.header.Set(apiv1.HeaderIdempotencyKey, apiv1.NumberedKey(c.sender, number, lowest))
+		end := c.number(q)
+		defer func() { end(err) }()
 	}
 	if !q.internal {
 		c.startLeaderStream()
 	}
-	a, err := r.run()
+	a, err = r.run()
 	if err == nil {
 		c.refreshIfStale(q, a)
 	}

@@ -123,6 +123,7 @@ func (n *Node) admitVersion(cmd *state.Command, reads uint32) *cluster.Error {
 
 // dropUnreadable drops the parts of a command that can be done without and need a higher version than reads: first the
 // number of a client's key, then the owner and the mark of a required role. The audit record needs the lowest version.
+// Of a version in the log nothing is dropped: a write whose number was recorded would be applied again under a key.
 func dropUnreadable(cmd *state.Command, inUse, reads uint32) (unaudited bool) {
 	unreadable := func() bool { return cmd.NeededVersion(inUse) > reads }
 	if unreadable() {

@@ -3,36 +3,34 @@ package consensus_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"northstar/cluster"
 )
 
 // A follower that has subscribed applies a write without waiting for the next one, or for the leader's periodic commit
-// index.
+// index: before a follower that has not, also on a slow machine.
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	c, leader := startCalmCluster(t, 3)
+	subscribed, other := c.others(leader)[0], c.others(leader)[1]
 	const rounds = 40
-	waited := time.Duration(0)
+	first := 0
 	for i := range rounds {
-		for _, n := range c.others(leader) {
-			if err := leader.Subscribe(n.id); err != nil {
-				t.Fatal(err)
-			}
+		if err := leader.Subscribe(subscribed.id); err != nil {
+			t.Fatal(err)
 		}
 		c.write("counter", fmt.Sprint(i))
-		start := time.Now()
-		for _, n := range c.others(leader) {
-			if err := n.AwaitApplied(within(t, testTimeout), leader.Applied()); err != nil {
-				t.Fatal(err)
-			}
+		index := leader.Applied()
+		if err := subscribed.AwaitApplied(within(t, testTimeout), index); err != nil {
+			t.Fatal(err)
 		}
-		waited += time.Since(start)
+		if other.Applied() < index {
+			first++
+		}
 	}
-	// Without the commit index a follower waits for 50 to 100 ms, or for the next write.
-	if average := waited / rounds; average > 25*time.Millisecond {
-		t.Errorf("a write reached the followers after %v on average", average)
+	// Without the commit index each follower waits for 50 to 100 ms of its own: either of them is first.
+	if first < rounds*7/8 {
+		t.Errorf("the subscribed follower was first with %d of %d writes", first, rounds)
 	}
 	wantCode(t, leader.Subscribe("stranger"), cluster.CodeBadRequest)
 	wantCode(t, leader.Subscribe(leader.id), cluster.CodeBadRequest)

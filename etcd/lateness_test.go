@@ -67,6 +67,36 @@ func TestLateRenewal(t *testing.T) {
 	})
 }
 
+// slowReads is a call whose read index takes a second.
+type slowReads struct{ slowCall }
+
+func (c *slowReads) ReadIndex(context.Context) error {
+	time.Sleep(time.Second)
+	return nil
+}
+
+// TestLateAnswerInABatch: the answer about a lease also waits for those before it in its batch.
+func TestLateAnswerInABatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(t)
+		s := New(testDeps(n))
+		defer s.grpc.Stop()
+		n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 7, TTL: 1}})
+		call := &slowReads{slowCall{fakeCall: fakeCall{t.Context(), n}}}
+		ctx := context.WithValue(t.Context(), callKey{}, Call(call))
+		var ttls []int64
+		stream := &renewals{ctx: ctx, answer: func(out *pb.LeaseKeepAliveResponse) { ttls = append(ttls, out.TTL) }}
+		batch := []*pb.LeaseKeepAliveRequest{{ID: 5}, {ID: 7}}
+		if err := (&leaseService{s: s}).renewAll(ctx, stream, batch, &heldLeases{}); err != nil {
+			t.Fatal(err)
+		}
+		if len(ttls) != 2 || ttls[0] != 0 || ttls[1] != 1 || call.renewed != 2 {
+			t.Errorf("TTLs %v after %d renewals, want the live lease renewed again", ttls, call.renewed)
+		}
+	})
+}
+
 // laggingCall is a call at a node that applies what the cluster has acknowledged only when it asks for the read index.
 type laggingCall struct {
 	fakeCall

@@ -183,7 +183,6 @@ func (l *leaseService) renewAll(
 	if len(known) > 0 {
 		lives, refused = callOf(ctx).RenewLeases(ctx, known)
 	}
-	took := time.Since(asked)
 	for i, r := range batch {
 		out, lease, err := &pb.LeaseKeepAliveResponse{Header: header, ID: r.ID}, leases[i], error(nil)
 		switch {
@@ -191,7 +190,7 @@ func (l *leaseService) renewAll(
 			out, err = l.renew(ctx, r.ID, held)
 		case len(lives) == 0:
 			return refused
-		case !lives[0] || took > graceOf(lease):
+		case !lives[0] || time.Since(asked) > graceOf(lease): // the answers before it may have taken long, too
 			lives = lives[1:]
 			out, err = l.renew(ctx, r.ID, held)
 		default:

@@ -73,7 +73,7 @@ func TestCommandsAreAudited(t *testing.T) {
 func TestCommandsOfNodesAreAuditedOnce(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
-	mustApply(t, s, txnCommand(Txn{Success: []Op{putOp("a", "1")}}), put("a", "2"))
+	mustApply(t, s, txnCommand(Txn{Success: []Op{putOp("a", "1")}}), numbered(put("a", "2"), 1, 1, 1))
 	compaction := func(key string, revision int64) Command {
 		c := audited(Command{Kind: KindCompact, Compact: &Compact{Revision: revision}}, key, 10)
 		c.Idempotency = &Idempotency{Key: NodeIdempotencyPrefix + key}

@@ -290,12 +290,12 @@ func (c *Command) MinVersion() uint32 {
 }
 
 // NeededVersion returns the command version that all members must support for c, where inUse is a version in the log. A
-// member needs that in any case: a number adds nothing, also if a new member has not said what it supports.
+// member needs that in any case: a lower one adds nothing, also if a new member has not said what it supports.
 func (c *Command) NeededVersion(inUse uint32) uint32 {
-	if inUse >= NumberVersion {
-		return c.versionWithoutNumber()
+	if v := c.MinVersion(); v > inUse {
+		return v
 	}
-	return c.MinVersion()
+	return 1
 }
 
 func (c *Command) versionWithoutNumber() uint32 {

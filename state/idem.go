@@ -78,7 +78,8 @@ func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
 	w.expireIdempotency()
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
-			return w.replay(c, e.result), id.ofNode()
+			// Builds that know no numbers record every attempt.
+			return w.replay(c, e.result), id.ofNode() && w.version >= NumberVersion
 		}
 		err := badRequest("idempotency key: was used with another request")
 		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}, false

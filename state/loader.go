@@ -282,12 +282,15 @@ func (l *loader) addSender(rec *senderRecord) error {
 			l.view().senders.nodes++
 		}
 		return insert(l, &l.write.senders, to.key, to)
-	case rec.key != "" || to == nil || r.number < to.answered || len(to.results) >= maxSenderResults ||
+	case rec.key != "" || to == nil || r.number < to.answered || len(to.results) >= to.maxResults() ||
 		!l.numbered(sectionSenders, r.number, math.MaxUint64):
 		return damaged("result %d of a sender is out of order or out of bounds", r.number)
 	}
 	if !l.discard {
 		to.results = append(to.results, *r)
+		if !to.ofNode() {
+			l.view().senders.results++
+		}
 	}
 	return nil
 }

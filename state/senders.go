@@ -18,9 +18,11 @@ import (
 
 // Bounds of what is kept of senders.
 const (
-	maxSenderResults = 16384   // of one sender
+	maxSenderResults = 16384   // of one process of a node
+	maxClientResults = 1024    // of one client
 	maxNodeSenders   = 1024    // processes of nodes
-	maxSenders       = 100_000 // processes of clients
+	maxSenders       = 100_000 // clients
+	maxResults       = 100_000 // of all clients
 )
 
 // sender is what is known of a sender. It is not changed once it is published.
@@ -41,6 +43,14 @@ type numberedResult struct {
 
 func (s *sender) ofNode() bool { return isOfNode(s.key) }
 
+// maxResults returns how many results of the sender are kept.
+func (s *sender) maxResults() int {
+	if s.ofNode() {
+		return maxSenderResults
+	}
+	return maxClientResults
+}
+
 func (s *sender) find(number uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(s.results, number, func(r numberedResult, n uint64) int {
 		return cmp.Compare(r.number, n)
@@ -60,8 +70,9 @@ func (s *sender) forget(below uint64) {
 
 // senderTable holds the senders. It is a value.
 type senderTable struct {
-	byKey *iradix.Tree[*sender]
-	nodes int // how many of them are nodes
+	byKey   *iradix.Tree[*sender]
+	nodes   int // how many of them are nodes
+	results int // how many results of clients they have
 }
 
 // senderRecord is one record of a snapshot: a sender, or one result of the sender before it.
@@ -120,6 +131,7 @@ func (w *txn) applyNumbered(c *Command) (result Result, repeated bool) {
 	}
 	result = w.applyFenced(c)
 	s = w.ownSender(id, s)
+	had := len(s.results)
 	s.forget(id.AnsweredBelow)
 	s.index = w.index
 	if at, _ := s.find(id.Number); id.Number >= s.answered {
@@ -127,8 +139,12 @@ func (w *txn) applyNumbered(c *Command) (result Result, repeated bool) {
 		kept.result.Txn = nil // replay executes it again
 		s.results = slices.Insert(s.results, at, kept)
 	}
-	if len(s.results) > maxSenderResults {
+	if len(s.results) > s.maxResults() {
 		s.forget(s.results[0].number + 1)
+	}
+	if !id.ofNode() {
+		w.senders.results += len(s.results) - had
+		w.boundResults()
 	}
 	return result, false
 }
@@ -194,7 +210,27 @@ func (w *txn) makeRoomForSender(ofNode bool) {
 	if have < most {
 		return
 	}
-	var all []*sender
+	for _, s := range w.silentSenders(ofNode)[:most/4] {
+		w.dropSender(s)
+	}
+}
+
+// boundResults drops clients that have been silent for longest when there are too many results of clients, until a
+// quarter is free: it looks at all senders, and is seldom needed.
+func (w *txn) boundResults() {
+	if w.senders.results <= maxResults {
+		return
+	}
+	for _, s := range w.silentSenders(false) {
+		if w.senders.results <= maxResults*3/4 {
+			return
+		}
+		w.dropSender(s)
+	}
+}
+
+// silentSenders returns the senders of one kind, first those that have been silent for longest.
+func (w *txn) silentSenders(ofNode bool) (all []*sender) {
 	for s := range w.write.senders.all() {
 		if s.ofNode() == ofNode {
 			all = append(all, s)
@@ -203,12 +239,16 @@ func (w *txn) makeRoomForSender(ofNode bool) {
 	slices.SortFunc(all, func(a, b *sender) int {
 		return cmp.Or(cmp.Compare(a.index, b.index), cmp.Compare(a.key, b.key))
 	})
-	for _, s := range all[:most/4] {
-		w.write.senders.remove(s.key)
-		if ofNode {
-			w.senders.nodes--
-			w.idempotency.forgotten = max(w.idempotency.forgotten, s.index)
-		}
+	return all
+}
+
+func (w *txn) dropSender(s *sender) {
+	w.write.senders.remove(s.key)
+	if s.ofNode() {
+		w.senders.nodes--
+		w.idempotency.forgotten = max(w.idempotency.forgotten, s.index)
+	} else {
+		w.senders.results -= len(s.results)
 	}
 }
 

@@ -134,6 +134,51 @@ func TestSendersAreBounded(t *testing.T) {
 	}
 }
 
+// clientPut returns a put with a number of a client, which asks for all of its results.
+func clientPut(client int, number uint64) Command {
+	c := put("a", "")
+	c.Idempotency = &Idempotency{Key: fmt.Sprintf("ann\nns1.%06d", client), Number: number, AnsweredBelow: 1}
+	return c
+}
+
+// The results of clients are bounded: of one, and of all. Clients that were silent for longest are dropped first.
+func TestResultsOfClientsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := New(Options{HistoryRevisions: 1})
+	const clients = maxResults/maxClientResults + 1
+	for i := range clients {
+		var batch []Command
+		for n := range uint64(maxClientResults + 1) {
+			batch = append(batch, clientPut(i, n+1))
+		}
+		mustApply(t, s, batch...)
+		last, _ := s.View().senders.byKey.Get([]byte(batch[0].Idempotency.Key))
+		if len(last.results) != maxClientResults {
+			t.Fatalf("client %d: %d results", i, len(last.results))
+		}
+	}
+	again := New(Options{HistoryRevisions: 1})
+	restore(t, again, snapshotOf(t, s))
+	for _, s := range []*State{s, again} {
+		v, kept := s.View(), 0
+		for one := range values(v.senders.byKey.Root(), "") {
+			kept += len(one.results)
+		}
+		if kept != v.senders.results || kept > maxResults || kept < maxResults/2 {
+			t.Errorf("%d results, %d counted", kept, v.senders.results)
+		}
+		if _, known := v.senders.byKey.Get([]byte("ann\nns1.000000")); known {
+			t.Error("the client that was silent for longest is kept")
+		}
+		answered := clientPut(clients-1, maxClientResults+2)
+		answered.Idempotency.AnsweredBelow = maxClientResults + 2
+		mustApply(t, s, answered)
+		if got := s.View().senders.results; got != kept-maxClientResults+1 {
+			t.Errorf("%d results after one client has its answers, want %d", got, kept-maxClientResults+1)
+		}
+	}
+}
+
 // A client's write that was made while some member did not know numbers is not made again when all do.
 func TestNumberAfterKey(t *testing.T) {
 	t.Parallel()
@@ -172,6 +217,27 @@ func TestNumberedCommandIsRecordedOnce(t *testing.T) {
 	}
 	if want := map[string]int{"ann": 1, "bob": 2}; !reflect.DeepEqual(got, want) {
 		t.Errorf("records %v, want %v", got, want)
+	}
+}
+
+// While members may know no numbers, each attempt of a keyed command of a node is recorded, as those members do.
+func TestKeyedCommandIsRecordedByVersion(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	c := withIdempotency(audited(put("a", "1"), "ann", 1), NodeIdempotencyPrefix+"k", "")
+	records := func() (n int) {
+		for range s.View().AuditAfter(0) {
+			n++
+		}
+		return n
+	}
+	mustApply(t, s, c, c)
+	if n := records(); n != 2 {
+		t.Errorf("%d records at version %d, want 2", n, s.View().CommandVersion())
+	}
+	mustApply(t, s, numbered(put("b", ""), 1, 1, 1), c)
+	if n := records(); n != 2 {
+		t.Errorf("%d records after a repeat at version %d, want 2", n, s.View().CommandVersion())
 	}
 }
 

@@ -63,8 +63,8 @@ type DeleteResult struct {
 	Prev     []*Item // nil: not asked for
 }
 
-// Limits of transactions. They are part of the decisions of txnVersion. Every node spends the cost in Apply: at most
-// about 20 ms (BenchmarkWorstTxn).
+// Limits of transactions. They are part of the decisions of txnVersion, and some of NumberVersion: see txnLimits. Every
+// node spends the cost in Apply: at most about 20 ms (BenchmarkWorstTxn).
 const (
 	MaxTxnOps       = 128     // comparisons, and operations of a list; nested lists share what is left
 	MaxTxnTotalOps  = 1024    // operations with those of nested transactions
@@ -75,6 +75,25 @@ const (
 	MaxTxnReadBytes = 16 << 20 // keys, values and ItemOverhead of what a transaction with writes returns
 	MaxLeaseKeys    = 10_000   // keys attached to one lease
 )
+
+// txnLimits are the limits of transactions with writes that have changed. Members of all builds must decide alike.
+type txnLimits struct {
+	changes    int // as MaxTxnChanges
+	examined   int // as MaxTxnExamined
+	deleteCost int // what a key costs that is deleted
+}
+
+var (
+	wideTxnLimits = txnLimits{changes: 100_000, examined: 2_000_000, deleteCost: 8} // below NumberVersion
+	lastTxnLimits = txnLimits{changes: MaxTxnChanges, examined: MaxTxnExamined, deleteCost: 12}
+)
+
+func (v *View) txnLimits() txnLimits {
+	if v.version < NumberVersion {
+		return wideTxnLimits
+	}
+	return lastTxnLimits
+}
 
 // ReadOnly reports whether the transaction consists of ranges. It then needs no log: see View.ReadTxn.
 func (p *Txn) ReadOnly() bool {

@@ -351,6 +351,7 @@ func TestTxnLimits(t *testing.T) {
 	for i := range MaxTxnChanges + 1 {
 		cmds = append(cmds, put(fmt.Sprintf("k%06d", i), "v"))
 	}
+	cmds[0] = numbered(cmds[0], 1, 1, 1) // with the limits of NumberVersion
 	mustApply(t, s, cmds...)
 	every := Op{Range: &RangeQuery{Key: "k", End: "l", CountOnly: true}}
 	many := Txn{Success: []Op{putOp("a", "")}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -26,7 +27,7 @@ func manyKeys(t *testing.T, n int) *State {
 func costOf(s *State, most int, p *Txn) (cost int, err *cluster.Error) {
 	v := s.View()
 	keys := v.keys
-	run := txnRun{view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, most: most}
+	run := txnRun{view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, limits: lastTxnLimits, most: most}
 	_, err = run.checkAndRun(p)
 	return run.examined, err
 }
@@ -110,14 +111,48 @@ func TestTxnCostOfValues(t *testing.T) {
 func TestTxnCostOfDeletions(t *testing.T) {
 	t.Parallel()
 	s := manyKeys(t, 1000)
-	p := &Txn{Success: []Op{delOp("k", "l")}}
+	p, deleteCost := &Txn{Success: []Op{delOp("k", "l")}}, lastTxnLimits.deleteCost
 	if cost, err := costOf(s, 1000*deleteCost, p); err != nil || cost != 1000*deleteCost {
 		t.Errorf("cost %d, %v", cost, err)
 	}
 	keys := s.View().keys
-	run := txnRun{view: s.View(), keys: &treeWriter[*Item]{tree: &keys}, most: 1000*deleteCost - 1}
+	run := txnRun{
+		view: s.View(), keys: &treeWriter[*Item]{tree: &keys}, limits: lastTxnLimits, most: 1000*deleteCost - 1,
+	}
 	if _, err := run.checkAndRun(p); refusalOf(err) != TooManyOps || len(run.changes) != 0 {
 		t.Errorf("%d changes, %v", len(run.changes), err)
+	}
+}
+
+// Members that know no numbers decide with other limits. A transaction that was allowed has its result again later.
+func TestTxnLimitsByVersion(t *testing.T) {
+	t.Parallel()
+	s := manyKeys(t, 30_000)
+	deletion := Txn{Success: []Op{{Delete: &TxnDelete{Key: "k", End: "l"}}}}
+	counts := Txn{Success: []Op{putOp("x", "2")}}
+	for range 2 * MaxTxnExamined / 30_000 {
+		counts.Success = append(counts.Success, Op{Range: &RangeQuery{Key: "k", End: "l", CountOnly: true}})
+	}
+	counting := txnCommand(counts)
+	counting.Idempotency = &Idempotency{Key: "k"}
+	mustTxn(t, s, Txn{Success: []Op{putOp("x", "1")}})
+	later := New(Options{})
+	restore(t, later, snapshotOf(t, s))
+	if s.View().CommandVersion() != txnVersion {
+		t.Fatalf("version %d", s.View().CommandVersion())
+	}
+	if r := apply(s, txnCommand(deletion))[0]; r.Err != nil || r.Txn.Responses[0].Delete.Deleted != 30_000 {
+		t.Errorf("version %d: %v", txnVersion, r.Err)
+	}
+	first := apply(later, counting)[0]
+	mustApply(t, later, numbered(put("y", ""), 1, 1, 1))
+	if again := apply(later, counting)[0]; again.Err != nil || !reflect.DeepEqual(again.Txn, first.Txn) {
+		t.Errorf("first %v, repeated at version %d: %v", first.Err, NumberVersion, again.Err)
+	}
+	for _, p := range []Txn{deletion, counts} {
+		if err := apply(later, txnCommand(p))[0].Err; !errors.Is(err, TooManyOps) {
+			t.Errorf("version %d: %v", NumberVersion, err)
+		}
 	}
 }
 

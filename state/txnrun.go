@@ -21,6 +21,7 @@ type txnRun struct {
 	changes  []change
 	examined int         // cost so far, in keys that comparisons and ranges have looked at
 	most     int         // of examined
+	limits   txnLimits   // of a transaction with writes
 	ended    func() bool // the caller of a transaction that is readOnly has gone; nil: not asked
 	returned int         // what the items in the responses count
 	room     Room        // of the responses; nil: MaxTxnReadBytes
@@ -66,7 +67,10 @@ func (p *Txn) apply(w *txn) Result {
 
 // decide executes a transaction on the keys, and returns its changes, or why it is refused. It changes nothing else.
 func (p *Txn) decide(w *txn) ([]change, *TxnResult, *cluster.Error) {
-	run := txnRun{view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller, most: MaxTxnExamined}
+	limits := w.txnLimits()
+	run := txnRun{
+		view: &w.View, keys: &w.write.keys, lease: w.findLease, caller: p.Caller, limits: limits, most: limits.examined,
+	}
 	out, err := run.checkAndRun(p)
 	if err == nil {
 		err = w.roomForKeys(run.growth())
@@ -79,7 +83,7 @@ func (p *Txn) decide(w *txn) ([]change, *TxnResult, *cluster.Error) {
 }
 
 // replay returns the result of a transaction that was applied before with the recorded result. It executes the
-// transaction again on the keys of that moment, and drops what it writes.
+// transaction again on the keys of that moment, and drops what it writes. It was allowed then, with the limits of then.
 func (p *Txn) replay(w *txn, recorded Result) Result {
 	before := recorded.Revision
 	if recorded.Created {
@@ -94,9 +98,10 @@ func (p *Txn) replay(w *txn, recorded Result) Result {
 	then.revision = before
 	keys := &treeWriter[*Item]{tree: &w.keys, txn: w.write.keys.open().Clone()}
 	w.rewind(keys.txn, before, "", "\x00")
-	run := txnRun{view: &then, keys: keys, most: MaxTxnExamined, lease: func(id int64) (lease, bool) {
+	run := txnRun{view: &then, keys: keys, limits: wideTxnLimits, most: wideTxnLimits.examined}
+	run.lease = func(id int64) (lease, bool) {
 		return lease{session: leaseSession(0, 0, id)}, true // it was live then
-	}}
+	}
 	out, err := run.checkAndRun(p)
 	if err != nil { // a revision that it reads has been compacted since
 		return forgotten
@@ -270,7 +275,7 @@ func (r *txnRun) execute(p *Txn) (*TxnResult, *cluster.Error) {
 // transaction without writes has its load, and bounds what it returns.
 func (r *txnRun) checkLimits() *cluster.Error {
 	switch {
-	case len(r.changes) > MaxTxnChanges || r.examined > r.most:
+	case len(r.changes) > r.limits.changes || r.examined > r.most:
 		return refused(TooManyOps)
 	case r.full != nil || r.room == nil && r.returned > MaxTxnReadBytes:
 		return refused(RequestTooLarge)
@@ -359,13 +364,10 @@ func (r *txnRun) put(p *TxnPut) *PutResult {
 	return out
 }
 
-// deleteCost is what a key costs that is deleted.
-const deleteCost = 12
-
 func (r *txnRun) delete(p *TxnDelete) *DeleteResult {
 	var doomed []*Item
-	for it := range r.items(r.keys.open().Root(), p.Key, p.End, func(*Item) int { return deleteCost }) {
-		if len(r.changes)+len(doomed) == MaxTxnChanges {
+	for it := range r.items(r.keys.open().Root(), p.Key, p.End, func(*Item) int { return r.limits.deleteCost }) {
+		if len(r.changes)+len(doomed) == r.limits.changes {
 			r.most = 0
 		}
 		if r.most == 0 || p.PrevKV && !r.grow(it.resultSize()) {

@@ -19,6 +19,7 @@ func worstState(tb testing.TB, keys, size int) *State {
 	for i := range keys {
 		cmds = append(cmds, put(fmt.Sprintf("/registry/pods/%07d", i), fmt.Sprintf("%s%07d", value, keys-i)))
 	}
+	cmds[0] = numbered(cmds[0], 1, 1, 1) // with the limits of NumberVersion
 	mustApply(tb, s, cmds...)
 	return s
 }
@@ -72,7 +73,7 @@ func worstTxns(tb testing.TB) map[string]func() (*State, Txn) {
 			return s, reading(1, RangeQuery{Revision: s.View().CompactRevision(), CountOnly: true})
 		},
 		"deleting": func() (*State, Txn) {
-			return worstState(tb, MaxTxnExamined/deleteCost-2, 0), Txn{Success: []Op{delOp("/", "0")}}
+			return worstState(tb, MaxTxnExamined/lastTxnLimits.deleteCost-2, 0), Txn{Success: []Op{delOp("/", "0")}}
 		},
 	}
 }

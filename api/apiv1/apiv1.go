@@ -47,7 +47,8 @@ const (
 	HeaderIdentity    = "X-Northstar-Identity"
 	HeaderCaller      = "X-Northstar-Caller" // its address
 	HeaderTimeout     = "X-Northstar-Timeout-Ms"
-	HeaderNumber      = "X-Northstar-Number" // of a write, with which it is applied once: see api.request.number
+	HeaderNumber      = "X-Northstar-Number"  // of a write, with which it is applied once: see api.request.number
+	HeaderDecided     = "X-Northstar-Decided" // of a response with an unknown outcome: asking again changes nothing
 )
 
 // HeaderKeyNoAutoRetry returns the map key of a request header. For the idempotency key it is not the canonical form.

@@ -217,7 +217,9 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 		return r.noResponseError("node %s closed the connection during the response: %w", leader.ID, err)
 	}
 	p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n])
+	decided := resp.Header.Get(apiv1.HeaderDecided) != ""
 	switch {
+	case ok && p.Code == int(cluster.CodeOutcomeUnknown) && decided: // every attempt would have this answer
 	case ok && p.Code == int(cluster.CodeNoLeader):
 		return problem.NoLeader("node %s is not the leader: %s", leader.ID, p.Detail)
 	case ok && p.Code == int(cluster.CodeOutcomeUnknown) && r.Write && r.Idempotent:
@@ -233,7 +235,7 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	h := r.Client.Header()
 	for name, values := range resp.Header {
 		switch name {
-		case "Connection", "Keep-Alive", "Transfer-Encoding", "Date":
+		case "Connection", "Keep-Alive", "Transfer-Encoding", "Date", apiv1.HeaderDecided:
 		default:
 			h[name] = values
 		}

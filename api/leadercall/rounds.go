@@ -17,10 +17,11 @@ type rounds struct {
 }
 
 type round struct {
-	ids  []string      // may hold one twice
-	done chan struct{} // closed when the fields below are set
-	live map[string]bool
-	err  error
+	ids   []string      // may hold one twice
+	begun chan struct{} // closed when no ID is added any more
+	done  chan struct{} // closed when the fields below are set
+	live  map[string]bool
+	err   error
 }
 
 func newRounds() *rounds { return &rounds{wake: make(chan struct{}, 1)} }
@@ -28,19 +29,23 @@ func newRounds() *rounds { return &rounds{wake: make(chan struct{}, 1)} }
 // maxRound bounds the IDs of one round.
 const maxRound = 10_000
 
-// join adds IDs to the next round and returns those of the round that live.
+// join adds IDs to the next round that has room, and returns those of the round that live.
 func (r *rounds) join(ctx context.Context, ids ...string) (live map[string]bool, err error) {
-	r.mu.Lock()
-	if r.next == nil {
-		r.next = &round{done: make(chan struct{})}
+	if len(ids) > maxRound {
+		return nil, cluster.Errorf(cluster.CodeBusy, "%d renewals are more than %d", len(ids), maxRound)
 	}
-	next := r.next
-	if len(next.ids)+len(ids) > maxRound {
-		r.mu.Unlock()
-		return nil, cluster.Errorf(cluster.CodeBusy, "%d renewals wait for the leader already", maxRound)
+	unanswered := func() error {
+		return cluster.Errorf(cluster.CodeNoLeader, "the leader has not answered in time: %w", context.Cause(ctx))
 	}
-	next.ids = append(next.ids, ids...)
-	r.mu.Unlock()
+	next, joined := r.add(ids)
+	for !joined { // after a failover many wait for the new leader
+		select {
+		case <-next.begun:
+			next, joined = r.add(ids)
+		case <-ctx.Done():
+			return nil, unanswered()
+		}
+	}
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -49,16 +54,31 @@ func (r *rounds) join(ctx context.Context, ids ...string) (live map[string]bool,
 	case <-next.done:
 		return next.live, next.err
 	case <-ctx.Done():
-		return nil, cluster.Errorf(cluster.CodeNoLeader, "the leader has not answered in time: %w",
-			context.Cause(ctx))
+		return nil, unanswered()
 	}
+}
+
+// add adds IDs to the next round if it has room, and returns that round.
+func (r *rounds) add(ids []string) (next *round, added bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == nil {
+		r.next = &round{begun: make(chan struct{}), done: make(chan struct{})}
+	}
+	if len(r.next.ids)+len(ids) > maxRound {
+		return r.next, false
+	}
+	r.next.ids = append(r.next.ids, ids...)
+	return r.next, true
 }
 
 func (r *rounds) begin() *round {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := r.next
-	r.next = nil
+	if r.next = nil; next != nil {
+		close(next.begun)
+	}
 	return next
 }
 
