@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,10 +46,11 @@ func TestRetry_UnknownOutcomeKeepsItsNumber(t *testing.T) {
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		c := fc.client("n1")
 		defer c.Close()
-		hangs := true
+		var hangs atomic.Bool
+		hangs.Store(true)
 		lowestOf := map[string]uint64{}
 		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
-			if hangs {
+			if hangs.Load() {
 				<-r.Context().Done()
 				return
 			}
@@ -67,7 +69,7 @@ func TestRetry_UnknownOutcomeKeepsItsNumber(t *testing.T) {
 		if !errors.Is(err, ErrOutcomeUnknown) || !errors.As(err, &e) {
 			t.Fatal(err)
 		}
-		hangs = false
+		hangs.Store(false)
 		for range 3 {
 			if _, err := c.Put(t.Context(), "other", nil, WriteOptions{}); err != nil {
 				t.Error(err)

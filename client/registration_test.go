@@ -180,7 +180,9 @@ func TestRegistration_Twice(t *testing.T) {
 			}
 			regs = append(regs, r)
 		}
+		f.lock.Lock()
 		puts := f.puts
+		f.lock.Unlock()
 		time.Sleep(time.Minute)
 		if n := f.node("w1"); n.SessionID != regs[1].Session().ID() {
 			t.Errorf("%+v, the second session is %s", n, regs[1].Session().ID())
