@@ -14,7 +14,7 @@ const (
 	DefaultCheckFailures = 3
 )
 
-// ErrUnhealthy: the holder's own health check failed too often, so it gives up the role.
+// ErrUnhealthy: the holder's own health check failed too often, so it releases the role.
 var ErrUnhealthy = fmt.Errorf("%w: the health check failed", ErrNotLeader)
 
 // errCheckTimeout is the result of a check that is still running after its timeout.

@@ -106,7 +106,7 @@ func TestTryLock_EligibleAndRequired(t *testing.T) {
 	}, "n1")
 }
 
-// A candidate that gives up leaves the queue, so that it does not become the holder later.
+// A candidate that stops waiting leaves the queue, so that it does not become the holder later.
 func TestLock_GivesUp(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {

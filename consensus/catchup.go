@@ -44,8 +44,8 @@ func (c *catchUp) raftRuns(now time.Time, applied uint64) {
 	}
 }
 
-// leaderCommit notes a commit index of the current leader. The first one counts: all that was committed before this
-// node started is covered by it.
+// leaderCommit notes a commit index of the current leader. The first one counts: it covers all that was committed
+// before this node started. That of a leader which has committed nothing in its term yet may be some entries lower.
 func (c *catchUp) leaderCommit(index uint64, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -330,7 +330,7 @@ func TestManyWatches(t *testing.T) {
 	})
 }
 
-// TestWatchesAreShared: a stream has no more watches than its caller's share, and gives back those that have ended.
+// TestWatchesAreShared: a stream has no more watches than its caller's share, and returns those that have ended.
 func TestWatchesAreShared(t *testing.T) {
 	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
 		n.watches.set(2, 1<<20)

@@ -25,7 +25,8 @@ type Peers interface {
 	Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim
 	// Ask requests a peer's claim, unless a request has no response yet. It does not block.
 	Ask(peer cluster.NodeID)
-	// Confirm dials a peer again to find out whether the given process is dead. It takes at most about 60 ms.
+	// Confirm dials a peer again to find out whether the given process is dead. It takes at most about 60 ms, or two
+	// handshakes with a far peer.
 	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
 }
 

@@ -26,6 +26,7 @@ role_elections_total{role} sessions http_request_duration_ms{route,method,status
 rpc_rejected_total{kind,reason} auth_failures_total
 build_info{version,commit,go_version} certificate_expiry_timestamp_seconds{kind} keys state_bytes state_bytes_limit
 watchers watch_lag_revisions failover_gap_seconds outcome_unknown_total connections{listener}
+needless_elections_total{cause} silence_threshold_seconds
 `
 
 // runningMetrics returns the metrics that the nodes of a running cluster show, with the labels of each. The cluster has
