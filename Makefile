@@ -7,9 +7,11 @@ comma   := ,
 ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower,etcd,silence
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# Test binaries build each program once, and share it.
+SHARED  := export NORTHSTAR_PROGRAMS=$$(mktemp -d); trap 'rm -rf "$$NORTHSTAR_PROGRAMS"' EXIT;
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay hostile explore mutants flaky nightly fuzz axe screenshots release release-test manifests module-path adapters patroni etcd-crashes etcd-gap clean
+.PHONY: build demo test race lint openapi bench etcd consul etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay big-snapshot hostile explore mutants flaky nightly fuzz axe screenshots steps page-cost release release-test manifests module-path adapters patroni etcd-crashes etcd-gap clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -32,10 +34,10 @@ module-path: ## gives the module the path PATH=host/owner/name, in one commit, f
 	@/bin/sh deploy/release/module-path.sh '$(PATH)'
 
 test: ## every test, without the vet of make lint; the summary has the skipped ones with their reasons, and what failed tests said
-	$(GO) tool gotestsum --format pkgname -- -vet=off -timeout 15m $(PKGS)
+	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -timeout 15m $(PKGS)
 
 race: ## every test under the race detector
-	$(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout 30m $(PKGS)
+	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout 30m $(PKGS)
 
 lint: ## formatting, vet, staticcheck, tidy go.mod
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi
@@ -59,6 +61,9 @@ etcd: ## vet and build the etcd that the benchmarks compare with and the program
 	cd docs/examples/move-from-etcd && $(GO) vet . && $(GO) mod tidy -diff
 	cd benchmarks/plot && $(GO) vet . && $(GO) test . && $(GO) mod tidy -diff
 
+consul: ## the Consul that go run ./benchmarks failures -consul compares with, a module of its own; the first build takes long
+	cd benchmarks/consul && $(GO) build -o /dev/null github.com/hashicorp/consul && $(GO) mod tidy -diff
+
 etcd-compat: ## the etcd API beside an embedded etcd, etcd's Go client while leaders are killed, the commands of docs/etcd.md, and a move from etcd
 	cd benchmarks/etcd && $(GO) test ./compat
 
@@ -66,6 +71,7 @@ etcd-diff: ## N=100000 random programs, from SEED=1 on, whose answers must be eq
 	cd benchmarks/etcd && $(GO) test ./compat -run '^TestDifferential$$' -count=1 -v -timeout 0 -args -programs $(or $(N),100000) -seed $(or $(SEED),1)
 adapters: ## vet and test the adapters, modules of their own
 	cd adapters/client-go && $(GO) vet ./... && $(GO) test ./... && $(GO) mod tidy -diff
+	cd adapters/etcdlock && $(GO) vet ./... && $(GO) test ./... && $(GO) mod tidy -diff
 
 patroni: ## PostgreSQL twice under the distribution's Patroni on three nodes, while leaders and the primary are killed; needs patroni, python3-etcd and postgresql
 	$(GO) test ./chaos/proc -run '^TestPatroni$$' -count=1 -v -timeout 10m
@@ -85,6 +91,9 @@ chaos: ## a few minutes of both: simulation runs of every scenario, then real pr
 
 chaos-long: ## real processes for SECONDS=3600, on NODES=3; also fails when leaders or writes come later than promised
 	NORTHSTAR_CHAOS_FIGURES=1 NORTHSTAR_CHAOS_SECONDS=$(or $(SECONDS),3600) NORTHSTAR_CHAOS_NODES=$(or $(NODES),3) NORTHSTAR_CHAOS_SEED=$(SEED) $(GO) test ./chaos/proc -run '^TestChaos$$' -count=1 -v -timeout 0
+
+big-snapshot: ## a snapshot of 500 MB in real processes while a node is down
+	NORTHSTAR_SNAPSHOT=500 $(GO) test ./chaos/proc -run '^TestBigSnapshot$$' -count=1 -v -timeout 10m
 
 hostile: ## hostile clients against real processes, at full size for some minutes; ATTACKS='idle|raft-flood' for some of them; fails when memory or latencies exceed what docs/testing.md promises
 	NORTHSTAR_HOSTILE=full $(GO) test ./chaos/hostile -run '^TestAttacks$$/^on$$/^($(or $(ATTACKS),.*))$$' -count=1 -v -timeout 60m
@@ -108,7 +117,7 @@ fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	done | GO='$(GO)' xargs -P 2 -I {} sh -c '.ci/fuzz {} $(or $(FUZZTIME),30s)'
 
 nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, long fuzzing, flaky tests
-	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
+	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' big-snapshot hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
@@ -119,6 +128,14 @@ axe: ## the accessibility checker that the test of the dashboard uses, from the 
 
 screenshots: ## the pictures of the dashboard in docs, from a cluster that fails on purpose; needs Chromium
 	NORTHSTAR_SCREENSHOTS=$(CURDIR)/docs $(GO) test ./api/dashboard -run '^TestScreenshots$$' -count=1 -v
+	$(MAKE) steps && cp out/steps/*-quorum-lost.png docs/dashboard-quorum-lost.png
+
+steps: ## pictures of an operator's first tasks in the page, in DIR=out/steps, and in the output the same by northstarctl; needs Chromium
+	@mkdir -p $(or $(DIR),out/steps)
+	NORTHSTAR_STEPS=$(abspath $(or $(DIR),out/steps)) $(GO) test ./api/dashboard ./cmd/northstarctl -run '^TestOperator$$' -count=1 -v
+
+page-cost: ## how long the dashboard takes to load, and what an open page costs; fails above the aims: only for a machine without other load
+	NORTHSTAR_PAGE_COST=1 $(GO) test ./api/dashboard -run '^TestCost$$' -count=1 -v
 
 verify: lint test race ## what a release must pass
 

@@ -125,6 +125,8 @@ type Deps struct {
 	// Votes returns the responses that this node, as candidate of a term, has received until now; nil: unknown. The
 	// function may be nil.
 	Votes func(term uint64) []cluster.Vote
+	// VotesGiven returns this node's newest answers to candidates. The function may be nil.
+	VotesGiven func() []cluster.VoteGiven
 	// Needless returns, by term, why elections that this node started were needless. The function may be nil.
 	Needless func() map[uint64]string
 	// Silence returns for how long the leader may be silent; nil if that starts nothing. The function may be nil.
@@ -215,7 +217,7 @@ func New(d Deps) (*Server, error) {
 	})
 	s.calls = leadercall.New(leadercall.Config{
 		Consensus: d.Consensus, Sessions: d.Sessions, Forward: s.forward, Call: d.Call, TimeoutMax: d.TimeoutMax,
-		BootID: d.Node.BootID,
+		BootID: d.Node.BootID, Tracer: d.Tracer,
 	})
 	return s, nil
 }

@@ -18,6 +18,7 @@ import (
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // CallSpec is what a call of another protocol needs, and how it counts.
@@ -37,6 +38,8 @@ type Call struct {
 	c      *request
 	start  time.Time
 	unlist func()
+	span   tracing.Span
+	conn   *conn // not idle until Leave; nil: unknown, or closed as an idle one
 }
 
 // callWriter takes the place of a call's response: its protocol writes that itself.
@@ -100,7 +103,11 @@ func (s *Server) Begin(ctx context.Context, r *http.Request, conn any, spec Call
 		},
 	}
 	s.deps.Metrics.HTTPStarted()
-	err := k.c.authorize()
+	k.trace()
+	err := k.hold(at)
+	if err == nil {
+		err = k.c.authorize()
+	}
 	if err == nil {
 		err = k.c.admit()
 	}
@@ -114,6 +121,18 @@ func (s *Server) Begin(ctx context.Context, r *http.Request, conn any, spec Call
 	return k, nil
 }
 
+// hold keeps the connection from being closed as an idle one, until Leave.
+func (k *Call) hold(at *callConn) error {
+	if at == nil || at.conn == nil {
+		return nil
+	}
+	if !at.conn.hold() {
+		return problem.Busy("the connection was closed because it was idle")
+	}
+	k.conn = at.conn
+	return nil
+}
+
 // Context ends with the call, and with its cause when the credentials of a stream are no longer valid.
 func (k *Call) Context() context.Context { return k.c.ctx }
 
@@ -121,6 +140,9 @@ func (k *Call) Context() context.Context { return k.c.ctx }
 func (k *Call) Leave(err error) {
 	k.unlist()
 	k.c.release()
+	if k.conn != nil {
+		k.conn.letGo()
+	}
 	status := http.StatusOK
 	if e := (*cluster.Error)(nil); errors.As(err, &e) {
 		k.c.failed, status = e, e.HTTPStatus()
@@ -130,6 +152,7 @@ func (k *Call) Leave(err error) {
 	if !k.c.audited {
 		k.c.audit(status)
 	}
+	k.endTrace(status, err)
 	k.c.s.deps.Metrics.HTTPDone(k.c.route.Pattern, k.c.r.Method, status, time.Since(k.start))
 }
 
@@ -334,7 +357,7 @@ func (s *Server) CheckCaughtUp() error {
 }
 
 // LimitConnections counts the connections of a listener of another protocol with those of this package, and limits
-// what the kernel holds of their unsent responses. None counts as idle: they carry streams.
+// what the kernel holds of their unsent responses. A connection without a call is idle, also during its TLS handshake.
 func (s *Server) LimitConnections(l net.Listener) net.Listener { return &limitedListener{l, s.conns} }
 
 type limitedListener struct {
@@ -344,15 +367,11 @@ type limitedListener struct {
 
 // Accept waits for a connection for which there is room.
 func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.conns.accept(l.Listener)
-		if err != nil {
-			return nil, err
-		}
-		if c.begin() {
-			limitUnsent(c.socket)
-			return c, nil
-		}
-		_ = c.Close() // it was closed for another one
+	c, err := l.conns.accept(l.Listener)
+	if err != nil {
+		return nil, err
 	}
+	c.phase.Store(connServing) // what net/http writes there itself stays as it is
+	limitUnsent(c.socket)
+	return c, nil
 }

@@ -30,7 +30,7 @@ func listElections(c *request) error {
 	answer := apiv1.Elections{Items: c.s.lostElections(limit), Missing: []string{}}
 	won := c.s.reads.View().Elections() // oldest first
 	won = won[max(0, len(won)-limit):]
-	own := memberElections{answer, c.s.lateVotes(won), map[uint64]string{}}
+	own := memberElections{answer, c.s.lateVotes(won), c.s.votesGiven(), map[uint64]string{}}
 	if c.s.deps.Needless != nil {
 		maps.Copy(own.Needless, c.s.deps.Needless())
 	}
@@ -40,6 +40,7 @@ func listElections(c *request) error {
 	members := c.electionsOfMembers(limit)
 	maps.Copy(own.LateVotes, members.LateVotes)
 	maps.Copy(own.Needless, members.Needless)
+	own.VotesGiven = append(own.VotesGiven, members.VotesGiven...)
 	for _, e := range won {
 		wire := c.s.wireElection(e)
 		wire.Votes, wire.Needless = completeVotes(wire.Votes, own.LateVotes[e.Term]), own.Needless[e.Term]
@@ -48,6 +49,9 @@ func listElections(c *request) error {
 	answer.Items, answer.Missing = append(answer.Items, members.Items...), members.Missing
 	slices.SortStableFunc(answer.Items, newestElection)
 	answer.Items = answer.Items[:min(limit, len(answer.Items))]
+	for i, e := range answer.Items {
+		answer.Items[i].Votes = completeVotes(e.Votes, own.votesFor(e))
+	}
 	return c.reply(answer)
 }
 
@@ -56,8 +60,37 @@ type memberElections struct {
 	apiv1.Elections
 	// LateVotes are, by term, the votes of elections that the member has won: with those that arrived after the record.
 	LateVotes map[uint64][]apiv1.Vote `json:"late_votes,omitempty"`
+	// VotesGiven are the member's own answers to candidates, also to those whose process has ended.
+	VotesGiven []voteGiven `json:"votes_given,omitempty"`
 	// Needless are, by term, the causes of elections that the member started and that were needless.
 	Needless map[uint64]string `json:"needless,omitempty"`
+}
+
+// voteGiven is a voter's answer to a candidate.
+type voteGiven struct {
+	Term        uint64 `json:"term"`
+	CandidateID string `json:"candidate_id"`
+	apiv1.Vote
+}
+
+// votesFor returns the voters' own answers in an election.
+func (m *memberElections) votesFor(e apiv1.Election) (votes []apiv1.Vote) {
+	for _, v := range m.VotesGiven {
+		if v.Term == e.Term && v.CandidateID == e.CandidateID {
+			votes = append(votes, v.Vote)
+		}
+	}
+	return votes
+}
+
+func (s *Server) votesGiven() (out []voteGiven) {
+	if s.deps.VotesGiven == nil {
+		return nil
+	}
+	for _, v := range s.deps.VotesGiven() {
+		out = append(out, voteGiven{v.Term, string(v.Candidate), wireVote(v.Vote)})
+	}
+	return out
 }
 
 // lateVotes returns the votes of those elections that this node has won, and whose records lack some of them.
@@ -74,9 +107,13 @@ func (s *Server) lateVotes(won []state.Election) map[uint64][]apiv1.Vote {
 func wireVotes(votes []cluster.Vote) []apiv1.Vote {
 	out := make([]apiv1.Vote, len(votes))
 	for i, v := range votes {
-		out[i] = apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason}
+		out[i] = wireVote(v)
 	}
 	return out
+}
+
+func wireVote(v cluster.Vote) apiv1.Vote {
+	return apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason}
 }
 
 // completeVotes returns the votes of a record, with those that arrived later in place of the missing ones.
@@ -121,8 +158,8 @@ func (s *Server) lostElections(limit int) []apiv1.Election {
 	return lost
 }
 
-// electionsOfMembers asks all other members for their lost elections, late votes and needless elections, and names
-// those that do not respond.
+// electionsOfMembers asks all other members for their lost elections, votes and needless elections, and names those
+// that do not respond.
 func (c *request) electionsOfMembers(limit int) memberElections {
 	ids := c.s.otherMembers()
 	pages, errs := make([]memberElections, len(ids)), make([]error, len(ids))
@@ -134,7 +171,10 @@ func (c *request) electionsOfMembers(limit int) memberElections {
 		})
 	}
 	asking.Wait()
-	all := memberElections{apiv1.Elections{Missing: []string{}}, map[uint64][]apiv1.Vote{}, map[uint64]string{}}
+	all := memberElections{
+		Elections: apiv1.Elections{Missing: []string{}}, LateVotes: map[uint64][]apiv1.Vote{},
+		Needless: map[uint64]string{},
+	}
 	for i, page := range pages {
 		if errs[i] != nil || page.Missing == nil { // or a node of an earlier version, which returns the records
 			all.Missing = append(all.Missing, string(ids[i]))
@@ -142,6 +182,7 @@ func (c *request) electionsOfMembers(limit int) memberElections {
 		}
 		all.Items = append(all.Items, page.Items...)
 		maps.Copy(all.LateVotes, page.LateVotes)
+		all.VotesGiven = append(all.VotesGiven, page.VotesGiven...)
 		maps.Copy(all.Needless, page.Needless)
 	}
 	slices.Sort(all.Missing)

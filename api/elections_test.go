@@ -148,3 +148,51 @@ func TestElections_LateVotes(t *testing.T) {
 		}
 	})
 }
+
+// A vote that arrived late is shown although the candidate's process has ended: the voter itself reports it.
+func TestElections_VotersAnswers(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n1, n2 := three(t)
+		const term = 4
+		votes, err := json.Marshal([]cluster.Vote{
+			{Voter: "n1", Granted: true},
+			{Voter: "n2", Reason: cluster.VotePending},
+			{Voter: "n3", Granted: true, Reason: "itself"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []*node{n1, n2} {
+			n.fake.lead("n3", term)
+			n.fake.apply(state.Command{
+				Kind: state.KindLeaderStart, Now: 1,
+				LeaderStart: &state.LeaderStart{Term: term, Node: "n3", Votes: votes},
+			})
+		}
+		n2.deps.VotesGiven = func() []cluster.VoteGiven {
+			given := func(term uint64, to cluster.NodeID, reason string) cluster.VoteGiven {
+				return cluster.VoteGiven{
+					Term: term, Candidate: to, Vote: cluster.Vote{Voter: "n2", Granted: reason == "", Reason: reason},
+				}
+			}
+			return []cluster.VoteGiven{
+				given(term, "n3", ""), given(term, "n1", "already voted for n3"), given(term-1, "n3", "earlier"),
+			}
+		}
+		n1.deps.VotesGiven = func() []cluster.VoteGiven {
+			return []cluster.VoteGiven{{
+				Term: term, Candidate: "n3", Vote: cluster.Vote{Voter: "n1", Reason: "not the record's"},
+			}}
+		}
+		for _, n := range []*node{n1, n2} {
+			all, _ := n.elections("")
+			if len(all.Items) != 1 || !slices.Equal(all.Items[0].Votes, []apiv1.Vote{
+				{VoterID: "n1", Granted: true},
+				{VoterID: "n2", Granted: true},
+				{VoterID: "n3", Granted: true, Reason: "itself"},
+			}) {
+				t.Errorf("%s: %+v, missing %v", n.deps.Node.ID, all.Items, all.Missing)
+			}
+		}
+	})
+}

@@ -349,3 +349,18 @@ func TestDraining_RejectsWrites(t *testing.T) {
 		}
 	})
 }
+
+// A configured time takes the place of twice the timeout.
+func TestQueue_EndsAfterHold(t *testing.T) {
+	for _, hold := range []time.Duration{time.Millisecond, 2 * time.Second} {
+		t.Run(hold.String(), func(t *testing.T) {
+			inBubble(t, newFakeCluster("n1", false), func(d *Deps) { d.Hold = hold },
+				func(_ *Server, ask func(string, string) *httptest.ResponseRecorder) {
+					start := time.Now()
+					if w := ask("PUT", "/v1/kv/k"); w.Code != 503 || time.Since(start) != hold {
+						t.Errorf("%d after %v, want 503 after %v", w.Code, time.Since(start), hold)
+					}
+				})
+		})
+	}
+}

@@ -87,6 +87,20 @@ const connClosed = -1
 
 // begin reports whether the connection may serve a request: it may not if it was closed because it was idle.
 func (c *conn) begin() bool {
+	if !c.hold() {
+		return false
+	}
+	c.phase.Store(connServing)
+	return true
+}
+
+func (c *conn) end() {
+	c.phase.Store(connFlushing)
+	c.letGo()
+}
+
+// hold is begin for a connection of another protocol.
+func (c *conn) hold() bool {
 	for {
 		n := c.serving.Load()
 		if n < 0 {
@@ -99,14 +113,10 @@ func (c *conn) begin() bool {
 	if !c.used.Load() {
 		c.used.Store(true)
 	}
-	c.phase.Store(connServing)
 	return true
 }
 
-func (c *conn) end() {
-	c.phase.Store(connFlushing)
-	c.serving.Add(-1)
-}
+func (c *conn) letGo() { c.serving.Add(-1) }
 
 // Phases of a connection. A text can be net/http's own error only while no request is served: a response may contain
 // the same bytes.

@@ -3,6 +3,9 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"strings"
+
+	"northstar/api/openapi"
 )
 
 // trace starts the span of a write, or of a request that belongs to a trace already. The returned function ends it.
@@ -27,4 +30,27 @@ func (c *request) trace() (end func()) {
 			span.End(nil)
 		}
 	}
+}
+
+// trace starts the span of a call, as that of a request does. A stream has none: it may last for days.
+func (k *Call) trace() {
+	c := k.c
+	if c.route.Kind != openapi.Unary || !c.write && c.r.Header["Traceparent"] == nil {
+		return
+	}
+	ctx, span := c.s.deps.Tracer.StartRequest(c.ctx, c.r.Header)
+	if !span.Recorded() {
+		return
+	}
+	span.SetName(strings.TrimPrefix(c.route.Pattern, "/"))
+	c.r, c.ctx, k.span = c.r.WithContext(ctx), ctx, span
+}
+
+// endTrace ends the span of a call with the status of its answer.
+func (k *Call) endTrace(status int, err error) {
+	k.span.SetInt("http.response.status_code", int64(status))
+	if status < http.StatusInternalServerError {
+		err = nil
+	}
+	k.span.End(err)
 }

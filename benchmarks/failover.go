@@ -32,6 +32,7 @@ type fault struct {
 	inject  func(context.Context, *subject, *proc.Node) error
 	heal    func(*subject, *proc.Node) error
 	goals   map[int][2]int // by cluster size: p50 and p99 of the write gap, in ms
+	long    time.Duration  // a gap that is noted with its time, to be looked up in the logs; 0: none
 }
 
 var faults = []fault{
@@ -40,6 +41,7 @@ var faults = []fault{
 		inject: func(_ context.Context, _ *subject, n *proc.Node) error { n.Kill(); return nil },
 		heal:   func(s *subject, n *proc.Node) error { return s.cluster.StartNode(n) },
 		goals:  map[int][2]int{3: {7, 20}, 5: {12, 30}},
+		long:   40 * time.Millisecond,
 	},
 	{
 		name:   "SIGSTOP leader",
@@ -93,13 +95,15 @@ type subject struct {
 	viaClient bool          // writes go through this project's Go client
 	ours      bool          // NorthStar, not the bare library
 	fast      bool          // with fast failover
-	etcd      bool          // etcd, not NorthStar and not the bare library
 	timeout   time.Duration // the least one after which its nodes start an election
 	roundTrip time.Duration // between its nodes, if they are far apart
 	healedAt  *time.Time    // when its cluster was last made whole
 
 	// open returns how a round writes, knowing its leader; nil: as writeTo does.
 	open func(*subject, *proc.Node) (write func(context.Context, int) error, done func(), err error)
+
+	// findLeader waits until the cluster has a leader, and returns it; nil: as Cluster.Leader does.
+	findLeader func(context.Context, *proc.Cluster) (*proc.Node, error)
 
 	gaps        []time.Duration
 	more        int             // rounds with more than one election
@@ -161,6 +165,9 @@ func (b *bench) keepLogs(fault fault, size int, subjects [][]*subject) error {
 	if b.logs == "" {
 		return nil
 	}
+	if err := os.MkdirAll(b.logs, 0o755); err != nil {
+		return err
+	}
 	for _, group := range subjects {
 		prefix := fmt.Sprintf("%s %d %s ", fault.name, size, group[0].name)
 		if err := saveLogs(group[0].cluster, filepath.Join(b.logs, strings.ReplaceAll(prefix, " ", "-"))); err != nil {
@@ -197,6 +204,9 @@ func (b *bench) prepareSubjects(fault fault, size int) ([][]*subject, error) {
 			"--failover-takeover-delay", "1h")
 		return [][]*subject{{ns}, {other}}, err
 	}
+	if b.noCompare {
+		return [][]*subject{{ns}}, nil
+	}
 	bare := &subject{name: "bare raft"}
 	err = b.prepare(bare, fault, func() (*proc.Cluster, error) {
 		return proc.Bare(b.baseline, size, "--timeout-min", failoverTimeout)
@@ -206,7 +216,7 @@ func (b *bench) prepareSubjects(fault fault, size int) ([][]*subject, error) {
 		return nil, err
 	case fault.planned:
 		return [][]*subject{{ns, &client}, {bare}}, nil
-	case b.noCompare || fault.name != faults[0].name:
+	case fault.name != faults[0].name:
 		return [][]*subject{{ns}, {bare}}, nil
 	}
 	off, err := b.prepareNorthStar(fault, size, "northstar, fast failover off", b.northstar, "--no-failover-fast")

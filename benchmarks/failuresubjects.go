@@ -45,6 +45,10 @@ func (b *bench) failureSubjects(ctx context.Context, kind fault, size int) (grou
 	if b.noCompare {
 		return [][]*subject{group}, nil
 	}
+	if b.consul {
+		groups, err := b.consulSubjects(kind, size)
+		return append([][]*subject{group}, groups...), err
+	}
 	viaEtcd := *ns
 	viaEtcd.name = "northstar, clientv3 at the survivors"
 	if viaEtcd.open, err = b.openWithDriver(ctx, &viaEtcd); err != nil {
@@ -53,8 +57,8 @@ func (b *bench) failureSubjects(ctx context.Context, kind fault, size int) (grou
 	groups = [][]*subject{append(group, &viaEtcd)}
 	for _, set := range etcdSettings {
 		s := &subject{
-			name: fmt.Sprintf("etcd %d/%d ms, clientv3 at the survivors", set.heartbeat, set.election),
-			etcd: true, timeout: time.Duration(set.election) * time.Millisecond,
+			name:       fmt.Sprintf("etcd %d/%d ms, clientv3 at the survivors", set.heartbeat, set.election),
+			findLeader: etcdLeader, timeout: time.Duration(set.election) * time.Millisecond,
 		}
 		err := b.prepare(s, kind, func() (*proc.Cluster, error) {
 			return proc.Etcd(b.etcdBin, size, "--heartbeat", fmt.Sprint(set.heartbeat), "--election",
@@ -200,13 +204,7 @@ func agreedMember(ctx context.Context, c *proc.Cluster) (leader *proc.Node) {
 		if !n.Running() {
 			continue
 		}
-		var status struct {
-			Header struct {
-				Member string `json:"member_id"`
-			} `json:"header"`
-			Leader string `json:"leader"`
-		}
-		err := post(ctx, "http://"+n.HTTP+"/v3/maintenance/status", &status)
+		status, err := memberStatusOf(ctx, n)
 		if err != nil || status.Leader == "" || status.Leader == "0" || named != "" && named != status.Leader {
 			return nil
 		}
@@ -216,6 +214,20 @@ func agreedMember(ctx context.Context, c *proc.Cluster) (leader *proc.Node) {
 		}
 	}
 	return leader
+}
+
+// memberStatus is a member's own view, as the etcd API tells it.
+type memberStatus struct {
+	Header struct {
+		Member string `json:"member_id"`
+	} `json:"header"`
+	Leader string `json:"leader"`
+	Term   uint64 `json:"raftTerm,string"`
+}
+
+func memberStatusOf(ctx context.Context, n *proc.Node) (status memberStatus, err error) {
+	err = post(ctx, "http://"+etcdEndpoint(n)+"/v3/maintenance/status", &status)
+	return status, err
 }
 
 var etcdGateway = &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -1,8 +1,8 @@
 // Command benchmarks measures a NorthStar cluster beside a bare hashicorp/raft cluster, or etcd where it does what
 // that library does not, in one run, in turns, so that a slow moment of the machine hits both.
 //
-//	go run ./benchmarks all | throughput | idle | startup | restart | failover | failures | transfer | discovery |
-//		soak | roles | sessions | etcdapi | sizing | wan
+//	go run ./benchmarks all | throughput | idle | startup | restart | failover | failures | disks | transfer |
+//		discovery | soak | roles | sessions | etcdapi | sizing | wan
 package main
 
 import (
@@ -43,10 +43,12 @@ type bench struct {
 	logs             string
 	csv              string
 	svg              string
+	consul           bool
 	comparePath      string
 	northstar        string
 	baseline         string
 	etcdBin          string
+	consulBin        string
 	scope
 }
 
@@ -60,34 +62,16 @@ func main() {
 func run(args []string) error {
 	fs := flag.NewFlagSet("benchmarks", flag.ExitOnError)
 	b := &bench{}
-	fs.DurationVar(&b.duration, "duration", 4*time.Second, "of each measured load")
-	fs.IntVar(&b.rounds, "rounds", 3, "turns of each load; the median one is printed")
-	fs.IntVar(&b.failovers, "failovers", 100, "rounds of failover, for each cluster")
-	fs.IntVar(&b.transfers, "transfers", 100, "rounds of planned transfers, for each cluster")
-	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
-	fs.IntVar(&b.restarts, "restarts", 100, "rounds of kill and start of one node, for each cluster")
-	fs.IntVar(&b.entries, "entries", 0, "of the log that a restarted node replays")
-	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together")
-	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
-	fs.IntVar(&b.watchers, "watchers", 10_000, "watchers over the etcd API")
-	fs.IntVar(&b.eventRate, "events", 100, "puts a second of keys that they watch")
-	fs.BoolVar(&b.noCompare, "no-compare", false, "roles, sessions and restarts without etcd; failovers with bare Raft only")
-	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
-	fs.StringVar(&b.only, "only", "",
-		"only the failovers, failures or rows whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
-	fs.StringVar(&b.csv, "csv", "", "a file for each round of failures")
-	fs.StringVar(&b.svg, "svg", "", "a picture of the distributions of failures; needs -csv")
-	fs.StringVar(&b.logs, "logs", "",
-		"a directory to keep the nodes' logs of failovers and restarts in, which are then at debug; costs time")
-	fs.StringVar(&b.comparePath, "compare", "",
-		"another build of northstar-node, for failovers, starts, restarts, throughput and idle cost, which is then compared alone; and for etcdapi")
-	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test")
+	b.flags(fs)
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {
 		return fmt.Errorf("want one of: %s", names)
 	}
-	if args[0] == holdCommand && len(args) > 2 {
+	switch {
+	case args[0] == holdCommand && len(args) > 2:
 		return hold(context.Background(), args[1], args[2:])
+	case args[0] == diskCommand && len(args) > 2:
+		return proc.ExecOnDisk(args[1], args[2:])
 	}
 	todo, ok := parts[args[0]]
 	if !ok {
@@ -115,6 +99,33 @@ func run(args []string) error {
 	return nil
 }
 
+func (b *bench) flags(fs *flag.FlagSet) {
+	fs.DurationVar(&b.duration, "duration", 4*time.Second, "of each measured load")
+	fs.IntVar(&b.rounds, "rounds", 3, "turns of each load; the median one is printed")
+	fs.IntVar(&b.failovers, "failovers", 100, "rounds of failover, for each cluster")
+	fs.IntVar(&b.transfers, "transfers", 100, "rounds of planned transfers, for each cluster")
+	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
+	fs.IntVar(&b.restarts, "restarts", 100, "rounds of kill and start of one node, for each cluster")
+	fs.IntVar(&b.entries, "entries", 0, "of the log that a restarted node replays")
+	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together")
+	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
+	fs.IntVar(&b.watchers, "watchers", 10_000, "watchers over the etcd API")
+	fs.IntVar(&b.eventRate, "events", 100, "puts a second of keys that they watch")
+	fs.BoolVar(&b.noCompare, "no-compare", false, "roles, sessions, restarts and disks without etcd; failovers without bare Raft")
+	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
+	fs.StringVar(&b.only, "only", "",
+		"only the failovers, failures or rows whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
+	fs.StringVar(&b.csv, "csv", "", "a file for each round of failures")
+	fs.StringVar(&b.svg, "svg", "", "a picture of the distributions of failures; needs -csv")
+	fs.BoolVar(&b.consul, "consul", false,
+		"failures beside Consul, and not beside etcd and bare Raft; its build takes long, and each round 20 s or more")
+	fs.StringVar(&b.logs, "logs", "",
+		"a directory to keep the nodes' logs of failovers and restarts in, which are then at debug; costs time")
+	fs.StringVar(&b.comparePath, "compare", "",
+		"another build of northstar-node, for failovers, starts, restarts, throughput and idle cost, which is then compared alone; and for etcdapi")
+	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test, and of each row of disks")
+}
+
 var parts = map[string][]func(*bench, context.Context) error{
 	"throughput": {(*bench).throughput},
 	"idle":       {(*bench).idle},
@@ -122,6 +133,7 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"restart":    {(*bench).restart},
 	"failover":   {(*bench).failover},
 	"failures":   {(*bench).failures},
+	"disks":      {(*bench).disks},
 	"transfer":   {(*bench).transfer},
 	"discovery":  {(*bench).discovery},
 	"soak":       {(*bench).soak},
@@ -138,7 +150,11 @@ func (b *bench) programs(ctx context.Context, name string) (err error) {
 	if b.northstar, err = b.build(ctx, ".", "./cmd/northstar-node"); err != nil {
 		return err
 	}
-	withEtcd := slices.Contains([]string{"roles", "sessions", "etcdapi", "failures", "restart"}, name)
+	if b.consul && name == "failures" {
+		b.consulBin, err = b.build(ctx, "benchmarks/consul", consulPackage)
+		return err
+	}
+	withEtcd := slices.Contains([]string{"roles", "sessions", "etcdapi", "failures", "disks", "restart"}, name)
 	if !withEtcd && name != "sizing" && name != "wan" || name == "failures" {
 		if b.baseline, err = b.build(ctx, ".", "./benchmarks/baseline"); err != nil {
 			return err

@@ -33,6 +33,9 @@ func (s *subject) round(ctx context.Context, fault fault) error {
 	gap, resumed := h.writer.gap(h.at, h.dealt.Add(inFlight))
 	s.gaps = append(s.gaps, gap)
 	s.late = append(s.late, h.writer.longestAfter(resumed))
+	if s.fast && fault.long > 0 && gap > fault.long {
+		s.note("a gap of %s ms, hit at %s", ms(gap), h.at.UTC().Format("15:04:05.000"))
+	}
 	if fault.planned {
 		return nil
 	}
@@ -106,8 +109,8 @@ func (s *subject) inject(ctx context.Context, fault fault) (h injection, err err
 
 // leader waits until every live node of the subject names the same leader, and returns it.
 func (s *subject) leader(ctx context.Context) (*proc.Node, error) {
-	if s.etcd {
-		return etcdLeader(ctx, s.cluster)
+	if s.findLeader != nil {
+		return s.findLeader(ctx, s.cluster)
 	}
 	return s.cluster.Leader(ctx)
 }
@@ -218,7 +221,7 @@ func (s *subject) checkWinner(e apiv1.Election, events []apiv1.Event, failed *pr
 }
 
 func (s *subject) note(format string, args ...any) {
-	const most = 20
+	const most = 100
 	if len(s.notes) < most {
 		s.notes = append(s.notes, fmt.Sprintf("round %d: ", len(s.gaps))+fmt.Sprintf(format, args...))
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"northstar/api/apiv1"
@@ -41,9 +42,11 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 		}
 		if err == nil {
 			closeOld()
-			avoid, closeOld = opened.node, opened.close
+			s.deadline.prove()
+			replaced := new(atomic.Bool)
+			avoid, closeOld = opened.node, func() { replaced.Store(true); opened.close() }
 			began := time.Now()
-			s.waitDisconnect(ctx, opened)
+			s.waitDisconnect(ctx, opened, replaced)
 			if time.Since(began) > stableAfter {
 				n = 0
 			}
@@ -55,9 +58,13 @@ func (s *Session) attach(ctx context.Context, first chan<- error) {
 }
 
 // waitDisconnect returns when the connection breaks, or when the node has been silent for too long to keep the
-// session attached. It marks the session as ended if the node reports that.
-func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
-	ended := make(chan error, 1)
+// session attached. It marks the session as ended if the node reports that. A connection that breaks without a word
+// of the node may have ended the session, unless the session has a grace. Gates are then shut until it is attached
+// again.
+//
+// The connection is watched until replaced is set, also after a silence.
+func (s *Session) waitDisconnect(ctx context.Context, st *stream, replaced *atomic.Bool) {
+	ended := make(chan struct{})
 	var lastRead atomicTime
 	lastRead.set(time.Now())
 	// Comments count: an attached client receives one each time its node confirms the connection to the leader.
@@ -69,17 +76,19 @@ func (s *Session) waitDisconnect(ctx context.Context, st *stream) {
 	if !s.c.spawn(func() {
 		_, _, err := s.c.readEvents(st, "attach session "+s.id, reader,
 			func(event) (bool, error) { return false, nil })
-		ended <- err
+		if errors.Is(err, ErrSessionEnded) {
+			s.markEnded(err)
+		} else if err != nil && s.cfg.Grace == 0 && !replaced.Load() {
+			s.deadline.doubt()
+		}
+		close(ended)
 	}) {
 		return
 	}
 	maxSilence := cluster.KeepEvery(s.ttl) * 3 / 2
 	for left := maxSilence; left > 0; left = maxSilence - lastRead.since(time.Now()) {
 		select {
-		case err := <-ended:
-			if errors.Is(err, ErrSessionEnded) {
-				s.markEnded(err)
-			}
+		case <-ended:
 			return
 		case <-time.After(left):
 		case <-ctx.Done():

@@ -27,6 +27,7 @@ type Deadline struct {
 	cause    error         // cause of its end; nil: it may be extended
 	tenures  map[*Leadership]struct{}
 	changed  chan struct{} // closed when until or tenures change
+	unproven chan struct{} // closed by prove; nil: no doubt
 }
 
 // NewDeadline returns a Deadline that has passed. clock returns the time since any fixed moment; nil:
@@ -124,6 +125,25 @@ func (d *Deadline) waitHalfLease(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// doubt records that the lease may have ended before its time: gates are shut until prove.
+func (d *Deadline) doubt() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.unproven == nil {
+		d.unproven = make(chan struct{})
+	}
+}
+
+// prove records that the lease has not ended before its time.
+func (d *Deadline) prove() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.unproven != nil {
+		close(d.unproven)
+		d.unproven = nil
 	}
 }
 

@@ -112,6 +112,9 @@ var (
 	// ErrLeaseLapsed: renewals were late. The role may still be held. In that case, the next Campaign returns the
 	// same tenure.
 	ErrLeaseLapsed = fmt.Errorf("%w: the lease was not renewed in time", ErrNotLeader)
+	// ErrUnproven: the connection that the session depends on has broken, so that the role may have another holder. A
+	// Gate returns it until the session is attached again. The tenure goes on meanwhile.
+	ErrUnproven = fmt.Errorf("%w: the connection of the session has broken, and is made again", ErrNotLeader)
 	// ErrRoleLost: the role was revoked or transferred.
 	ErrRoleLost = fmt.Errorf("%w: the role was lost", ErrNotLeader)
 	// ErrResigned: this process released the role.
@@ -150,6 +153,36 @@ func (l *Leadership) Cause() error {
 	defer l.deadline.mu.Unlock()
 	l.deadline.expire()
 	return l.cause
+}
+
+// proven returns nil if nothing speaks against the tenure. After ErrUnproven, again is closed when it is proven.
+func (l *Leadership) proven() (again <-chan struct{}, err error) {
+	l.deadline.mu.Lock()
+	defer l.deadline.mu.Unlock()
+	l.deadline.expire()
+	switch {
+	case l.cause != nil:
+		return nil, l.cause
+	case l.deadline.unproven != nil:
+		return l.deadline.unproven, ErrUnproven
+	}
+	return nil, nil
+}
+
+// waitProven is proven, except that it waits while there is a doubt, until ctx ends.
+func (l *Leadership) waitProven(ctx context.Context) error {
+	for {
+		again, err := l.proven()
+		if again == nil {
+			return err
+		}
+		select {
+		case <-again:
+		case <-l.done:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // End ends the tenure locally, without a request. Only the first cause counts.

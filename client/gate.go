@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -11,7 +12,8 @@ var ErrDraining = fmt.Errorf("%w: draining", ErrNotLeader)
 
 // Gate is a leadership guard: it prevents a process from acting unless it can prove that it leads. The gate is open
 // while its tenure lasts by the local clock, which each call reads. Late renewals therefore close it automatically,
-// and a suspended process finds it closed when it resumes. A new or renewed tenure opens it again.
+// and a suspended process finds it closed when it resumes. A new or renewed tenure opens it again. It is closed, too,
+// from when the connection of an attached session without grace breaks until the session is attached again.
 //
 // A gate cannot stop work that has already passed it: the process may be suspended between Require and the effect.
 // Protect such effects with the fencing token at the target system.
@@ -47,11 +49,19 @@ func (g *Gate) Check(token uint64) error {
 	return err
 }
 
-// Do runs f if the gate is open, and counts it as in flight. The context of f ends when the gate closes; token is
-// the tenure's fencing token. If the tenure has ended when f returns nil, Do returns an error: the last effects of
-// f may have come too late.
+// Do runs f if the gate is open, and counts it as in flight. The context of f ends with the tenure; token is the
+// tenure's fencing token. If the tenure has ended when f returns nil, Do returns an error: the last effects of f may
+// have come too late. While a session attaches again, Do waits, before f and after it, until ctx ends.
 func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64) error) error {
 	l, err := g.enter(1)
+	for errors.Is(err, ErrUnproven) {
+		if err = l.waitProven(ctx); err == nil {
+			l, err = g.enter(1)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -64,12 +74,12 @@ func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64)
 			g.idle = nil
 		}
 	}()
-	ctx, cancel := l.Context(ctx, 0)
+	work, cancel := l.Context(ctx, 0)
 	defer cancel()
-	if err := f(ctx, l.Token); err != nil {
+	if err := f(work, l.Token); err != nil {
 		return err
 	}
-	return l.Cause()
+	return l.waitProven(ctx)
 }
 
 // Drain closes the gate for new work and waits until none is in flight. If ctx ends first, the error has the number
@@ -112,8 +122,8 @@ func (g *Gate) enter(n int) (*Leadership, error) {
 	case g.current == nil:
 		return nil, ErrNotLeader
 	}
-	if err := g.current.Cause(); err != nil {
-		return nil, err
+	if _, err := g.current.proven(); err != nil {
+		return g.current, err
 	}
 	g.inFlight += n
 	return g.current, nil

@@ -192,8 +192,10 @@ func FindServer(servers []Server, id NodeID) (Server, bool) {
 type DiskState struct {
 	FsyncP99 time.Duration `json:"fsync_p99,omitempty"` // over the last minute; 0 if nothing was synced
 	Syncs    uint64        `json:"syncs,omitempty"`     // in that minute
-	Stalled  bool          `json:"stalled,omitempty"`   // one operation has been outstanding for longer than timeout-max
+	Stalled  bool          `json:"stalled,omitempty"`   // one operation has been outstanding for too long
 	ReadOnly bool          `json:"read_only,omitempty"` // less free space than the reserve
+	// RecentSync is the median of the last 5 to 10 seconds; 0 if nothing was synced, and of other nodes.
+	RecentSync time.Duration `json:"-"`
 }
 
 // EventTypes lists all types of events.

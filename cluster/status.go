@@ -97,5 +97,12 @@ type Vote struct {
 	Reason  string `json:"reason"`
 }
 
+// VoteGiven is a voter's answer to a candidate.
+type VoteGiven struct {
+	Term      uint64
+	Candidate NodeID
+	Vote
+}
+
 // VotePending is the reason of a vote that has not arrived.
 const VotePending = "no answer yet"

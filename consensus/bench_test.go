@@ -103,7 +103,7 @@ func fillLog(t *testing.T, dir string, last, term uint64, entries, writes int) {
 		t.Fatal(err)
 	}
 	g := storage.Guard(store, storage.GuardConfig{
-		StallAfter: time.Minute, OnFatal: func(error) {}, Logger: testLogger(),
+		StallMin: time.Minute, StallMax: time.Minute, OnFatal: func(error) {}, Logger: testLogger(),
 	})
 	value := string(make([]byte, 256))
 	var batch []*raft.Log

@@ -83,9 +83,9 @@ func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool      
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
 func (raftDecides) MayStartElection() bool                                           { return true }
 
-func (raftDecides) MayVote() bool                     { return true }
-func (raftDecides) VoteReceived(cluster.VoteResponse) {}
-func (raftDecides) VoteAnswered(bool, string)         {}
+func (raftDecides) MayVote() bool                          { return true }
+func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
+func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
 
 // deferredNode is a node that the transport gets before there is one. Nothing vetoes a vote, and Raft's timers elect.
 type deferredNode struct {
@@ -132,6 +132,7 @@ type testNode struct {
 	asides    atomic.Int64 // times that it asked to be restarted without its data
 	snapshots atomic.Int64 // that it took itself
 
+	fresh      bool // its data directory was empty when it started
 	raftStarts atomic.Int64
 	caughtUp   atomic.Pointer[func(consensus.StartTimes)] // called when it has caught up after a start; nil: nothing
 
@@ -239,6 +240,9 @@ func (c *testCluster) elect() *testNode {
 func (c *testCluster) startElection() {
 	c.t.Helper()
 	running := c.others(nil)
+	if len(running) == len(c.first) && !slices.ContainsFunc(running, func(n *testNode) bool { return !n.fresh }) {
+		return // they start the first one themselves
+	}
 	candidate := running[mathrand.IntN(len(running))]
 	led := func(n *testNode) bool { return n.Status().LeaderID != "" }
 	eventually(c.t, "all take part in elections", func() bool {
@@ -269,6 +273,11 @@ func (n *testNode) start() {
 func (n *testNode) tryStart() error {
 	n.t.Helper()
 	logger := testLogger().Named(string(n.id))
+	before, err := os.ReadDir(n.dir)
+	if err != nil {
+		return err
+	}
+	n.fresh = len(before) == 0
 	store, err := storage.Open(storage.Options{Dir: n.dir, Logger: logger})
 	if err != nil {
 		return err

@@ -233,6 +233,7 @@ func (n *Node) firstStart(ctx context.Context) error {
 	}
 	switch action {
 	case bootstrap:
+		n.bootstrapped = true
 		return n.bootstrap(in.bootstrapIncarnations())
 	case joinOnly:
 		n.log.Info("waiting to be added to the running cluster")

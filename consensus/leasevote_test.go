@@ -68,15 +68,20 @@ func TestRefusedOrderKeepsTheLease(t *testing.T) {
 	t.Parallel()
 	c, leader := leaseCluster(t, 5)
 	behind, third := c.others(leader)[0], c.others(leader)[1]
-	leader.drop(func(m transport.Message) bool { return m.To == behind.id && m.Kind == "append" })
+	toBehind := func(m transport.Message) bool { return m.To == behind.id && m.Kind == "append" }
+	leader.drop(toBehind)
 	c.write("b", "1")
 	for _, n := range c.others(leader)[1:] {
 		eventually(t, "b", func() bool { return n.has("b", "1") })
 	}
-	leader.drop(func(m transport.Message) bool {
-		return m.To == behind.id && m.Kind == "append" || m.To == third.id
+	lacks := func() bool { return third.Status().LastLogIndex != leader.Status().LastLogIndex }
+	eventually(t, "the third node has lost its leader and no entry", func() bool { // of entries, the voters would refuse it
+		leader.drop(toBehind)
+		eventually(t, "the third node has all entries", func() bool { return !lacks() })
+		leader.drop(func(m transport.Message) bool { return toBehind(m) || m.To == third.id })
+		eventually(t, "the third node has lost its leader", func() bool { return third.Status().LeaderID == "" })
+		return !lacks()
 	})
-	eventually(t, "the third node has lost its leader", func() bool { return third.Status().LeaderID == "" })
 	eventually(t, "a lease", func() bool { return leader.Status().LeaseRemaining > timeoutMin/2 })
 	term := leader.Status().Term
 	leader.cut.Store(true)
@@ -86,6 +91,7 @@ func TestRefusedOrderKeepsTheLease(t *testing.T) {
 	}
 	for _, n := range c.others(leader) {
 		eventually(t, string(n.id)+" is in the next term", func() bool { return n.Status().Term > term })
+		n.idle.Store(n != third) // no other node is elected, if this takes longer than its election timeout
 	}
 	third.elect(t, leader)
 }

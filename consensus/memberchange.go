@@ -232,7 +232,12 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id c
 		if err == nil || errors.As(err, &failed) && failed.TimeoutNowSent() {
 			return notLeader("node %s had to transfer leadership first: repeat the request on the new leader", id)
 		}
-		why = append(why, err)
+		select {
+		case <-inst.Stopping: // that node may lead by now
+			return err
+		default:
+			why = append(why, err)
+		}
 	}
 	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %w", id,
 		errors.Join(why...))

@@ -50,6 +50,7 @@ type Node struct {
 	recoveryRequests chan *pendingRecovery
 	running          chan struct{} // closed when Raft runs for the first time
 	opened           sync.Once     // of running
+	bootstrapped     bool          // by this process, before Raft runs
 
 	ahead atomic.Pointer[state.View] // see ElectionView; nil: Raft has not run yet, or View has reached it
 
@@ -87,7 +88,8 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		catchUp: catchUp{progress: make(chan struct{}, 1)},
 	}
 	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
-		StallAfter: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk, Logger: deps.Logger,
+		StallMin: cfg.TimeoutMin, StallMax: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk,
+		Logger: deps.Logger,
 	})
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
 		State: n.state, Halt: n.fail, MembersChanged: func() { raftnode.Notify(n.stateKick) },
@@ -199,6 +201,9 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	loops.Go(func() { n.leadershipLoop(ctx, inst) })
 	loops.Go(func() { n.readLoop(ctx, inst) })
 	probes.Go(func() { inst.ProbeTransferFlags(ctx) })
+	if n.bootstrapped && !rebuilt {
+		probes.Go(func() { n.startFirstElection(ctx, inst) })
+	}
 	flights.Go(func() { inst.Run(ctx) })
 	flights.Go(func() { inst.RunSnapshots(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
@@ -206,6 +211,7 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	var order *pendingRecovery
 	select {
 	case <-ctx.Done():
+		inst.Final.Store(true)
 	case order = <-n.recoveryRequests:
 	case why := <-n.rebuild:
 		n.log.Warn("restarting raft", "reason", why)
@@ -250,7 +256,7 @@ func (n *Node) runUnlessStorageFails(what func() error) error {
 
 // stop ends one Raft node, in this order:
 //
-//  1. Leader tasks, reads and watching end with their context. New proposals are rejected. Those in flight
+//  1. Leader tasks, reads, transfers and watching end. New proposals are rejected. Those in flight
 //     get a moment, as does a question after a failed transfer: while it shuts down, the library can lose the
 //     result of a committed entry. One that is not committed, because the others have gone, ends with 2.
 //  2. Raft starts to shut down, which frees callers that wait to hand it something.
@@ -261,6 +267,7 @@ func (n *Node) runUnlessStorageFails(what func() error) error {
 //     in spite of 1 is left, and the error says so.
 func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGroup) error {
 	var errs []error
+	close(inst.Stopping)
 	n.queue.refuse(n.notLeading())
 	if !waitFor(loops.Wait, stopWait) {
 		errs = append(errs, errors.New("leader tasks did not end"))

@@ -180,9 +180,10 @@ func TestOwnVoteCountsWhenItIsDurable(t *testing.T) {
 				voter := c.others(leader)[1]
 				next = c.others(leader)[0]
 				c.awaitHealthy(leader)
-				release, told = hold(t, &disks[next].hangVotes), make(chan error, 1)
+				ended := make(chan error, 1)
+				release, told = hold(t, &disks[next].hangVotes), ended
 				term := leader.Status().Term
-				go func() { told <- leader.TransferTo(within(t, testTimeout), to(next.id)) }()
+				go func() { ended <- leader.TransferTo(within(t, testTimeout), to(next.id)) }()
 				voted := false
 				eventually(t, "they have voted, or the transfer has failed", func() bool {
 					st := next.Status()

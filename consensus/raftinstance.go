@@ -33,7 +33,7 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		SnapshotThreshold: n.cfg.SnapshotThreshold, SnapshotInterval: n.cfg.SnapshotInterval,
 		TrailingLogs: n.cfg.TrailingLogs, LogBytes: cmp.Or(n.cfg.LogBytes, raftnode.DefaultLogBytes),
 		Log: n.store.Log(), Stable: n.store.Stable(), Snapshots: snaps, Transport: n.deps.Transport(),
-		FSM: n.fsm, KeepState: rebuilt, Logger: n.log,
+		FSM: n.fsm, KeepState: rebuilt, FirstStart: n.bootstrapped && !rebuilt, Logger: n.log,
 		ElectionBlocked: func(last uint64) bool { ident := n.ident.get(); return ident.beforeOwnAdmission(last) },
 		OnStuckTransfer: func() { n.RestartRaft("leadership transfer stuck in raft library") },
 	})

@@ -42,7 +42,7 @@ func (n *Node) Status() cluster.NodeStatus {
 		LeaderContactAge: -1, StateAge: -1, AppliedIndex: n.fsm.Applied(), CaughtUp: n.caughtUp.Load(),
 		Disk: cluster.DiskState{Stalled: n.store.Stalled(), ReadOnly: n.store.ReadOnly()},
 	}
-	st.Disk.FsyncP99, st.Disk.Syncs = n.store.SyncP99()
+	st.Disk.FsyncP99, st.Disk.Syncs, st.Disk.RecentSync = n.store.Syncs()
 	if inst := n.inst.Load(); inst != nil {
 		st.CommitIndex, st.LastLogIndex, st.StartLogIndex = inst.CommitIndex(), inst.LastIndex(), n.startLog.Load()
 		st.Servers = inst.Servers()

@@ -27,7 +27,8 @@ func (e *TransferError) TimeoutNowSent() bool { return e.timeoutNowSent }
 // TransferTo makes one library transfer of leadership to h.To, which must be a voter other than this node, in contact
 // and nearly caught up. The caller checks whether it is fit to lead. The target is notified of the reason first. Writes
 // wait until the target leads, or the attempt has ended. It returns nil when this node has sampled the target as
-// leader. Errors: CodeNoLeader, CodeBusy during another change, CodeBadRequest, or a *TransferError.
+// leader. Errors: CodeNoLeader, CodeBusy during another change, CodeBadRequest, CodeTransferFailed with status 504 when
+// this node stops after TimeoutNow, or a *TransferError.
 func (n *Node) TransferTo(ctx context.Context, h cluster.TransferNotice) error {
 	release, err := n.tryChangeLock()
 	if err != nil {
@@ -183,6 +184,17 @@ func (n *Node) awaitTransfer(ctx context.Context, inst *raftnode.Instance, attem
 				return fail("the target could not be brought up to date in time")
 			}
 			return fail("the target was not seen leading in time")
+		case <-inst.Stopping:
+			if !inst.Final.Load() {
+				return fail("raft is restarted")
+			}
+			// No TransferError: this node must not start an election now.
+			if !attempt.Revoke() {
+				return n.notLeading()
+			}
+			err := cluster.Errorf(cluster.CodeTransferFailed, "node %s got TimeoutNow, and this node stops", attempt.Target)
+			err.Status = 504
+			return err
 		case <-ctx.Done():
 			return fail("the deadline passed: " + ctx.Err().Error())
 		}

@@ -317,6 +317,34 @@ func TestTransferToStoppedNode(t *testing.T) {
 	})
 }
 
+// TestStopEndsATransfer: a leader stops while a leader task waits for the target to lead. The task does not hold up the
+// stop, even if election timeouts are longer than a stop may take.
+func TestStopEndsATransfer(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.pace = calm
+	order := make(chan *testNode)
+	result := make(chan error, 1)
+	for _, n := range c.nodes {
+		n.tasks = append(n.tasks, func(ctx context.Context, _ uint64) {
+			select {
+			case target := <-order:
+				result <- n.TransferTo(context.Background(), to(target.id))
+			case <-ctx.Done():
+			}
+		})
+		n.start()
+	}
+	leader := c.elect()
+	target := c.others(leader)[0]
+	c.awaitHealthy(leader)
+	target.drop(func(m transport.Message) bool { return m.Kind == "vote" }) // it is not elected
+	order <- target
+	eventually(t, "the target is a candidate", func() bool { return target.Status().Role == cluster.Candidate })
+	leader.stop()
+	wantCode(t, <-result, cluster.CodeTransferFailed)
+}
+
 // TestStuckTransferWithoutWrites: the watchdog finds the transfer flag that the library leaves set, even without
 // writes.
 func TestStuckTransferWithoutWrites(t *testing.T) {
@@ -443,6 +471,40 @@ func TestOrderToACandidate(t *testing.T) {
 			old.start()
 			c.everywhere("b", "1")
 		})
+	}
+}
+
+// TestCandidateFollowsTheLeaderOfItsTerm: two nodes are ordered to start an election of the same term. The one that
+// loses remains a candidate for raft.Raft. It says that it follows the other one.
+func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.tune = func(cfg *consensus.Config) { // its candidacy takes longer than the test
+		cfg.TimeoutMin, cfg.TimeoutMax = 4*cfg.TimeoutMin, 4*cfg.TimeoutMax
+	}
+	for _, n := range c.nodes {
+		n.start()
+	}
+	old := c.leader()
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	winner, loser := c.others(old)[0], c.others(old)[1]
+	term := old.Status().Term
+	loser.cut.Store(true)
+	for _, n := range []*testNode{loser, winner} {
+		if err := n.tr.Raft().StartElection(within(t, testTimeout), term, cluster.CauseOperator); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the other one leads", func() bool { return winner.Status().Role == cluster.Leader })
+	loser.cut.Store(false)
+	var st cluster.NodeStatus
+	eventually(t, "it follows that one", func() bool {
+		st = loser.Status()
+		return st.LeaderID == winner.id
+	})
+	if st.Role != cluster.Follower || st.Term != term+1 {
+		t.Errorf("it is %v of leader %s in term %d, want a follower in term %d", st.Role, st.LeaderID, st.Term, term+1)
 	}
 }
 

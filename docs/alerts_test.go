@@ -10,13 +10,16 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
 	"northstar/telemetry"
 )
 
 const (
-	runbook    = "docs/runbook.md"
-	alertsFile = "deploy/prometheus/alerts.yml"
-	dashboard  = "deploy/grafana/northstar.json"
+	runbook     = "docs/runbook.md"
+	alertsFile  = "deploy/prometheus/alerts.yml"
+	alertsTests = "deploy/prometheus/alerts_test.yml"
+	dashboard   = "deploy/grafana/northstar.json"
 )
 
 // alertNames are those of the contract, each with the metric that it cannot do
@@ -40,6 +43,7 @@ var alertNames = map[string]string{
 	"certificate_expiring": "northstar_certificate_expiry_timestamp_seconds",
 
 	// beside those of the contract
+	"heartbeat_age_high":        "northstar_heartbeat_age_ms",
 	"audit_records_lost":        "northstar_audit_records_total",
 	"snapshot_install_repeated": "northstar_snapshot_install_repeated_total",
 }
@@ -108,6 +112,82 @@ func checkAlerts(alerts []alert, page string, declared map[string]telemetry.Metr
 		}
 	}
 	return problems
+}
+
+// Each alert has a test in which it fires, and one in which it does not.
+func TestAlerts_AreTested(t *testing.T) {
+	t.Parallel()
+	var file struct {
+		Tests []struct {
+			Rules []struct {
+				Alert string `yaml:"alertname"`
+				Want  []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, alertsTests)), &file); err != nil {
+		t.Fatal(err)
+	}
+	fires, silent := map[string]bool{}, map[string]bool{}
+	for _, test := range file.Tests {
+		for _, r := range test.Rules {
+			fires[r.Alert] = fires[r.Alert] || len(r.Want) > 0
+			silent[r.Alert] = silent[r.Alert] || len(r.Want) == 0
+		}
+	}
+	for _, a := range parseAlerts(read(t, alertsFile)) {
+		if !fires[a.name] || !silent[a.name] {
+			t.Errorf("%s: a test in which it fires %v, one in which it does not %v", a.name, fires[a.name], silent[a.name])
+		}
+	}
+}
+
+// The example of Alertmanager names alerts and receivers that exist, and Alertmanager's own program accepts it.
+func TestAlertmanager(t *testing.T) {
+	t.Parallel()
+	const file = "deploy/prometheus/alertmanager.yml"
+	type route struct {
+		Receiver string
+		Routes   []route
+	}
+	var config struct {
+		Route     route
+		Receivers []struct{ Name string }
+		Inhibit   []struct {
+			Source []string `yaml:"source_matchers"`
+			Target []string `yaml:"target_matchers"`
+		} `yaml:"inhibit_rules"`
+	}
+	text := read(t, file)
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, r := range config.Receivers {
+		known[r.Name] = true
+	}
+	for _, r := range append(config.Route.Routes, config.Route) {
+		if !known[r.Receiver] {
+			t.Errorf("there is no receiver %q", r.Receiver)
+		}
+	}
+	for _, rule := range config.Inhibit {
+		for _, matcher := range append(rule.Source, rule.Target...) {
+			name, value, _ := strings.Cut(matcher, "=")
+			for _, alert := range word.FindAllString(value, -1) {
+				if name == "alertname" && alertNames[alert] == "" {
+					t.Errorf("there is no alert %q", alert)
+				}
+			}
+		}
+	}
+	amtool, err := exec.LookPath("amtool")
+	if err != nil {
+		t.Skip("amtool is missing: it comes with Alertmanager")
+	}
+	if out, err := exec.Command(amtool, "check-config", filepath.Join("..", file)).CombinedOutput(); err != nil {
+		t.Errorf("amtool: %v\n%s", err, out)
+	}
 }
 
 // Prometheus itself reads the rules, and runs their tests.

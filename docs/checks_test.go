@@ -45,8 +45,9 @@ func TestChecksCanFail(t *testing.T) {
 		return checkCalls(document{"x.md", text}, []string{"GET /leader", "PUT /v1/kv/{key}"})
 	}
 	times := func(text string) []string {
-		f, err := parseFigures("failure,nodes,system,round,gap_ms,errors\n" +
-			"kill -9,3,\"northstar, Go client\",1,6.51,0\nkill -9,3,etcd,1,1312.00,0\n")
+		var f figures
+		err := f.read("failure,nodes,system,round,gap_ms,errors\n"+
+			"kill -9,3,\"northstar, Go client\",1,6.51,0\nkill -9,3,etcd,1,1312.00,0\n", "")
 		if err != nil {
 			t.Fatal(err)
 		}

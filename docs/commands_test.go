@@ -1,15 +1,18 @@
 package docs_test
 
 import (
+	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"northstar/chaos/proc"
 )
 
 // program is a command line as the built program's own help tells it.
@@ -24,32 +27,61 @@ type flags map[string]bool
 
 var programNames = []string{"northstar-node", "northstarctl"}
 
-var (
-	buildOnce sync.Once
-	built     map[string]program
-	buildErr  error
-)
+// buildDir is where TestMain lets the programs be built.
+var buildDir string
 
-// programs builds both programs, once, and asks them for their help.
-func programs(t *testing.T) map[string]program {
-	t.Helper()
-	dir := t.TempDir()
-	buildOnce.Do(func() {
-		cmd := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/...")
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build: %v\n%s", err, out)
-		}
-		built = map[string]program{}
+func TestMain(m *testing.M) {
+	var err error
+	if buildDir, err = os.MkdirTemp("", "northstar-docs-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(buildDir)
+	os.Exit(code)
+}
+
+var (
+	buildOnce = sync.OnceValues(func() (bins map[string]string, err error) {
+		bins = map[string]string{}
 		for _, name := range programNames {
-			built[name], buildErr = ask(filepath.Join(dir, name))
-			if buildErr != nil {
-				return
+			if bins[name], err = proc.Program(buildDir, name); err != nil {
+				return nil, err
 			}
 		}
+		return bins, nil
 	})
-	if buildErr != nil {
-		t.Fatal(buildErr)
+	askOnce = sync.OnceValues(func() (built map[string]program, err error) {
+		bins, err := buildOnce()
+		if err != nil {
+			return nil, err
+		}
+		built = map[string]program{}
+		for name, bin := range bins {
+			if built[name], err = ask(bin); err != nil {
+				return nil, err
+			}
+		}
+		return built, nil
+	})
+)
+
+// programPath builds both programs, once, and returns the path of one.
+func programPath(t *testing.T, name string) string {
+	t.Helper()
+	bins, err := buildOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bins[name]
+}
+
+// programs builds both programs, and asks them for their help, once.
+func programs(t *testing.T) map[string]program {
+	t.Helper()
+	built, err := askOnce()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return built
 }

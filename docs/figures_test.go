@@ -14,17 +14,22 @@ import (
 	"testing"
 )
 
-// figuresFile has each round of `go run ./benchmarks failures -csv docs/failures.csv`. All pages with these times take
-// them from it.
-const figuresFile = "docs/failures.csv"
+// figuresFile has each round of `go run ./benchmarks failures -csv docs/failures.csv`, and consulFile those of the same
+// with -consul. All pages with these times take them from there.
+const (
+	figuresFile = "docs/failures.csv"
+	consulFile  = "docs/consul.csv"
+)
 
 var update = flag.Bool("update", false, "write the times of "+figuresFile+" into the pages")
 
 // TestMeasuredTimes holds the times of failures on all pages against the file with their rounds, or writes them.
 func TestMeasuredTimes(t *testing.T) {
-	figures, err := parseFigures(read(t, figuresFile))
-	if err != nil {
-		t.Fatal(err)
+	var figures figures
+	for file, comparison := range map[string]string{figuresFile: "", consulFile: besideConsul} {
+		if err := figures.read(read(t, file), comparison); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
 	}
 	repeated := 0
 	for _, d := range documents(t) {
@@ -44,11 +49,15 @@ func TestMeasuredTimes(t *testing.T) {
 
 var (
 	measuredTime  = regexp.MustCompile(`([\d.,]+) ms measured \(([^)]+)\)`)
-	measuredTable = regexp.MustCompile(`(?s)(<!-- failures of (\d) nodes -->\n).*?(<!-- end of failures -->)`)
+	measuredTable = regexp.MustCompile(
+		`(?s)(<!-- failures of (\d nodes(?: beside Consul)?) -->\n).*?(<!-- end of failures -->)`)
 )
 
-// failureRow is a kind of failure of one system.
-type failureRow struct{ kind, nodes, system string }
+// besideConsul marks the clusters of consulFile.
+const besideConsul = " beside Consul"
+
+// failureRow is a kind of failure of one system, in the clusters of one table: "3 nodes".
+type failureRow struct{ kind, clusters, system string }
 
 // figures are the gaps of each row in ms, sorted, and the rows in their order.
 type figures struct {
@@ -56,18 +65,21 @@ type figures struct {
 	gaps map[failureRow][]float64
 }
 
-func parseFigures(text string) (f figures, err error) {
+// read adds the rounds of a file.
+func (f *figures) read(text, comparison string) error {
 	lines, err := csv.NewReader(strings.NewReader(text)).ReadAll()
 	if err != nil || len(lines) < 2 {
-		return f, fmt.Errorf("%s has no rounds: %w", figuresFile, err)
+		return fmt.Errorf("no rounds: %w", err)
 	}
-	f.gaps = map[failureRow][]float64{}
+	if f.gaps == nil {
+		f.gaps = map[failureRow][]float64{}
+	}
 	for _, l := range lines[1:] {
 		gap, err := strconv.ParseFloat(l[4], 64)
 		if err != nil {
-			return f, err
+			return err
 		}
-		r := failureRow{l[0], l[1], l[2]}
+		r := failureRow{l[0], l[1] + " nodes" + comparison, l[2]}
 		if f.gaps[r] == nil {
 			f.rows = append(f.rows, r)
 		}
@@ -76,7 +88,7 @@ func parseFigures(text string) (f figures, err error) {
 	for _, gaps := range f.gaps {
 		slices.Sort(gaps)
 	}
-	return f, nil
+	return nil
 }
 
 // checkMeasuredTimes finds times and tables that differ from the figures.
@@ -96,7 +108,7 @@ func checkMeasuredTimes(d document, f figures) (problems []string) {
 func (f figures) write(text string) string {
 	text = measuredTime.ReplaceAllStringFunc(text, func(found string) string {
 		kind := measuredTime.FindStringSubmatch(found)[2]
-		gaps := f.gaps[failureRow{kind, "3", "northstar, Go client"}]
+		gaps := f.gaps[failureRow{kind, "3 nodes", "northstar, Go client"}]
 		if len(gaps) == 0 {
 			return "unknown ms measured (" + kind + ")"
 		}
@@ -108,14 +120,14 @@ func (f figures) write(text string) string {
 	})
 }
 
-// table is that of the clusters of so many nodes: median and 99th percentile of each kind of failure.
-func (f figures) table(nodes string) string {
+// table is that of some clusters: median and 99th percentile of each kind of failure.
+func (f figures) table(clusters string) string {
 	var kinds, systems []string
 	for _, r := range f.rows {
-		if r.nodes == nodes && !slices.Contains(kinds, r.kind) {
+		if r.clusters == clusters && !slices.Contains(kinds, r.kind) {
 			kinds = append(kinds, r.kind)
 		}
-		if r.nodes == nodes && !slices.Contains(systems, r.system) {
+		if r.clusters == clusters && !slices.Contains(systems, r.system) {
 			systems = append(systems, r.system)
 		}
 	}
@@ -123,7 +135,7 @@ func (f figures) table(nodes string) string {
 	for _, kind := range kinds {
 		text += "| " + kind
 		for _, system := range systems {
-			gaps := f.gaps[failureRow{kind, nodes, system}]
+			gaps := f.gaps[failureRow{kind, clusters, system}]
 			cell := "–"
 			if n := len(gaps); n > 0 {
 				cell = milliseconds(gaps[n/2]) + " / " + milliseconds(gaps[min(n*99/100, n-1)])

@@ -152,6 +152,9 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 		if n, ok := args["syncs"]; ok {
 			s.disk.Syncs = s.number(n)
 		}
+		if m, ok := args["median"]; ok {
+			s.disk.RecentSync = s.duration(m)
+		}
 		_, s.disk.ReadOnly = args["full"]
 		s.disk.SlowSince = start.Add(s.duration(args["since"]))
 		if m, ok := args["moved"]; ok {
@@ -253,7 +256,12 @@ func (s *scene) peer(id string, args map[string]string) {
 		case "nonvoter":
 			p.IsVoter = false
 		case "p99":
-			p.Disk.FsyncP99, p.Disk.Syncs = s.duration(v), minSyncSamples
+			p.Disk.FsyncP99 = s.duration(v)
+			if _, given := args["syncs"]; !given {
+				p.Disk.Syncs = minSyncSamples
+			}
+		case "syncs":
+			p.Disk.Syncs = uint64(s.number(v))
 		case "stalled":
 			p.Disk.Stalled = true
 		case "unknowndisk":
@@ -320,6 +328,7 @@ func preVoteScene(s *scene) string {
 }
 
 func targetScene(s *scene) string {
+	s.leading.Disk = s.disk.DiskState
 	target, reason := PriorityTarget(s.leading)
 	return fmt.Sprintf("%s\n%s", orNobody(target), reason)
 }

@@ -62,6 +62,7 @@ type LeaderView struct {
 	// NotBefore is when the cooldown after the last attempt ends.
 	NotBefore time.Time
 	Paused    bool
+	Disk      cluster.DiskState // of this node
 	Params    Params
 }
 
@@ -85,6 +86,9 @@ func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 			why = append(why, fmt.Sprintf("%s: %s", p.Member.ID, unfit))
 		case p.DiskKnown && in.Params.Slow(p.Disk):
 			why = append(why, fmt.Sprintf("%s: its disk is slow (p99 %v)", p.Member.ID, round(p.Disk.FsyncP99)))
+		case p.DiskKnown && muchSlower(p.Disk, in.Disk):
+			why = append(why, fmt.Sprintf("%s: its disk is slower than this one (p99 %v against %v)", p.Member.ID,
+				round(p.Disk.FsyncP99), round(in.Disk.FsyncP99)))
 		case p.FitSince.IsZero() || in.Now.Sub(p.FitSince) < in.Delay:
 			why = append(why, fmt.Sprintf("%s: fit for less than %v", p.Member.ID, in.Delay))
 		default:
@@ -164,7 +168,17 @@ const (
 	slowFor          = 90 * time.Second // longer than one bad moment affects the p99 of a minute
 	slowDiskInterval = 10 * time.Minute // between two such transfers in the cluster
 	slowFactor       = 4                // how much faster the other disk must be
+	backFactor       = 2                // how much slower a preferred node's disk may not be
+	// noticeable is the least time of a sync for which leadership moves.
+	noticeable = 5 * time.Millisecond
 )
+
+// muchSlower reports whether the disk of a preferred node is so much slower than this leader's that leadership would
+// soon move back.
+func muchSlower(its, own cluster.DiskState) bool {
+	return its.Syncs >= minSyncSamples && own.Syncs >= minSyncSamples && its.FsyncP99 >= noticeable &&
+		its.FsyncP99 >= backFactor*own.FsyncP99
+}
 
 // OwnDisk is what a leader knows of its own disk.
 type OwnDisk struct {
@@ -176,18 +190,16 @@ type OwnDisk struct {
 // SlowDiskTarget returns the node that should take over because only this leader's disk is slow, or "", and why.
 func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason string) {
 	disk := own.DiskState
-	if !in.Params.Slow(disk) || own.SlowSince.IsZero() {
-		return "", "the disk is not slow"
-	}
-	if slow := in.Now.Sub(own.SlowSince); slow < slowFor {
-		return "", fmt.Sprintf("the disk has been slow for %v only", round(slow))
-	}
-	var healthier []Peer
-	for _, peer := range in.Peers {
-		fit, _ := peer.Fit()
-		if fit && peer.DiskKnown && !peer.FitSince.IsZero() && peer.Disk.FsyncP99*slowFactor <= disk.FsyncP99 {
-			healthier = append(healthier, peer)
+	healthier, measured := in.withDisksBelow(disk.RecentSync), fmt.Sprintf("median %v against p99",
+		round(disk.RecentSync))
+	if disk.RecentSync < noticeable || len(healthier) == 0 {
+		if !in.Params.Slow(disk) || own.SlowSince.IsZero() {
+			return "", "the disk is not slow"
 		}
+		if slow := in.Now.Sub(own.SlowSince); slow < slowFor {
+			return "", fmt.Sprintf("the disk has been slow for %v only", round(slow))
+		}
+		healthier, measured = in.withDisksBelow(disk.FsyncP99), fmt.Sprintf("p99 %v against", round(disk.FsyncP99))
 	}
 	switch {
 	case len(healthier) == 0:
@@ -204,6 +216,18 @@ func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason s
 		return cmp.Or(in.Params.comparePlace(a.Member, b.Member), cmp.Compare(a.Disk.FsyncP99, b.Disk.FsyncP99),
 			cmp.Compare(a.Member.ID, b.Member.ID))
 	})
-	return best.Member.ID, fmt.Sprintf("the leader's disk is slow: p99 %v against %v on node %s", round(disk.FsyncP99),
+	return best.Member.ID, fmt.Sprintf("the leader's disk is slow: %s %v on node %s", measured,
 		round(best.Disk.FsyncP99), best.Member.ID)
+}
+
+// withDisksBelow returns the fit voters whose syncs are much faster than d, by enough of them.
+func (in LeaderView) withDisksBelow(d time.Duration) (faster []Peer) {
+	for _, peer := range in.Peers {
+		fit, _ := peer.Fit()
+		if fit && peer.DiskKnown && !peer.FitSince.IsZero() && peer.Disk.Syncs >= minSyncSamples &&
+			peer.Disk.FsyncP99*slowFactor <= d {
+			faster = append(faster, peer)
+		}
+	}
+	return faster
 }

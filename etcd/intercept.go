@@ -223,7 +223,8 @@ func (s *Server) endWithoutLeader(ctx context.Context, end context.CancelCauseFu
 }
 
 // incoming returns a call as an HTTP request, with what is remembered of its connection. The gateway has one; for
-// gRPC it has what identifies a caller: token, TLS state, address and authority.
+// gRPC it has what identifies a caller: token, TLS state and address. It has no authority: many clients send there a
+// list of nodes or a name of their own, and no web page, against which others check it, can make these calls.
 func incoming(ctx context.Context, name string) (*http.Request, any) {
 	if r, ok := ctx.Value(httpRequestKey{}).(*http.Request); ok {
 		if sent := r.Header.Get("Authorization"); sent != "" && !strings.Contains(sent, " ") {
@@ -240,13 +241,11 @@ func incoming(ctx context.Context, name string) (*http.Request, any) {
 			break
 		}
 	}
-	for _, key := range [...]string{"forwarded", "x-forwarded-for"} { // a proxy on this machine is no local caller
+	// With a proxy's header a caller on this machine is no local one. Clients may begin a trace.
+	for _, key := range [...]string{"forwarded", "x-forwarded-for", "traceparent"} {
 		if sent := sentAs(key); len(sent) > 0 {
 			r.Header[http.CanonicalHeaderKey(key)] = sent
 		}
-	}
-	if sent := sentAs(":authority"); len(sent) > 0 {
-		r.Host = sent[0]
 	}
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -168,6 +168,34 @@ func answered(votes []cluster.Vote, id cluster.NodeID) bool {
 	return slices.ContainsFunc(votes, func(v cluster.Vote) bool { return v.Voter == id })
 }
 
+// maxVotesGiven bounds the answers of this node that it knows.
+const maxVotesGiven = 128
+
+// votesGiven holds this node's newest answers to candidates.
+type votesGiven struct {
+	mu   sync.Mutex
+	last []cluster.VoteGiven // oldest first
+}
+
+func (b *votesGiven) add(v cluster.VoteGiven) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last = slices.DeleteFunc(b.last, func(o cluster.VoteGiven) bool {
+		return o.Term == v.Term && o.Candidate == v.Candidate
+	})
+	b.last = append(b.last[max(0, len(b.last)+1-maxVotesGiven):], v)
+}
+
+// OnVoteAnswered records this node's answer to a candidate. It does not block.
+func (c *Controller) OnVoteAnswered(v cluster.VoteGiven) { c.given.add(v) }
+
+// VotesGiven returns this node's newest answers to candidates, the oldest first. They are those of this process.
+func (c *Controller) VotesGiven() []cluster.VoteGiven {
+	c.given.mu.Lock()
+	defer c.given.mu.Unlock()
+	return slices.Clone(c.given.last)
+}
+
 // OnVoteResponse records a voter's response to this node. It does not block.
 func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, time.Now()) }
 

@@ -94,6 +94,7 @@ type Controller struct {
 	losses     chan cluster.ConnectionLoss // bounded; if it is full, the silence check detects the loss
 	requestSem chan struct{}               // capacity 1: held while an operator's election runs
 	book       candidacyLog
+	given      votesGiven
 	watch      silenceWatch
 
 	mu             sync.Mutex     // guards the fields below; no blocking call while it is held

@@ -637,3 +637,25 @@ func TestPreVote(t *testing.T) {
 		}
 	})
 }
+
+// The answers to candidates are kept by term and candidate, the newest only.
+func TestVotesGiven(t *testing.T) {
+	t.Parallel()
+	var c Controller
+	given := func(term uint64, to cluster.NodeID, granted bool) cluster.VoteGiven {
+		return cluster.VoteGiven{Term: term, Candidate: to, Vote: cluster.Vote{Voter: "n1", Granted: granted}}
+	}
+	c.OnVoteAnswered(given(1, "n2", false))
+	c.OnVoteAnswered(given(1, "n3", true))
+	c.OnVoteAnswered(given(1, "n2", true))
+	if got := c.VotesGiven(); !slices.Equal(got, []cluster.VoteGiven{given(1, "n3", true), given(1, "n2", true)}) {
+		t.Errorf("%+v", got)
+	}
+	for term := range uint64(2 * maxVotesGiven) {
+		c.OnVoteAnswered(given(2+term, "n2", true))
+	}
+	got := c.VotesGiven()
+	if len(got) != maxVotesGiven || got[0].Term != 2+maxVotesGiven || got[len(got)-1].Term != 1+2*maxVotesGiven {
+		t.Errorf("%d answers, of terms %d to %d", len(got), got[0].Term, got[len(got)-1].Term)
+	}
+}

@@ -72,7 +72,7 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	now := time.Now()
 	st, view, claims := c.deps.Consensus.Status(), c.deps.Consensus.View(), c.deps.Peers.Claims()
 	in := election.LeaderView{
-		Now: now, Delay: c.cfg.TakeoverDelay, Paused: !view.AutoFailover(now), Params: c.params(),
+		Now: now, Delay: c.cfg.TakeoverDelay, Paused: !view.AutoFailover(now), Disk: st.Disk, Params: c.params(),
 	}
 	var known bool
 	if in.Self, known = view.Member(c.cfg.Self); !known {

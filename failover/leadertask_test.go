@@ -144,7 +144,11 @@ func TestSlowDisk_TransfersOnce(t *testing.T) {
 		fresh := func(d time.Duration) {
 			for range d / time.Second {
 				time.Sleep(time.Second)
-				w.edit(func() { s := w.claims["n1"]; s.At = time.Now(); w.claims["n1"] = s })
+				w.edit(func() {
+					s := w.claims["n1"]
+					s.At, s.Claim.Disk.Syncs = time.Now(), 1000
+					w.claims["n1"] = s
+				})
 			}
 		}
 		fresh(80 * time.Second)

@@ -114,21 +114,30 @@ func (n *Node) election(e consensus.Election) {
 
 // traceFailover records a failover as one trace: what passed since the previous leader was last heard.
 func (n *Node) traceFailover(e consensus.Election, how failover.Timeline, began, serving time.Time) {
+	n.tracer.Failover(failoverSteps(e, how, began), serving, map[string]string{
+		"northstar.trigger": e.Trigger, "northstar.leader_id": string(e.Candidate),
+		"northstar.term": strconv.FormatUint(e.Term, 10), "northstar.reason": e.Reason,
+	})
+}
+
+// failoverSteps returns when each step of a failover began. The first one does not begin after the election: a node may
+// be a candidate for longer than it has known no leader.
+func failoverSteps(e consensus.Election, how failover.Timeline, began time.Time) []tracing.Step {
 	elected := how.ElectionStarted
 	if elected.IsZero() {
 		elected = e.StartedAt
 	}
-	n.tracer.Failover([]tracing.Step{
+	if !elected.IsZero() && elected.Before(began) {
+		began = elected
+	}
+	return []tracing.Step{
 		{Name: "notice", At: began},
 		{Name: "confirm", At: how.Noticed},
 		{Name: "agree", At: how.Confirmed},
 		{Name: "start election", At: how.Agreed},
 		{Name: "election", At: elected},
 		{Name: "serve", At: e.LedAt},
-	}, serving, map[string]string{
-		"northstar.trigger": e.Trigger, "northstar.leader_id": string(e.Candidate),
-		"northstar.term": strconv.FormatUint(e.Term, 10), "northstar.reason": e.Reason,
-	})
+	}
 }
 
 // addElectionCause adds cause and votes to a lost candidacy, unless the facts are of an earlier one.
@@ -226,4 +235,7 @@ func (e elections) MayVote() bool { return e.n.consensus.MayVote() && e.n.splitB
 
 func (e elections) VoteReceived(a cluster.VoteResponse) { e.n.failover.OnVoteResponse(a) }
 
-func (e elections) VoteAnswered(granted bool, reason string) { e.n.metrics.Vote(granted, reason) }
+func (e elections) VoteAnswered(v cluster.VoteGiven, kind string) {
+	e.n.metrics.Vote(v.Granted, kind)
+	e.n.failover.OnVoteAnswered(v)
+}

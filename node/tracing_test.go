@@ -10,11 +10,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/failover"
 )
 
 // span is a span as a collector receives it.
@@ -124,19 +129,45 @@ func TestTraces(t *testing.T) {
 		write = c.all(func(s span) bool { return hex.EncodeToString(s.trace) == traceID })
 		return len(write) >= 6
 	})
-	parent := []byte{0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31}
-	var propose span
-	for _, step := range []struct {
-		node *testNode
-		name string
-	}{
+	checkWriteTrace(t, write, []traceStep{
 		{follower, "PUT /v1/kv/{key}"},
 		{follower, "forward"},
 		{lead, "PUT /v1/kv/{key}"},
 		{lead, "propose"},
 		{lead, "append"},
 		{lead, "apply"},
-	} {
+	})
+	if other := c.all(func(s span) bool { return hex.EncodeToString(s.trace) != traceID }); len(other) > 0 {
+		t.Errorf("unsampled requests were sent: %+v", other)
+	}
+
+	lead.stop()
+	var failover []span
+	eventually(t, "the collector has the failover", func() bool {
+		root := c.all(func(s span) bool { return s.name == "failover" })
+		if len(root) > 0 {
+			failover = c.all(func(s span) bool { return bytes.Equal(s.trace, root[0].trace) })
+		}
+		return len(failover) > 0
+	})
+	checkFailoverTrace(t, failover, lead.cfg.ID)
+}
+
+// traceParent is that of the client's span in these tests.
+var traceParent = []byte{0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31}
+
+// traceStep is a span of a node.
+type traceStep struct {
+	node *testNode
+	name string
+}
+
+// checkWriteTrace checks that each step is below the one before, the last two both below the proposal.
+func checkWriteTrace(t *testing.T, write []span, steps []traceStep) {
+	t.Helper()
+	parent := traceParent
+	var propose span
+	for _, step := range steps {
 		i := slices.IndexFunc(write, func(s span) bool {
 			return s.node == string(step.node.cfg.ID) && s.name == step.name && bytes.Equal(s.parent, parent)
 		})
@@ -155,20 +186,57 @@ func TestTraces(t *testing.T) {
 			parent = write[i].id
 		}
 	}
-	if other := c.all(func(s span) bool { return hex.EncodeToString(s.trace) != traceID }); len(other) > 0 {
-		t.Errorf("unsampled requests were sent: %+v", other)
-	}
+}
 
-	lead.stop()
-	var failover []span
-	eventually(t, "the collector has the failover", func() bool {
-		root := c.all(func(s span) bool { return s.name == "failover" })
-		if len(root) > 0 {
-			failover = c.all(func(s span) bool { return bytes.Equal(s.trace, root[0].trace) })
-		}
-		return len(failover) > 0
+// A write of an etcd client through a follower is one trace, as one of the native API is. Its stream is none.
+func TestTraces_Etcd(t *testing.T) {
+	t.Parallel()
+	c, url := startCollector(t)
+	nodes := newCluster(t, 3, func(i int, cfg *Config) {
+		calm(i, cfg)
+		withEtcd(i, cfg)
+		cfg.Tracing.OTLP, cfg.Tracing.Sample = url, 0 // the client's decision counts
 	})
-	checkFailoverTrace(t, failover, lead.cfg.ID)
+	lead := startAll(t, nodes)
+	follower := others(nodes, lead)[0]
+	const traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	conn := follower.etcdClient()
+	if _, err := pb.NewKVClient(conn).Put(ctx, &pb.PutRequest{Key: []byte("a")}); err != nil { // not sampled
+		t.Fatal(err)
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "00-"+traceID+"-b7ad6b7169203331-01")
+	watch, err := pb.NewWatchClient(conn).Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err == nil {
+		t.Error("the stream has not ended")
+	}
+	if _, err := pb.NewKVClient(conn).Put(ctx, &pb.PutRequest{Key: []byte("a")}); err != nil {
+		t.Fatal(err)
+	}
+	var write []span
+	eventually(t, "the collector has the write", func() bool {
+		write = c.all(func(s span) bool { return hex.EncodeToString(s.trace) == traceID })
+		return len(write) >= 6
+	})
+	checkWriteTrace(t, write, []traceStep{
+		{follower, "etcdserverpb.KV/Put"},
+		{follower, "forward"},
+		{lead, "leader call"},
+		{lead, "propose"},
+		{lead, "append"},
+		{lead, "apply"},
+	})
+	calls := c.all(func(s span) bool { return strings.HasPrefix(s.name, "etcdserverpb.") })
+	if len(calls) != 1 {
+		t.Errorf("other calls were sent, too: %+v", calls)
+	}
 }
 
 func checkFailoverTrace(t *testing.T, spans []span, old cluster.NodeID) {
@@ -193,6 +261,22 @@ func checkFailoverTrace(t *testing.T, spans []span, old cluster.NodeID) {
 	}
 	if end != root.end {
 		t.Errorf("the last step ends at %d: %+v", end, root)
+	}
+}
+
+// A candidacy that is longer than the time without a leader is part of the failover.
+func TestFailoverSteps(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	for _, c := range []struct{ stood, began, want time.Time }{
+		{at(5), at(3), at(3)},
+		{at(5), at(9), at(5)},
+		{time.Time{}, at(9), at(9)},
+	} {
+		e := consensus.Election{StartedAt: c.stood, LedAt: at(9)}
+		if got := failoverSteps(e, failover.Timeline{}, c.began)[0]; got.Name != "notice" || !got.At.Equal(c.want) {
+			t.Errorf("stood at %v, without a leader since %v: %+v", c.stood, c.began, got)
+		}
 	}
 }
 

@@ -19,9 +19,7 @@ func TestZones(t *testing.T) {
 		c.Failover.Zones = []string{"west", "east"}
 		c.Failover.TakeoverDelay = minTakeover
 	})
-	for _, n := range nodes {
-		n.start()
-	}
+	startAll(t, nodes)
 	west := nodes[1]
 	eventually(t, "the node in the preferred zone leads", func() bool {
 		return west.Consensus().Status().Role == cluster.Leader

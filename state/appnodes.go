@@ -60,11 +60,11 @@ type AppNodeRemove struct {
 }
 
 // AppNode returns a registered node.
-func (v *View) AppNode(id string) (*AppNode, bool) { return v.appNodes.Get([]byte(id)) }
+func (v *View) AppNode(id string) (*AppNode, bool) { return v.appNodes.get(id) }
 
 // AppNodesAfter yields the nodes with an ID greater than after, in order.
 func (v *View) AppNodesAfter(after string) iter.Seq[*AppNode] {
-	return values(v.appNodes.Root(), after)
+	return v.appNodes.after(after)
 }
 
 func (p *AppNodePut) check() *cluster.Error {

@@ -79,7 +79,7 @@ func TestAppNodes(t *testing.T) {
 			t.Fatalf("%q", got)
 		}
 	}
-	if s.View().ownership.Len() != 0 {
+	if s.View().ownership.len() != 0 {
 		t.Fatal("the ownership index is not empty")
 	}
 	for name, bad := range map[string]Command{

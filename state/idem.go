@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"northstar/cluster"
 )
 
@@ -26,7 +24,7 @@ const NodeIdempotencyPrefix = "\n"
 // Invariants: byKey holds the entries of order and nodeOrder, each key once; their order is that of first application
 // and of time.
 type idempotencyTable struct {
-	byKey     *iradix.Tree[*idempotencyEntry]
+	byKey     *tree[*idempotencyEntry]
 	order     queue[*idempotencyEntry] // of clients
 	nodeOrder queue[*idempotencyEntry]
 	forgotten uint64 // highest index of an entry that has been dropped from nodeOrder

@@ -104,8 +104,8 @@ func TestIdempotencyIsBounded(t *testing.T) {
 		}
 	}
 	v := s.View()
-	if n := v.idempotency.order.len(); n != maxIdempotencyKeys || v.idempotency.byKey.Len() != n {
-		t.Fatalf("%d kept, %d by key", n, v.idempotency.byKey.Len())
+	if n := v.idempotency.order.len(); n != maxIdempotencyKeys || v.idempotency.byKey.len() != n {
+		t.Fatalf("%d kept, %d by key", n, v.idempotency.byKey.len())
 	}
 	rev := v.Revision()
 	r := apply(s, withIdempotency(put("a", ""), "k1", "f"), withIdempotency(put("a", ""), "k0", "f"))
@@ -137,7 +137,7 @@ func TestIdempotencyKeysOfNodes(t *testing.T) {
 		later := withIdempotency(put("c", "1"), "client/2", "f")
 		later.Now = 2 + int64(idempotencyTTL)
 		mustApply(t, s, later)
-		if n := s.View().idempotency.len(); n != 1 || s.View().idempotency.byKey.Len() != 1 {
+		if n := s.View().idempotency.len(); n != 1 || s.View().idempotency.byKey.len() != 1 {
 			t.Errorf("%d keys after %v", n, idempotencyTTL)
 		}
 	}

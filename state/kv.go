@@ -55,6 +55,7 @@ func (p *Put) apply(w *txn) Result {
 	w.revision++
 	w.stateBytes += item.footprint() - old.footprint()
 	if exists {
+		item.Key = old.Key // which the tree keeps
 		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
 		w.bytes -= old.size()
 	}

@@ -38,8 +38,8 @@ func TestPutAndGet(t *testing.T) {
 	if _, ok := v.Get("c"); ok {
 		t.Error("c exists")
 	}
-	if v.Revision() != 5 || v.keys.Len() != 2 || v.bytes != 4 || v.AppliedIndex() != 1 || v.AppliedTerm() != 1 {
-		t.Errorf("revision %d, %d keys, %d bytes, index %d", v.Revision(), v.keys.Len(), v.bytes, v.AppliedIndex())
+	if v.Revision() != 5 || v.keys.len() != 2 || v.bytes != 4 || v.AppliedIndex() != 1 || v.AppliedTerm() != 1 {
+		t.Errorf("revision %d, %d keys, %d bytes, index %d", v.Revision(), v.keys.len(), v.bytes, v.AppliedIndex())
 	}
 }
 

@@ -94,12 +94,12 @@ func (v *View) Lease(id int64) (*Session, bool) {
 	return v.Session(l.session)
 }
 
-func (v *View) findLease(id int64) (lease, bool) { return v.leases.Get([]byte(leaseKey(id))) }
+func (v *View) findLease(id int64) (lease, bool) { return v.leases.get(leaseKey(id)) }
 
 // Leases yields the live leases in order of their numbers.
 func (v *View) Leases() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
-		for l := range values(v.leases.Root(), "") {
+		for l := range v.leases.after("") {
 			if s, ok := v.Session(l.session); ok && !yield(s) {
 				return
 			}
@@ -113,7 +113,7 @@ func (v *View) LeaseKeys(id int64) []string {
 	if !ok {
 		return nil
 	}
-	return ownedNames(v.ownership.Root(), l.session, ownedKey)
+	return ownedNames(v.ownership, l.session, ownedKey)
 }
 
 // checkLeases rejects a snapshot in which two sessions have the number of one lease.
@@ -124,8 +124,8 @@ func checkLeases(v *View) error {
 			n++
 		}
 	}
-	if n != v.leases.Len() {
-		return damaged("%d sessions have the numbers of %d leases", n, v.leases.Len())
+	if n != v.leases.len() {
+		return damaged("%d sessions have the numbers of %d leases", n, v.leases.len())
 	}
 	return nil
 }

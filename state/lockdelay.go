@@ -62,19 +62,19 @@ func (v *View) recoveryLockDelay() time.Duration {
 // delayRolesOf sets lock delays for the role holders of a backup that is not from this cluster's past. The cluster of
 // the backup may have been lost a moment ago. The caller has ended the sessions of v and set its final revision.
 func (v *View) delayRolesOf(backup *View) {
-	roles := v.roles.Txn()
+	roles := v.roles.edit()
 	for held := range backup.RolesAfter("") {
-		r, known := roles.Get([]byte(held.Name))
+		r, known := roles.get(held.Name)
 		if !known {
 			r = &Role{Name: held.Name, StateRevision: v.revision}
 		}
 		if d := backup.holderTTL(held); d > r.LockDelay {
 			delayed := *r
 			delayed.LockDelay = d
-			roles.Insert([]byte(r.Name), &delayed)
+			roles.put(r.Name, &delayed)
 		}
 	}
-	v.roles = roles.CommitOnly()
+	v.roles = roles.commit()
 	v.clusterLockDelay = max(v.clusterLockDelay, backup.clusterLockDelay)
 }
 
@@ -85,7 +85,7 @@ func (v *View) checkLockDelays() error {
 		delayed = delayed || r.LockDelay > 0
 	}
 	switch {
-	case v.roles.Len() > MaxRoles:
+	case v.roles.len() > MaxRoles:
 		return fmt.Errorf("restore refused: backup and cluster together have more than %d roles", MaxRoles)
 	case delayed && v.MinSupportedVersion(v.present()) < lockDelayVersion:
 		return fmt.Errorf("restore refused: roles are held and not all members support command version %d; "+

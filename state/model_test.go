@@ -212,8 +212,8 @@ func read(t *rapid.T, s *State, raw []byte) {
 }
 
 func compareKeys(t *rapid.T, v *View, m *model) {
-	if v.Revision() != m.revision || v.keys.Len() != len(m.keys) {
-		t.Fatalf("revision %d of %d, %d keys of %d", v.Revision(), m.revision, v.keys.Len(), len(m.keys))
+	if v.Revision() != m.revision || v.keys.len() != len(m.keys) {
+		t.Fatalf("revision %d of %d, %d keys of %d", v.Revision(), m.revision, v.keys.len(), len(m.keys))
 	}
 	bytesHeld := int64(0)
 	for _, key := range modelKeys {

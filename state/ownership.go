@@ -2,8 +2,7 @@ package state
 
 import (
 	"iter"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
+	"strings"
 )
 
 // ownedKind is the kind of a thing that a session owns. The ownership index has one entry for each: the session's ID, a
@@ -18,36 +17,33 @@ const (
 	ownedRole       ownedKind = 'r'
 )
 
-func ownershipKey(session string, kind ownedKind, name string) []byte {
-	b := make([]byte, 0, len(session)+2+len(name))
-	b = append(b, session...)
-	return append(append(b, 0, byte(kind)), name...)
+func ownershipKey(session string, kind ownedKind, name string) string {
+	return session + string([]byte{0, byte(kind)}) + name
 }
 
 func (w *txn) link(session string, kind ownedKind, name string) {
-	w.write.ownership.open().Insert(ownershipKey(session, kind, name), struct{}{})
+	w.write.ownership.put(ownershipKey(session, kind, name), struct{}{})
 }
 
 func (w *txn) unlink(session string, kind ownedKind, name string) {
-	w.write.ownership.open().Delete(ownershipKey(session, kind, name))
+	w.write.ownership.remove(ownershipKey(session, kind, name))
 }
 
 // ownedBy returns the names of what a session owns, sorted.
 func (w *txn) ownedBy(session string, kind ownedKind) []string {
-	return ownedNames(w.write.ownership.open().Root(), session, kind)
+	return ownedNames(w.write.ownership.now(), session, kind)
 }
 
 // OwnedBy returns the names of the roles, keys and nodes that a session owns.
 func (v *View) OwnedBy(session string) (roles, keys, nodes []string) {
-	root := v.ownership.Root()
-	return ownedNames(root, session, ownedRole), ownedNames(root, session, ownedKey),
-		ownedNames(root, session, ownedNode)
+	return ownedNames(v.ownership, session, ownedRole), ownedNames(v.ownership, session, ownedKey),
+		ownedNames(v.ownership, session, ownedNode)
 }
 
 // Revocations returns a session's revoked tenures that it has not acknowledged. It must not be renewed until then.
 func (v *View) Revocations(session string) []Revocation {
 	var list []Revocation
-	for _, name := range ownedNames(v.ownership.Root(), session, ownedRevocation) {
+	for _, name := range ownedNames(v.ownership, session, ownedRevocation) {
 		if r, ok := v.Role(name); ok {
 			list = append(list, Revocation{Session: session, Role: name, Token: r.tokenOf(session)})
 		}
@@ -55,67 +51,53 @@ func (v *View) Revocations(session string) []Revocation {
 	return list
 }
 
-func ownedNames(root *iradix.Node[struct{}], session string, kind ownedKind) []string {
+func ownedNames(owned *tree[struct{}], session string, kind ownedKind) (names []string) {
 	prefix := ownershipKey(session, kind, "")
-	var names []string
-	root.WalkPrefix(prefix, func(k []byte, _ struct{}) bool {
-		names = append(names, string(k[len(prefix):]))
-		return false
-	})
-	return names
-}
-
-// values yields the values with a key greater than after, in order of keys.
-func values[T any](root *iradix.Node[T], after string) iter.Seq[T] {
-	return func(yield func(T) bool) {
-		it := root.Iterator()
-		it.SeekLowerBound([]byte(after))
-		for k, v, ok := it.Next(); ok; k, v, ok = it.Next() {
-			if string(k) != after && !yield(v) {
-				return
-			}
+	for key := range owned.from(prefix) {
+		name, ok := strings.CutPrefix(key, prefix)
+		if !ok {
+			break
 		}
+		names = append(names, name)
 	}
+	return names
 }
 
 // treeWriter changes one tree of a View. Its transaction begins at the first use and ends with commit.
 type treeWriter[T any] struct {
-	tree  **iradix.Tree[T]
-	txn   *iradix.Txn[T] // nil: not begun
-	added int            // records of txn, beyond those of tree
+	tree **tree[T]
+	txn  *treeTxn[T] // nil: not begun
 }
 
-func (w *treeWriter[T]) open() *iradix.Txn[T] {
+func (w *treeWriter[T]) open() *treeTxn[T] {
 	if w.txn == nil {
-		w.txn = (*w.tree).Txn()
+		w.txn = (*w.tree).edit()
 	}
 	return w.txn
 }
 
-func (w *treeWriter[T]) get(key string) (T, bool) { return w.open().Get([]byte(key)) }
+func (w *treeWriter[T]) get(key string) (T, bool) { return w.now().get(key) }
 
-func (w *treeWriter[T]) put(key string, v T) {
-	if _, replaced := w.open().Insert([]byte(key), v); !replaced {
-		w.added++
+// now returns the tree with what was changed until now. It must not be used after the next change.
+func (w *treeWriter[T]) now() *tree[T] {
+	if w.txn == nil {
+		return *w.tree
 	}
+	return &w.txn.tree
 }
 
-func (w *treeWriter[T]) remove(key string) (T, bool) {
-	v, existed := w.open().Delete([]byte(key))
-	if existed {
-		w.added--
-	}
-	return v, existed
-}
+func (w *treeWriter[T]) put(key string, v T) { w.open().put(key, v) }
 
-func (w *treeWriter[T]) len() int { return (*w.tree).Len() + w.added }
+func (w *treeWriter[T]) remove(key string) (T, bool) { return w.open().remove(key) }
+
+func (w *treeWriter[T]) len() int { return w.now().len() }
 
 // all yields the values in order of keys. The tree must not be changed meanwhile.
-func (w *treeWriter[T]) all() iter.Seq[T] { return values(w.open().Root(), "") }
+func (w *treeWriter[T]) all() iter.Seq[T] { return w.now().after("") }
 
 func (w *treeWriter[T]) commit() {
 	if w.txn != nil {
-		*w.tree = w.txn.CommitOnly()
-		w.txn, w.added = nil, 0
+		*w.tree = w.txn.commit()
+		w.txn = nil
 	}
 }

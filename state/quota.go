@@ -1,8 +1,6 @@
 package state
 
 import (
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"northstar/cluster"
 )
 
@@ -47,7 +45,7 @@ func (v *View) StateBytes() int64 { return v.stateBytes }
 func (v *View) Limits() Limits { return v.limits }
 
 // Keys returns the number of keys.
-func (v *View) Keys() int { return v.keys.Len() }
+func (v *View) Keys() int { return v.keys.len() }
 
 // The footprint of a record is its part of StateBytes. IDs of sessions and the status of a node are in the fixed
 // amounts: renewing a registration never needs room.
@@ -209,15 +207,15 @@ func ownerOfRole(r *Role, get func(string) (*Session, bool)) string {
 func (v *View) recount() {
 	shares := map[string]share{}
 	v.stateBytes = 0
-	for it := range values(v.keys.Root(), "") {
+	for it := range v.keys.after("") {
 		v.stateBytes += it.footprint()
 	}
-	leases := iradix.New[lease]().Txn()
+	leases := new(tree[lease]).edit()
 	for s := range v.SessionsAfter("") {
 		v.stateBytes += s.footprint()
 		if s.Lease != 0 {
-			keys := ownedNames(v.ownership.Root(), s.ID, ownedKey)
-			leases.Insert([]byte(leaseKey(s.Lease)), lease{session: s.ID, keys: len(keys), owner: s.Owner})
+			keys := ownedNames(v.ownership, s.ID, ownedKey)
+			leases.put(leaseKey(s.Lease), lease{session: s.ID, keys: len(keys), owner: s.Owner})
 		}
 		n := shares[s.Owner]
 		n.sessions++
@@ -239,9 +237,9 @@ func (v *View) recount() {
 		shares[a.owner] = n
 	}
 	delete(shares, "")
-	txn := iradix.New[share]().Txn()
+	txn := new(tree[share]).edit()
 	for owner, n := range shares {
-		txn.Insert([]byte(owner), n)
+		txn.put(owner, n)
 	}
-	v.shares, v.leases = txn.CommitOnly(), leases.CommitOnly()
+	v.shares, v.leases = txn.commit(), leases.commit()
 }

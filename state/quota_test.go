@@ -17,12 +17,7 @@ func limits(bytes, sessions uint64) Command {
 
 // sharesOf returns the shares of all identities.
 func sharesOf(v *View) map[string]share {
-	all := map[string]share{}
-	v.shares.Root().Walk(func(owner []byte, n share) bool {
-		all[string(owner)] = n
-		return false
-	})
-	return all
+	return maps.Collect(v.shares.from(""))
 }
 
 // countsProblem compares what the commands have counted with what the records say, "" if it agrees.

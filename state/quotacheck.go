@@ -57,6 +57,6 @@ func (w *txn) mayReplay(id *Idempotency) bool {
 	if !strings.HasPrefix(id.Key, NodeIdempotencyPrefix) {
 		return true
 	}
-	_, known := w.idempotency.byKey.Get([]byte(id.Key))
+	_, known := w.idempotency.byKey.get(id.Key)
 	return known || id.After != 0 && id.After < w.idempotency.forgotten
 }

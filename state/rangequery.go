@@ -7,8 +7,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 )
 
 // RangeQuery is a read of the keys from Key to End.
@@ -75,19 +73,19 @@ func (v *View) Range(ctx context.Context, q *RangeQuery, room Room) (RangeResult
 	if err := q.check(); err != nil {
 		return RangeResult{}, err
 	}
-	root := v.keys.Root()
+	at := v.keys
 	switch {
 	case q.Revision > int64(v.revision):
 		return RangeResult{}, refused(FutureRevision)
 	case q.Revision > 0 && q.Revision < v.CompactRevision():
 		return RangeResult{}, refused(Compacted)
 	case q.Revision > 0 && q.Revision < int64(v.revision):
-		keys := v.keys.Txn()
+		keys := v.keys.edit()
 		v.rewind(keys, uint64(q.Revision), q.Key, q.End)
-		root = keys.Root()
+		at = &keys.tree
 	}
 	var full error
-	out, _ := q.read(untilEnded(ctx, itemsIn(root, q.Key, q.End)), v.revision, func(bytes int) bool {
+	out, _ := q.read(untilEnded(ctx, itemsIn(at, q.Key, q.End)), v.revision, func(bytes int) bool {
 		full = room.reserve(bytes)
 		return full == nil
 	})
@@ -114,7 +112,7 @@ const undoCost = 16
 
 // rewind makes the keys of a view those of an older revision, as far as a range is concerned. It returns what that
 // costs, in examined keys.
-func (v *View) rewind(keys *iradix.Txn[*Item], revision uint64, from, end string) (cost int) {
+func (v *View) rewind(keys *treeTxn[*Item], revision uint64, from, end string) (cost int) {
 	changes := &v.history.changes
 	after := func(revision uint64) uint64 {
 		return changes.search(func(c change) bool { return c.item.Revision > revision })
@@ -131,11 +129,11 @@ func (v *View) rewind(keys *iradix.Txn[*Item], revision uint64, from, end string
 }
 
 // undo makes the key of a change what it was before.
-func (c *change) undo(keys *iradix.Txn[*Item]) {
+func (c *change) undo(keys *treeTxn[*Item]) {
 	if c.prev == nil {
-		keys.Delete([]byte(c.item.Key))
+		keys.remove(c.item.Key)
 	} else {
-		keys.Insert([]byte(c.item.Key), c.prev)
+		keys.put(c.item.Key, c.prev)
 	}
 }
 
@@ -151,18 +149,16 @@ func inRange(k, key, end string) bool {
 }
 
 // itemsIn yields the items of a range in order of keys.
-func itemsIn(root *iradix.Node[*Item], key, end string) iter.Seq[*Item] {
+func itemsIn(keys *tree[*Item], key, end string) iter.Seq[*Item] {
 	return func(yield func(*Item) bool) {
 		if end == "" {
-			if it, ok := root.Get([]byte(key)); ok {
+			if it, ok := keys.get(key); ok {
 				yield(it)
 			}
 			return
 		}
-		all := root.Iterator()
-		all.SeekLowerBound([]byte(key))
-		for _, it, ok := all.Next(); ok && inRange(it.Key, key, end); _, it, ok = all.Next() {
-			if !yield(it) {
+		for _, it := range keys.from(key) {
+			if !inRange(it.Key, key, end) || !yield(it) {
 				return
 			}
 		}

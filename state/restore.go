@@ -1,16 +1,14 @@
 package state
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
 	"northstar/cluster"
 )
@@ -132,24 +130,23 @@ func (v *View) forgetHistory() {
 }
 
 // withoutSessionKeys returns the keys that belong to no session, and the number of their bytes.
-func withoutSessionKeys(v *View) (*iradix.Tree[*Item], int64) {
-	txn, size := v.keys.Txn(), v.bytes
-	v.ownership.Root().Walk(func(k []byte, _ struct{}) bool {
-		_, owned, _ := bytes.Cut(k, []byte{0}) // kind and name
+func withoutSessionKeys(v *View) (*tree[*Item], int64) {
+	txn, size := v.keys.edit(), v.bytes
+	for key := range v.ownership.from("") {
+		_, owned, _ := strings.Cut(key, "\x00") // kind and name
 		if ownedKind(owned[0]) == ownedKey {
-			if it, ok := txn.Delete(owned[1:]); ok {
+			if it, ok := txn.remove(owned[1:]); ok {
 				size -= it.size()
 			}
 		}
-		return false
-	})
-	return txn.CommitOnly(), size
+	}
+	return txn.commit(), size
 }
 
 // endSessions ends every session of a View that is not published yet. It writes no events: no watch outlasts a restore
 // or a recovery. lockDelay returns the lock delay of a role.
 func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
-	roles := v.roles.Txn()
+	roles := v.roles.edit()
 	for r := range v.RolesAfter("") {
 		vacant := &Role{
 			Name: r.Name, History: r.History, StateRevision: v.revision, Elections: r.Elections,
@@ -161,22 +158,22 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
 			vacant.remember(ended)
 		}
 		if len(vacant.History) == 0 && vacant.LockDelay == 0 {
-			roles.Delete([]byte(r.Name))
+			roles.remove(r.Name)
 		} else {
-			roles.Insert([]byte(r.Name), vacant)
+			roles.put(r.Name, vacant)
 		}
 	}
-	v.roles = roles.CommitOnly()
-	v.sessions, v.ownership = iradix.New[*Session](), iradix.New[struct{}]()
-	nodes := v.appNodes.Txn()
+	v.roles = roles.commit()
+	v.sessions, v.ownership = new(tree[*Session]), new(tree[struct{}])
+	nodes := v.appNodes.edit()
 	for n := range v.AppNodesAfter("") {
 		if n.Status != AppDead {
 			dead := *n
 			dead.Session, dead.Status, dead.ChangedAt, dead.Revision = "", AppDead, v.now, v.revision
-			nodes.Insert([]byte(n.ID), &dead)
+			nodes.put(n.ID, &dead)
 		}
 	}
-	v.appNodes = nodes.CommitOnly()
+	v.appNodes = nodes.commit()
 	v.roleChanges, v.nodeChanges = historyAfter(v.revision), historyAfter(v.revision)
 }
 
@@ -186,17 +183,17 @@ func (r *Role) remember(ended Tenure) {
 }
 
 // ownershipOf returns the index of what sessions own. An owner that is not a live session is damage.
-func ownershipOf(v *View) (*iradix.Tree[struct{}], error) {
-	txn := iradix.New[struct{}]().Txn()
+func ownershipOf(v *View) (*tree[struct{}], error) {
+	txn := new(tree[struct{}]).edit()
 	var err error
 	own := func(session string, kind ownedKind, name string) {
 		if _, live := v.Session(session); !live {
 			err = cmp.Or(err, damaged("%q belongs to session %q, which is not live", name, session))
-		} else if _, twice := txn.Insert(ownershipKey(session, kind, name), struct{}{}); twice {
+		} else if _, twice := txn.put(ownershipKey(session, kind, name), struct{}{}); twice {
 			err = cmp.Or(err, damaged("%q belongs to session %q twice", name, session))
 		}
 	}
-	for item := range values(v.keys.Root(), "") {
+	for item := range v.keys.after("") {
 		if item.Session != "" {
 			own(item.Session, ownedKey, item.Key)
 		}
@@ -217,5 +214,5 @@ func ownershipOf(v *View) (*iradix.Tree[struct{}], error) {
 			own(n.Session, ownedNode, n.ID)
 		}
 	}
-	return txn.CommitOnly(), err
+	return txn.commit(), err
 }

@@ -115,13 +115,13 @@ func CheckRole(name string) *cluster.Error {
 func RoleKey(name string) string { return name + "\x00" }
 
 // Role returns the record of a role that is held, awaited or was held before.
-func (v *View) Role(name string) (*Role, bool) { return v.roles.Get([]byte(name)) }
+func (v *View) Role(name string) (*Role, bool) { return v.roles.get(name) }
 
 // Roles returns the number of role records.
-func (v *View) Roles() int { return v.roles.Len() }
+func (v *View) Roles() int { return v.roles.len() }
 
 // RolesAfter yields the roles with a name greater than after, in order of names.
-func (v *View) RolesAfter(after string) iter.Seq[*Role] { return values(v.roles.Root(), after) }
+func (v *View) RolesAfter(after string) iter.Seq[*Role] { return v.roles.after(after) }
 
 // role returns a copy of a role's record, or a new record, to be changed and written by setRole. Its slices are shared.
 func (w *txn) role(name string) *Role {

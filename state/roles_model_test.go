@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 	"pgregory.net/rapid"
 )
 
@@ -288,8 +287,8 @@ func (r *roleRun) check() {
 			r.t.Fatalf("%s: token %d after %d", role, rec.Current.Token, r.tokens[role])
 		}
 	}
-	if v.Sessions() != len(r.m.living) || v.keys.Len() != len(r.m.keys) {
-		r.t.Fatalf("%d sessions, %d keys; model %d, %d", v.Sessions(), v.keys.Len(), len(r.m.living), len(r.m.keys))
+	if v.Sessions() != len(r.m.living) || v.keys.len() != len(r.m.keys) {
+		r.t.Fatalf("%d sessions, %d keys; model %d, %d", v.Sessions(), v.keys.len(), len(r.m.living), len(r.m.keys))
 	}
 	for key, owner := range r.m.keys {
 		if it, _ := v.Get(key); it.Session != r.ids[owner] {
@@ -324,14 +323,7 @@ func (r *roleRun) checkIndex(v *View) {
 	if p := countsProblem(r.steady.View()); p != "" {
 		r.t.Fatal(p)
 	}
-	list := func(tree *iradix.Tree[struct{}]) (names []string) {
-		tree.Root().Walk(func(k []byte, _ struct{}) bool {
-			names = append(names, string(k))
-			return false
-		})
-		return names
-	}
-	if got, want := list(r.steady.View().ownership), list(want); !slices.Equal(got, want) {
+	if got, want := keysOf(r.steady.View().ownership), keysOf(want); !slices.Equal(got, want) {
 		r.t.Fatalf("ownership %q, index %q", want, got)
 	}
 }

@@ -420,9 +420,9 @@ func TestRestoreEndsSessions(t *testing.T) {
 	}
 	restore(t, s, raw.Bytes())
 	v := s.View()
-	if v.Sessions() != 0 || v.keys.Len() != 1 || v.bytes != 5 || v.ownership.Len() != 0 {
-		t.Fatalf("%d sessions, %d keys, %d bytes, %d index entries", v.Sessions(), v.keys.Len(), v.bytes,
-			v.ownership.Len())
+	if v.Sessions() != 0 || v.keys.len() != 1 || v.bytes != 5 || v.ownership.len() != 0 {
+		t.Fatalf("%d sessions, %d keys, %d bytes, %d index entries", v.Sessions(), v.keys.len(), v.bytes,
+			v.ownership.len())
 	}
 	for _, name := range []string{"r", "other"} {
 		r, _ := v.Role(name)

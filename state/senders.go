@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"northstar/cluster"
 )
 
@@ -70,7 +68,7 @@ func (s *sender) forget(below uint64) {
 
 // senderTable holds the senders. It is a value.
 type senderTable struct {
-	byKey   *iradix.Tree[*sender]
+	byKey   *tree[*sender]
 	nodes   int // how many of them are nodes
 	results int // how many results of clients they have
 }
@@ -84,7 +82,7 @@ type senderRecord struct {
 
 // records yields the senders in order of keys, each with its results behind it.
 func (t senderTable) records(yield func(*senderRecord) bool) {
-	for s := range values(t.byKey.Root(), "") {
+	for s := range t.byKey.after("") {
 		if !yield(&senderRecord{key: s.key, answered: s.answered, index: s.index}) {
 			return
 		}
@@ -97,7 +95,7 @@ func (t senderTable) records(yield func(*senderRecord) bool) {
 }
 
 func (t senderTable) countRecords() (n uint64) {
-	for s := range values(t.byKey.Root(), "") {
+	for s := range t.byKey.after("") {
 		n += 1 + uint64(len(s.results))
 	}
 	return n
@@ -183,7 +181,7 @@ func (s *sender) lookUp(number uint64) (at int, found bool) {
 
 // ownSender returns a sender that this batch may change: a copy of one that is published.
 func (w *txn) ownSender(id *Idempotency, s *sender) *sender {
-	published, _ := w.senders.byKey.Get([]byte(id.Key))
+	published, _ := w.senders.byKey.get(id.Key)
 	if s != nil && s != published {
 		return s
 	}
@@ -257,7 +255,7 @@ func (w *txn) mayReplayNumber(id *Idempotency) bool {
 	if !id.ofNode() {
 		return true
 	}
-	s, known := w.senders.byKey.Get([]byte(id.Key))
+	s, known := w.senders.byKey.get(id.Key)
 	if !known {
 		return id.After != 0 && id.After < w.idempotency.forgotten
 	}

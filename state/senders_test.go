@@ -122,7 +122,7 @@ func TestSendersAreBounded(t *testing.T) {
 	restore(t, again, snapshotOf(t, s))
 	for _, s := range []*State{s, again} {
 		v := s.View()
-		if n := v.senders.byKey.Len(); v.senders.nodes != n-1 || n > maxNodeSenders || n < maxNodeSenders/2 {
+		if n := v.senders.byKey.len(); v.senders.nodes != n-1 || n > maxNodeSenders || n < maxNodeSenders/2 {
 			t.Errorf("%d senders, %d of them nodes", n, v.senders.nodes)
 		}
 		before := v.Revision()
@@ -152,7 +152,7 @@ func TestResultsOfClientsAreBounded(t *testing.T) {
 			batch = append(batch, clientPut(i, n+1))
 		}
 		mustApply(t, s, batch...)
-		last, _ := s.View().senders.byKey.Get([]byte(batch[0].Idempotency.Key))
+		last, _ := s.View().senders.byKey.get(batch[0].Idempotency.Key)
 		if len(last.results) != maxClientResults {
 			t.Fatalf("client %d: %d results", i, len(last.results))
 		}
@@ -161,13 +161,13 @@ func TestResultsOfClientsAreBounded(t *testing.T) {
 	restore(t, again, snapshotOf(t, s))
 	for _, s := range []*State{s, again} {
 		v, kept := s.View(), 0
-		for one := range values(v.senders.byKey.Root(), "") {
+		for one := range v.senders.byKey.after("") {
 			kept += len(one.results)
 		}
 		if kept != v.senders.results || kept > maxResults || kept < maxResults/2 {
 			t.Errorf("%d results, %d counted", kept, v.senders.results)
 		}
-		if _, known := v.senders.byKey.Get([]byte("ann\nns1.000000")); known {
+		if _, known := v.senders.byKey.get("ann\nns1.000000"); known {
 			t.Error("the client that was silent for longest is kept")
 		}
 		answered := clientPut(clients-1, maxClientResults+2)

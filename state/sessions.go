@@ -86,14 +86,14 @@ type SessionEnd struct {
 }
 
 // Session returns a live session.
-func (v *View) Session(id string) (*Session, bool) { return v.sessions.Get([]byte(id)) }
+func (v *View) Session(id string) (*Session, bool) { return v.sessions.get(id) }
 
 // Sessions returns the number of live sessions.
-func (v *View) Sessions() int { return v.sessions.Len() }
+func (v *View) Sessions() int { return v.sessions.len() }
 
 // SessionsAfter yields the sessions with an ID greater than after, oldest first.
 func (v *View) SessionsAfter(after string) iter.Seq[*Session] {
-	return values(v.sessions.Root(), after)
+	return v.sessions.after(after)
 }
 
 var noncePattern = regexp.MustCompile(`^[a-z0-9]{8,32}$`)

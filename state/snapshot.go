@@ -39,7 +39,7 @@ func writeSections(f *frameWriter, v *View) {
 	writeRecords(f, sectionMembers, mapped(pointers(v.members),
 		func(m *cluster.Member) *memberRecord { return (*memberRecord)(m) }))
 	writeRecords(f, sectionElections, pointers(v.elections))
-	writeRecords(f, sectionKeys, values(v.keys.Root(), ""))
+	writeRecords(f, sectionKeys, v.keys.after(""))
 	// A change that is the present state of its key is written without its value, and an item that was replaced only if
 	// its own change is not in the history. So neither the snapshot nor the node that reads it holds a value twice.
 	var k keyChange
@@ -114,12 +114,12 @@ type counts struct {
 func metaOf(v *View) *meta {
 	rings := &v.audit.rings
 	return &meta{view: *v, counts: counts{keyBytes: uint64(v.bytes), records: [...]uint64{
-		sectionMembers: uint64(len(v.members)), sectionKeys: uint64(v.keys.Len()),
+		sectionMembers: uint64(len(v.members)), sectionKeys: uint64(v.keys.len()),
 		sectionHistory:     uint64(v.history.changes.len()),
 		sectionIdempotency: uint64(v.idempotency.len()),
-		sectionSessions:    uint64(v.sessions.Len()), sectionRoles: uint64(v.roles.Len()),
+		sectionSessions:    uint64(v.sessions.len()), sectionRoles: uint64(v.roles.len()),
 		sectionRoleLog:  uint64(v.roleChanges.changes.len()),
-		sectionAppNodes: uint64(v.appNodes.Len()), sectionNodeLog: uint64(v.nodeChanges.changes.len()),
+		sectionAppNodes: uint64(v.appNodes.len()), sectionNodeLog: uint64(v.nodeChanges.changes.len()),
 		sectionAudit:     uint64(rings[AuditClients].records.len() + rings[AuditOperators].records.len()),
 		sectionProducers: uint64(len(v.audit.producers)), sectionSenders: v.senders.countRecords(),
 	}}}

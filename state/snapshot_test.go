@@ -33,7 +33,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 	// A change that is the present state of its key shares memory with the key again.
 	h := &b.history.changes
-	it, _ := b.keys.Get([]byte("e"))
+	it, _ := b.keys.get("e")
 	if h.at(h.end-1).item != it {
 		t.Error("the history has its own copy of the value")
 	}
@@ -378,8 +378,8 @@ func TestMergeBackup(t *testing.T) {
 
 	v := s.View()
 	if it, ok := v.Get("kept"); !ok || it.Revision != 50 || it.CreateRevision != 1 || it.Version != 50 ||
-		v.keys.Len() != 2 {
-		t.Errorf("keys: %+v, %d", it, v.keys.Len())
+		v.keys.len() != 2 {
+		t.Errorf("keys: %+v, %d", it, v.keys.len())
 	}
 	if v.ClusterID() != "c-1" || v.Generation() != before.Generation() ||
 		!reflect.DeepEqual(v.Members(), before.Members()) || len(v.Elections()) != 1 ||

@@ -17,7 +17,7 @@ type revisionModel struct {
 func (m *revisionModel) note(s *State, before uint64) {
 	v := s.View()
 	now := map[string]string{}
-	for it := range values(v.keys.Root(), "") {
+	for it := range v.keys.after("") {
 		now[it.Key] = shown([]*Item{it})
 	}
 	for r := before + 1; r <= v.Revision(); r++ {

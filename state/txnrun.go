@@ -5,8 +5,6 @@ import (
 	"iter"
 	"slices"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"northstar/cluster"
 )
 
@@ -27,7 +25,7 @@ type txnRun struct {
 	room     Room        // of the responses; nil: MaxTxnReadBytes
 	full     error       // of room
 
-	rewound   *iradix.Node[*Item] // the keys at revision rewoundTo; nil: none
+	rewound   *tree[*Item] // the keys at revision rewoundTo; nil: none
 	rewoundTo uint64
 }
 
@@ -96,7 +94,7 @@ func (p *Txn) replay(w *txn, recorded Result) Result {
 	}
 	then := w.View
 	then.revision = before
-	keys := &treeWriter[*Item]{tree: &w.keys, txn: w.write.keys.open().Clone()}
+	keys := &treeWriter[*Item]{tree: &w.keys, txn: w.write.keys.open().clone()}
 	w.rewind(keys.txn, before, "", "\x00")
 	run := txnRun{view: &then, keys: keys, limits: wideTxnLimits, most: wideTxnLimits.examined}
 	run.lease = func(id int64) (lease, bool) {
@@ -163,7 +161,7 @@ func (r *txnRun) decide(p *Txn) {
 	succeeded := true
 	for i := range p.Compare {
 		c := &p.Compare[i]
-		if succeeded = c.holds(r.items(r.keys.open().Root(), c.Key, c.End, c.cost)); !succeeded {
+		if succeeded = c.holds(r.items(r.keys.now(), c.Key, c.End, c.cost)); !succeeded {
 			break
 		}
 	}
@@ -293,9 +291,9 @@ func (r *txnRun) grow(bytes int) bool {
 }
 
 // items yields the items of a range until the transaction has examined too much. checkLimits rejects it then.
-func (r *txnRun) items(root *iradix.Node[*Item], key, end string, cost func(*Item) int) iter.Seq[*Item] {
+func (r *txnRun) items(keys *tree[*Item], key, end string, cost func(*Item) int) iter.Seq[*Item] {
 	return func(yield func(*Item) bool) {
-		for it := range itemsIn(root, key, end) {
+		for it := range itemsIn(keys, key, end) {
 			before := r.examined
 			r.examined += cost(it)
 			if r.ended != nil && before/1024 != r.examined/1024 && r.ended() {
@@ -309,31 +307,31 @@ func (r *txnRun) items(root *iradix.Node[*Item], key, end string, cost func(*Ite
 }
 
 func (r *txnRun) read(q *RangeQuery) *RangeResult {
-	root := r.keys.open().Root()
+	keys := r.keys.now()
 	if q.Revision > 0 {
-		root = r.rootAt(uint64(q.Revision), q)
+		keys = r.keysAt(uint64(q.Revision), q)
 	}
-	out, _ := q.read(r.items(root, q.Key, q.End, q.cost), r.revision(), r.grow)
+	out, _ := q.read(r.items(keys, q.Key, q.End, q.cost), r.revision(), r.grow)
 	return &out
 }
 
-// rootAt returns the keys of a range at a revision before the transaction. It keeps those of all ranges but a single
+// keysAt returns the keys of a range at a revision before the transaction. It keeps those of all ranges but a single
 // key for the next range at that revision.
-func (r *txnRun) rootAt(revision uint64, q *RangeQuery) *iradix.Node[*Item] {
+func (r *txnRun) keysAt(revision uint64, q *RangeQuery) *tree[*Item] {
 	if r.rewound != nil && r.rewoundTo == revision {
 		return r.rewound
 	}
-	keys := r.keys.open().Clone()
+	keys := r.keys.open().clone()
 	for _, c := range slices.Backward(r.changes) {
 		c.undo(keys)
 	}
 	r.examined += undoCost * len(r.changes)
 	if q.End == "" {
 		r.examined += r.view.rewind(keys, revision, q.Key, "")
-		return keys.Root()
+		return &keys.tree
 	}
 	r.examined += r.view.rewind(keys, revision, "", "\x00")
-	r.rewound, r.rewoundTo = keys.Root(), revision
+	r.rewound, r.rewoundTo = &keys.tree, revision
 	return r.rewound
 }
 
@@ -342,6 +340,7 @@ func (r *txnRun) put(p *TxnPut) *PutResult {
 	item := &Item{Key: p.Key, Value: p.Value, Revision: revision, CreateRevision: revision, Version: 1}
 	old, _ := r.keys.get(p.Key)
 	if old != nil {
+		item.Key = old.Key // which the tree keeps
 		item.CreateRevision, item.Version = old.CreateRevision, old.Version+1
 	}
 	if p.IgnoreValue && old != nil {
@@ -366,7 +365,7 @@ func (r *txnRun) put(p *TxnPut) *PutResult {
 
 func (r *txnRun) delete(p *TxnDelete) *DeleteResult {
 	var doomed []*Item
-	for it := range r.items(r.keys.open().Root(), p.Key, p.End, func(*Item) int { return r.limits.deleteCost }) {
+	for it := range r.items(r.keys.now(), p.Key, p.End, func(*Item) int { return r.limits.deleteCost }) {
 		if len(r.changes)+len(doomed) == r.limits.changes {
 			r.most = 0
 		}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"northstar/cluster"
 )
 
@@ -28,7 +26,7 @@ type View struct {
 	epoch      uint64 // number of restores and recoveries; a watch outlasts neither
 	version    uint32 // highest command version ever applied; an older build can read neither log nor snapshot
 
-	keys        *iradix.Tree[*Item]
+	keys        *tree[*Item]
 	bytes       int64 // of keys and values in keys
 	history     history
 	idempotency idempotencyTable
@@ -38,22 +36,22 @@ type View struct {
 	settings    Settings
 	audit       auditLog
 
-	sessions         *iradix.Tree[*Session] // live sessions by ID
-	roles            *iradix.Tree[*Role]    // by name
-	roleChanges      history                // elections and vacancies; the key of an item is RoleKey
-	appNodes         *iradix.Tree[*AppNode] // by ID
-	nodeChanges      history                // changes of application nodes; the key of an item is the node's ID
-	ownership        *iradix.Tree[struct{}] // what each session owns; see ownedKind
+	sessions         *tree[*Session] // live sessions by ID
+	roles            *tree[*Role]    // by name
+	roleChanges      history         // elections and vacancies; the key of an item is RoleKey
+	appNodes         *tree[*AppNode] // by ID
+	nodeChanges      history         // changes of application nodes; the key of an item is the node's ID
+	ownership        *tree[struct{}] // what each session owns; see ownedKind
 	limits           Limits
-	stateBytes       int64               // sum of the footprints of keys, sessions, roles and application nodes
-	shares           *iradix.Tree[share] // by Session.Owner; follows from sessions, roles and nodes
-	clusterLockDelay time.Duration       // minimum lock delay of every role since a recovery; 0: over
+	stateBytes       int64         // sum of the footprints of keys, sessions, roles and application nodes
+	shares           *tree[share]  // by Session.Owner; follows from sessions, roles and nodes
+	clusterLockDelay time.Duration // minimum lock delay of every role since a recovery; 0: over
 
-	leases      *iradix.Tree[lease] // by number, see leaseKey; follows from sessions and keys
-	leaseSeq    uint64              // number of leases ever granted; part of their session IDs
-	compacted   uint64              // revision of the last Compact; 0: none
-	valuesSince uint64              // changes after it keep the item that they replaced; set with txnVersion
-	withoutTxns bool                // version is txnVersion or higher, but no command has needed txnVersion itself
+	leases      *tree[lease] // by number, see leaseKey; follows from sessions and keys
+	leaseSeq    uint64       // number of leases ever granted; part of their session IDs
+	compacted   uint64       // revision of the last Compact; 0: none
+	valuesSince uint64       // changes after it keep the item that they replaced; set with txnVersion
+	withoutTxns bool         // version is txnVersion or higher, but no command has needed txnVersion itself
 }
 
 // Item is one key. All revisions are cluster-wide.
@@ -76,17 +74,17 @@ type Settings struct {
 
 func emptyView() *View {
 	return &View{
-		keys: iradix.New[*Item](), idempotency: idempotencyTable{byKey: iradix.New[*idempotencyEntry]()},
-		senders:  senderTable{byKey: iradix.New[*sender]()},
-		settings: Settings{AutoFailover: true}, sessions: iradix.New[*Session](), roles: iradix.New[*Role](),
-		ownership: iradix.New[struct{}](), appNodes: iradix.New[*AppNode](), shares: iradix.New[share](),
-		leases: iradix.New[lease](),
+		keys: new(tree[*Item]), idempotency: idempotencyTable{byKey: new(tree[*idempotencyEntry])},
+		senders:  senderTable{byKey: new(tree[*sender])},
+		settings: Settings{AutoFailover: true}, sessions: new(tree[*Session]), roles: new(tree[*Role]),
+		ownership: new(tree[struct{}]), appNodes: new(tree[*AppNode]), shares: new(tree[share]),
+		leases: new(tree[lease]),
 	}
 }
 
 // Get returns the item of a key.
 func (v *View) Get(key string) (Item, bool) {
-	it, ok := v.keys.Get([]byte(key))
+	it, ok := v.keys.get(key)
 	if !ok {
 		return Item{}, false
 	}
@@ -96,14 +94,8 @@ func (v *View) Get(key string) (Item, bool) {
 // List returns the items whose key starts with prefix and is greater than after, in order of bytes. It returns at
 // most limit items (limit < 1: all). If more follow, next is the last key returned; otherwise it is "".
 func (v *View) List(prefix, after string, limit int) (items []Item, next string) {
-	it := v.keys.Root().Iterator()
-	if after > prefix {
-		it.SeekLowerBound([]byte(after))
-	} else {
-		it.SeekPrefix([]byte(prefix))
-	}
-	for _, item, ok := it.Next(); ok; _, item, ok = it.Next() {
-		if item.Key <= after && after != "" {
+	for _, item := range v.keys.from(max(prefix, after)) {
+		if item.Key == after {
 			continue
 		}
 		if !strings.HasPrefix(item.Key, prefix) {

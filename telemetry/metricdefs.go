@@ -95,7 +95,8 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "heartbeat_age_ms", "Milliseconds since the last message from the leader; 0 on the leader.")
 	m.fsync = d.histograms("disk_fsync_ms", ioBuckets, "Synced writes to the log and the vote record.").with()
 	d.atScrape(Gauge, "disk_read_only", "1 while less space than disk.reserve is free: the node accepts no writes.")
-	d.atScrape(Gauge, "disk_stalled", "1 while a disk operation has been pending for longer than timeout-max.")
+	d.atScrape(Gauge, "disk_stalled",
+		"1 while a disk operation has been pending for too long: timeout-min to timeout-max, by the disk's usual speed.")
 	d.atScrape(Gauge, "commit_index", "Highest log index known to be committed.")
 	d.atScrape(Gauge, "applied_index", "Highest log index applied to the state.")
 	m.apply = d.histograms("apply_duration_ms", ioBuckets, "Application of one batch of commands to the state.").with()

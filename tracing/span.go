@@ -68,6 +68,16 @@ func Record(ctx context.Context, name string, from, to time.Time) {
 	span.End(trace.WithTimestamp(to))
 }
 
+// Traceparent returns the span in ctx as the header traceparent of the W3C Trace Context; "" if it is not recorded.
+func Traceparent(ctx context.Context) string {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return ""
+	}
+	header := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, header)
+	return header["traceparent"]
+}
+
 // Inject adds the span in ctx to the header of a request to another node.
 func Inject(ctx context.Context, h http.Header) {
 	if trace.SpanFromContext(ctx).IsRecording() {

@@ -44,6 +44,9 @@ func (r *Raft) repeatHeartbeat(err error, id raft.ServerID, target raft.ServerAd
 // when there is a new entry, and it must get an error: the peer may lack what this append holds. So that the peer does
 // not wait for the pause, it gets the commit index here. If it lacks entries, it refuses. raft.Raft gets this refusal
 // as the answer, and goes on immediately with what follows the peer's last entry.
+//
+// If the peer's log is not shorter than what the append follows, the refusal is none of that append. raft.Raft would
+// skip it, and step back before it: the peer may have a snapshot there, and nothing that precedes its end.
 func (r *Raft) resumeAppends(err error, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) error {
@@ -62,8 +65,29 @@ func (r *Raft) resumeAppends(err error, id raft.ServerID, target raft.ServerAddr
 	if r.sendAppend(id, target, current, &answer) != nil || answer.Success {
 		return err
 	}
+	if answer.Term <= args.Term && answer.LastLog >= args.PrevLogEntry {
+		return err
+	}
 	*resp = answer
 	return nil
+}
+
+var errOutdatedAppend = errors.New("the append is older than this leader's first entry, and the peer has a longer log")
+
+// outdatedRefusal returns an error if a peer has refused an append that raft.Raft began before it stored its first
+// entry as leader, and the peer has a longer log. After a refusal, raft.Raft would go back in its log without ever
+// sending that entry. A peer with the snapshot of an abandoned restore needs it. It refuses each append that begins
+// before the end of the snapshot, and only an entry of the new leader shows it that the restore is abandoned. After an
+// error raft.Raft begins again at the same index, with that entry.
+//
+// That is safe: to raft.Raft it is an append whose answer was lost. It counts nothing as stored, and the peer discards
+// a snapshot only when an entry of the current term's leader conflicts with it.
+func outdatedRefusal(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if resp.Success || resp.Term > args.Term || isHeartbeat(args) || len(args.Entries) > 0 ||
+		args.PrevLogTerm == args.Term || resp.LastLog <= args.PrevLogEntry {
+		return nil
+	}
+	return errOutdatedAppend
 }
 
 // awaitRetryable returns after a failed append or snapshot when a retry makes sense, the peer is no longer a member at

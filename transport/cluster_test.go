@@ -25,6 +25,8 @@ type node struct {
 	fsm  *testFSM
 	log  *raft.InmemStore
 	snap *raft.InmemSnapshotStore
+
+	slowLog raft.LogStore // not nil: raft's log, over log
 }
 
 // testFSM keeps all commands. Restore may be slow, with progress.
@@ -124,7 +126,11 @@ func (n *node) start(bootstrap *raft.Configuration) {
 			n.t.Fatal(err)
 		}
 	}
-	r, err := raft.NewRaft(cfg, n.fsm, n.log, n.log, n.snap, n.raft)
+	var log raft.LogStore = n.log
+	if n.slowLog != nil {
+		log = n.slowLog
+	}
+	r, err := raft.NewRaft(cfg, n.fsm, log, n.log, n.snap, n.raft)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -102,9 +102,9 @@ type Elections interface {
 	MayVote() bool
 	// VoteReceived is called with each other voter's response to this node's candidacies.
 	VoteReceived(cluster.VoteResponse)
-	// VoteAnswered is called with each of this node's responses to vote requests, without pre-votes. The reason is
-	// "granted", "raft" (log less up-to-date, or vote already given), or that of a guard.
-	VoteAnswered(granted bool, reason string)
+	// VoteAnswered is called with each of this node's responses to vote requests, without pre-votes. kind is "granted",
+	// "raft" (log less up-to-date, or vote already given), or that of a guard.
+	VoteAnswered(v cluster.VoteGiven, kind string)
 }
 
 // RaftLog is the log of a RaftNode.

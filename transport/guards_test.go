@@ -324,6 +324,20 @@ func TestVotesAreCounted(t *testing.T) {
 	if n := n2.rejected("voted/false/removed"); n != 1 {
 		t.Errorf("%d votes counted as refused to a removed node, want 1", n)
 	}
+	n2.mu.Lock()
+	defer n2.mu.Unlock()
+	for i, want := range []cluster.VoteGiven{
+		{Term: 6, Candidate: "n1", Vote: cluster.Vote{Voter: "n2", Granted: true}},
+		{Term: 7, Candidate: "n1", Vote: cluster.Vote{Voter: "n2", Reason: "removed"}},
+	} {
+		got := n2.given[i]
+		if !strings.Contains(got.Reason, want.Reason) {
+			t.Errorf("the reason of %+v", got)
+		}
+		if got.Reason = want.Reason; got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
 }
 
 func TestTimeoutNowIsBounded(t *testing.T) {

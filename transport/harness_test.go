@@ -35,6 +35,7 @@ type end struct {
 	admitted  []cluster.NodeID
 	refused   []cluster.Refusal
 	rejects   map[string]int
+	given     []cluster.VoteGiven
 	adoptErr  error
 	keepsID   bool // it adopts no cluster ID
 	recordErr error
@@ -250,10 +251,11 @@ func (x testElections) VoteReceived(v cluster.VoteResponse) {
 	}
 }
 
-func (x testElections) VoteAnswered(granted bool, reason string) {
+func (x testElections) VoteAnswered(v cluster.VoteGiven, kind string) {
 	x.e.mu.Lock()
 	defer x.e.mu.Unlock()
-	x.e.rejects[fmt.Sprintf("voted/%v/%s", granted, reason)]++
+	x.e.rejects[fmt.Sprintf("voted/%v/%s", v.Granted, kind)]++
+	x.e.given = append(x.e.given, v)
 }
 
 // set changes the identity in the end's hellos.

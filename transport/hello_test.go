@@ -383,6 +383,7 @@ func TestRejectionLevel(t *testing.T) {
 		"garbage in a first start":   {"garbage", "", errNotPeer, hclog.Warn},
 		"broke off later":            {"hello_aborted", "c1", io.EOF, hclog.Warn},
 		"other identity":             {"hello_failed", "c1", stale, hclog.Info},
+		"said goodbye":               {"hello_failed", "c1", monitor.ErrGoodbye, hclog.Info},
 	} {
 		if got := rejectionLevel(tt.reason, tt.err, tt.clusterID); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)

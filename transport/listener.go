@@ -153,10 +153,10 @@ func (t *Transport) rejectConn(conn net.Conn, reason string, err error) {
 
 // rejectionLevel returns how a rejected connection is logged. During a first start, when this node has no cluster ID,
 // connections break off: each node closes its own when it adopts the ID. That is expected, and so is a peer that has
-// adopted it since its hello.
+// adopted it since its hello, or that says goodbye because of that.
 func rejectionLevel(reason string, err error, clusterID string) hclog.Level {
 	brokeOff := reason == "hello_aborted" || reason == "hello_failed"
-	if errors.Is(err, monitor.ErrStale) || brokeOff && clusterID == "" {
+	if errors.Is(err, monitor.ErrStale) || errors.Is(err, monitor.ErrGoodbye) || brokeOff && clusterID == "" {
 		return hclog.Info
 	}
 	return hclog.Warn

@@ -122,7 +122,7 @@ func (r *Raft) AppendEntries(
 	err := r.sendAppend(id, target, args, resp)
 	switch {
 	case err == nil:
-		return nil
+		return outdatedRefusal(args, resp)
 	case isHeartbeat(args):
 		return r.repeatHeartbeat(err, id, target, args, resp)
 	}

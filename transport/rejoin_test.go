@@ -105,10 +105,17 @@ func TestHeartbeatsEndWithTheLeadership(t *testing.T) {
 
 // A peer that returns gets the commit index immediately. If it lacks entries, its refusal is the answer to the append
 // that failed, so that raft goes on from the peer's last entry without a pause. Otherwise raft gets the error: the peer
-// has not got that append.
+// has not got that append. So it does if the peer's log is long enough for the append: raft would step back before it.
 func TestReturningPeerGetsTheCommitIndex(t *testing.T) {
-	for name, lacks := range map[string]bool{"it lacks entries": true, "it has all": false} {
+	type peer struct {
+		lacks bool   // entries
+		last  uint64 // index of its log
+	}
+	for name, p := range map[string]peer{
+		"it lacks entries": {true, 40}, "it has all": {false, 40}, "it has others": {true, 51},
+	} {
 		t.Run(name, func(t *testing.T) {
+			lacks, older := p.lacks, p.last < 51
 			startingInBubble(t, func(t *testing.T, start func(string) *end) {
 				n1 := start("n1")
 				n1.bind()
@@ -125,7 +132,8 @@ func TestReturningPeerGetsTheCommitIndex(t *testing.T) {
 					}
 					var resp raft.AppendEntriesResponse
 					err := n1.raft.AppendEntries("n2", "n2:1", &req, &resp)
-					if lacks && (err != nil || resp.Success || resp.LastLog != 40) || !lacks && err == nil {
+					refused := err == nil && !resp.Success && resp.LastLog == 40
+					if want := lacks && older; refused != want || !want && err == nil {
 						t.Errorf("got %+v, %v", resp, err)
 					}
 				})
@@ -139,7 +147,7 @@ func TestReturningPeerGetsTheCommitIndex(t *testing.T) {
 						got = append(got, c.PrevLogEntry)
 					}
 					rpc.Respond(&raft.AppendEntriesResponse{
-						Term: 5, LastLog: 40, Success: c.PrevLogEntry == 0 || !lacks, NoRetryBackoff: true,
+						Term: 5, LastLog: p.last, Success: c.PrevLogEntry == 0 || !lacks, NoRetryBackoff: true,
 					}, nil)
 				})
 				if _, err := n1.heartbeat(n2); err != nil {

@@ -61,7 +61,7 @@ func (m incoming) vote(b VoteRequest, a cluster.Admission) {
 // rejectVote rejects a vote request before raft. The answer shows the current term, which may not be durable yet.
 func (m incoming) rejectVote(b VoteRequest, kind, why string) {
 	m.r.t.reject(m.kind, kind)
-	m.count(b, false, kind)
+	m.count(b, false, kind, why)
 	term := m.local.CurrentTerm()
 	if err := m.local.FlushBeforeReply(); err != nil {
 		m.rpc.Respond(nil, err)
@@ -70,11 +70,16 @@ func (m incoming) rejectVote(b VoteRequest, kind, why string) {
 	m.answerVote(b, false, term, why)
 }
 
-// count counts this node's response to a candidate.
-func (m incoming) count(b VoteRequest, granted bool, reason string) {
-	if !b.Pre {
-		m.r.t.cfg.Elections.VoteAnswered(granted, reason)
+// count counts this node's response to a candidate. why is for people, "" if it is granted.
+func (m incoming) count(b VoteRequest, granted bool, kind, why string) {
+	if b.Pre {
+		return
 	}
+	cfg := m.r.t.cfg
+	cfg.Elections.VoteAnswered(cluster.VoteGiven{
+		Term: b.Term, Candidate: b.Candidate,
+		Vote: cluster.Vote{Voter: cfg.Membership.LocalPeer().NodeID, Granted: granted, Reason: why},
+	}, kind)
 }
 
 // guard returns what the guards know about a request.
@@ -158,19 +163,19 @@ func (m incoming) deliverVote(b VoteRequest, a cluster.Admission) {
 	if granted && !b.Pre {
 		m.r.ballots.cast(b.Term, b.Candidate, time.Now())
 	}
-	reason, why := "granted", ""
+	kind, why := "granted", ""
 	lease := m.boundByLease(b, a)
 	switch {
 	case !granted:
-		reason, why = "raft", explain(b, before)
+		kind, why = "raft", explain(b, before)
 	case lease != "":
-		granted, reason, why = false, "lease", lease // as below
+		granted, kind, why = false, "lease", lease // as below
 	case !b.Pre && !b.Transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.Term):
 		// The request waited while raft was busy, and was delivered before the proxied acknowledgement. To the
 		// candidate the vote is lost.
-		granted, reason, why = false, "busy", "has acknowledged its leader meanwhile"
+		granted, kind, why = false, "busy", "has acknowledged its leader meanwhile"
 	}
-	m.count(b, granted, reason)
+	m.count(b, granted, kind, why)
 	m.answerVote(b, granted, term, why)
 }
 

@@ -18,8 +18,9 @@ dialog.addEventListener("close", () => {
   if (!dialog.open) act = null; // not if another action was opened meanwhile
 });
 
-// open opens the dialog of an action: {title, help, method, path, fields, fixed, original, danger, force, reasonRequired},
-// or with run, which does something without a plan, confirm being the label of its button.
+// open opens the dialog of an action: {title, help, method, path, fields, fixed, original, danger, force, reasonRequired}.
+// toPlan makes a plan of the answer to a dry run that is none, and told a sentence of the answer to the run. Or with run,
+// which does something without a plan, confirm being the label of its button.
 export function open(action) {
   act = { ...action, values: {}, reason: "", step: "ask" };
   for (const f of act.fields) {
@@ -57,7 +58,8 @@ async function plan(event) {
   step({ busy: true, failure: "" });
   try {
     const answer = await call(act.path, { method: act.method, json: body({ dry_run: true }), timeout: runTimeout });
-    if (act === mine) step({ plan: await answer.json(), step: "plan", busy: false });
+    const told = await answer.json();
+    if (act === mine) step({ plan: mine.toPlan ? mine.toPlan(told) : told, step: "plan", busy: false });
   } catch (err) {
     if (act === mine) step({ failure: err.message, busy: false });
   }
@@ -85,6 +87,7 @@ async function execute(event) {
 }
 
 async function submit() {
+  const mine = act; // the dialog may be closed before the answer comes
   const more = { plan_id: act.plan?.plan_id };
   if (act.force) more.force = true;
   const answer = await call(act.path, {
@@ -94,6 +97,7 @@ async function submit() {
   });
   const text = await answer.text();
   const result = text ? JSON.parse(text) : {};
+  if (mine.told) return mine.told(result);
   return (
     result.message ||
     (result.enabled === undefined ? "Done." : `Automatic failover is ${result.enabled ? "on" : "paused"}.`)
@@ -106,14 +110,13 @@ function draw() {
 }
 
 function ask() {
-  const simple = Boolean(act.run || act.unplanned);
+  const simple = Boolean(act.run);
   return h(
     "form",
     { class: "form", "data-key": "ask", onsubmit: simple ? execute : plan },
     h("p", {}, act.help),
     act.fields.map(field),
-    !act.run &&
-      !act.unplanned &&
+    !simple &&
       field({
         name: "reason",
         label: act.reasonRequired ? "Reason" : "Reason (for the audit log)",
@@ -202,8 +205,7 @@ function showPlan() {
     !p.possible && p.refusal && h("p", { class: "refusal" }, `${p.refusal.name}: ${p.refusal.detail}`),
     p.refusal?.votes && voteTable(p.refusal.votes),
     h("p", {}, pill(mood, `risk: ${p.risk}`), ` ${gap}`),
-    p.affected.roles + p.affected.sessions > 0 &&
-      note(`${plural(p.affected.roles, "held role")} and ${plural(p.affected.sessions, "session")} stay as they are.`),
+    p.affected.roles + p.affected.sessions > 0 && note(affected(p)),
     p.warnings.length > 0 &&
       h(
         "ul",
@@ -243,6 +245,13 @@ function showPlan() {
       button("Cancel", close),
     ),
   );
+}
+
+// affected says what becomes of roles and sessions. Leadership of the cluster moves without them.
+function affected(p) {
+  const what = `${plural(p.affected.roles, "held role")} and ${plural(p.affected.sessions, "session")}`;
+  const ends = p.action === "recover" || p.action.startsWith("role_");
+  return ends ? `This affects ${what}.` : `${what} stay as they are.`;
 }
 
 const voteTable = (votes) =>

@@ -23,6 +23,7 @@ const patience = 30 * time.Second
 type browser struct {
 	t     *testing.T
 	write *os.File
+	group int // of its processes
 
 	mu      sync.Mutex
 	next    int
@@ -78,7 +79,7 @@ func startChromium(t *testing.T) *browser {
 	}
 	_ = fromTest.Close()
 	_ = toTest.Close()
-	b := &browser{t: t, write: write, pending: map[int]chan message{}}
+	b := &browser{t: t, write: write, group: cmd.Process.Pid, pending: map[int]chan message{}}
 	var reading sync.WaitGroup
 	reading.Go(func() { b.receive(bufio.NewReaderSize(read, 1<<20)) })
 	t.Cleanup(func() {

@@ -169,9 +169,9 @@ async function findWriter(key) {
     const last = audit.items.findLast(
       (r) => r.status < 300 && r.what.startsWith("PUT ") && path(r) === `/v1/kv/${key}`,
     );
-    if (state.key?.key === key) state.writer = last ?? "unknown";
-  } catch {
-    state.writer = "unknown";
+    if (state.key?.key === key) state.writer = last ?? "Its last write is not among the newest 1000 calls in the audit log.";
+  } catch (err) {
+    if (state.key?.key === key) state.writer = `Who wrote it last is not known: ${err.message}`;
   }
   redraw();
 }
@@ -190,8 +190,8 @@ function value(item) {
       h(
         "p",
         {},
-        w === "unknown"
-          ? "Its last write is not among the newest 1000 calls in the audit log."
+        typeof w === "string"
+          ? w
           : ["Last written by ", pill("", `${w.who} (${w.role})`), " at ", clock(w.when), "."],
       ),
     h(

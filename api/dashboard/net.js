@@ -195,6 +195,7 @@ async function follow(origin) {
     if (origin !== net.origin) net.moves.push({ at: Date.now(), from: net.origin, to: origin });
     Object.assign(net, { origin, refused: "", failed: "", events: [], samples: [] });
     drawn = { text: "", at: 0 };
+    opened = Date.now();
     for await (const { event, data } of events(answer.body)) {
       clearTimeout(watchdog);
       watchdog = setTimeout(() => control.abort(), silence);
@@ -213,10 +214,13 @@ async function follow(origin) {
   }
 }
 
-// A view that differs from the one before only in times is drawn every five seconds: an open page is to cost little.
-const times = /"(at|checked_at)":"[^"]*"|"last_contact_ms":\d{1,3}\b/g;
+// A view that differs from the one before only in times, or in how the leader's silence is measured, is drawn every five
+// seconds: an open page is to cost little.
+const times = /"(at|checked_at)":"[^"]*"|"last_contact_ms":\d{1,3}\b|"silence":\{[^}]*\}/g;
+// Samples are drawn with a view, except for the older ones at the beginning of a stream.
 const sameInterval = 5000; // ms
 let drawn = { text: "", at: 0 };
+let opened = 0;
 
 function take(event, text) {
   net.lastData = Date.now();
@@ -228,6 +232,7 @@ function take(event, text) {
   } else if (event === "sample") {
     net.samples.push(JSON.parse(text));
     net.samples.splice(0, net.samples.length - keepSamples);
+    if (Date.now() - opened > 2000) return;
   } else if (event === "entry") {
     net.events.unshift(JSON.parse(text));
     net.events.length = Math.min(net.events.length, keepEvents);

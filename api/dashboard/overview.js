@@ -1,6 +1,6 @@
 // The overview: is the cluster well, who leads, and what each member does.
 
-import { count, h, note, pill, section, since, size, span, table } from "./dom.js";
+import { count, h, note, pill, plural, section, since, size, span, table } from "./dom.js";
 import { line } from "./events.js";
 import { graphs } from "./graphs.js";
 import { may, net } from "./net.js";
@@ -63,7 +63,11 @@ function leader(view) {
       { class: "tile bad" },
       h("h2", {}, "Leader"),
       h("p", { class: "big", id: "leader" }, "No leader"),
-      note("Writes wait for an election."),
+      note(
+        c.quorum.healthy < c.quorum.needed
+          ? "No node can be elected until the quorum is back."
+          : "Writes wait for an election.",
+      ),
     );
   }
   const m = c.members.find((one) => one.id === c.leader_id);
@@ -127,8 +131,8 @@ function member(view, m) {
     ["Zone", m.zone || "–"],
     ["Version", m.version || "–"],
     ["Address", m.http_address || m.raft_address],
-    ["Leader's silence", st?.silence ? `up to ${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–"],
     ["Up for", st ? since(st.started_at) : "–"],
+    ["Silence threshold", st?.silence ? `${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–", "wide"],
   ];
   return h(
     "article",
@@ -147,13 +151,13 @@ function member(view, m) {
     h(
       "dl",
       {},
-      facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+      facts.map(([name, value, cls]) => h("div", { class: cls }, h("dt", {}, name), h("dd", {}, value))),
     ),
     may("operator") && h("div", { class: "actions" }, memberActions(view, m)),
   );
 }
 
-const plainLag = (m) => (m.lag_entries === 0 ? "none" : `${count(m.lag_entries)} entries`);
+const plainLag = (m) => (m.lag_entries === 0 ? "none" : plural(m.lag_entries, "entry", "entries"));
 
 // disagrees names a node that follows another leader than the one shown.
 function disagrees(view, st) {

@@ -6,11 +6,14 @@ import (
 	"testing"
 )
 
+// screenshotsEnv names the directory for the pictures of the documents.
+const screenshotsEnv = "NORTHSTAR_SCREENSHOTS"
+
 // TestScreenshots takes the pictures of the documents from a cluster whose leader is killed: make screenshots.
 func TestScreenshots(t *testing.T) {
-	dir := os.Getenv("NORTHSTAR_SCREENSHOTS")
+	dir := os.Getenv(screenshotsEnv)
 	if dir == "" {
-		t.Skip("NORTHSTAR_SCREENSHOTS names no directory")
+		t.Skip(screenshotsEnv + " names no directory")
 	}
 	b := startChromium(t)
 	s := startSite(t)

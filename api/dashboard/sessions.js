@@ -62,7 +62,7 @@ function group(identity, own) {
       h(
         "div",
         { class: "actions" },
-        button(`End all of ${identity}…`, () => endAll(identity, own), "danger"),
+        button(`End all of ${identity}…`, () => endAll(identity), "danger"),
       ),
   );
 }
@@ -73,34 +73,45 @@ function holds(s) {
   return parts.length > 0 ? parts : "nothing";
 }
 
-const lost = (own) => {
-  const roles = own.flatMap((s) => s.roles);
-  const keys = own.reduce((sum, s) => sum + s.keys, 0);
-  return `${roles.length > 0 ? `The roles ${roles.join(", ")} become vacant.` : "No role is freed."} ${plural(keys, "key")} are deleted.`;
-};
+// planOf makes a plan of the answer to a dry run.
+function planOf(answer) {
+  const ids = answer.session_ids ?? [answer.session_id];
+  const roles = answer.roles ?? [];
+  const keys = answer.keys ?? 0;
+  const freed = roles.length > 0 ? `the roles ${roles.join(", ")} become vacant` : "no role becomes vacant";
+  return {
+    possible: ids.length > 0,
+    summary: `${plural(ids.length, "session")} would end: ${freed}, and ${plural(keys, "key")} would be deleted`,
+    risk: roles.length + keys > 0 ? "medium" : "low",
+    expected_gap_ms: null,
+    affected: { roles: 0, sessions: 0 },
+    warnings: answer.more ? ["There are more. One call ends the oldest 1,000: call again for the others."] : [],
+    candidates: [],
+  };
+}
 
 function end(s) {
   open({
     title: `End session ${s.name}`,
     method: "DELETE",
     path: `/v1/sessions/${encodeURIComponent(s.session_id)}`,
-    unplanned: true,
+    toPlan: planOf,
+    told: () => "The session has ended.",
     danger: true,
-    confirm: "End the session",
-    help: `${lost([s])} Its client is told at its next renewal.`,
+    help: "All that the session holds is freed. Its client learns of it at its next renewal.",
     fields: [],
   });
 }
 
-function endAll(identity, own) {
+function endAll(identity) {
   open({
     title: `End all sessions of ${identity}`,
     method: "DELETE",
     path: `/v1/sessions?identity=${encodeURIComponent(identity)}`,
-    unplanned: true,
+    toPlan: planOf,
+    told: (answer) => `${plural(answer.session_ids.length, "session")} ended${answer.more ? ", and there are more" : ""}.`,
     danger: true,
-    confirm: `End ${plural(own.length, "session")}`,
-    help: lost(own),
+    help: "All that these sessions hold is freed, also of those that begin until you run the plan.",
     fields: [],
   });
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -31,21 +30,25 @@ type site struct {
 	*proc.Cluster
 }
 
-// buildNode returns the path of a new program of a node.
-var buildNode = func(t *testing.T) string {
+// nodeProgram returns the path of northstar-node. In pictures it has a version.
+func nodeProgram(t *testing.T) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "northstar-node")
-	build := exec.Command("go", "build", "-ldflags", "-X northstar/node.Version=v1.0.0", "-o", bin,
-		"northstar/cmd/northstar-node")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	build := func(dir string) (string, error) { return proc.Program(dir, "northstar-node") }
+	if os.Getenv(screenshotsEnv) != "" || os.Getenv(stepsEnv) != "" {
+		build = func(dir string) (string, error) {
+			return proc.Build(dir, "northstar/cmd/northstar-node", "-ldflags", "-X northstar/node.Version=v1.0.0")
+		}
+	}
+	bin, err := build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
 
 func startSite(t *testing.T) *site {
 	t.Helper()
-	bin := buildNode(t)
+	bin := nodeProgram(t)
 	tokens := filepath.Join(t.TempDir(), "tokens.toml")
 	var file bytes.Buffer
 	for _, who := range [][3]string{{"ann", "operator", operatorToken}, {"olga", "observer", observerToken}} {

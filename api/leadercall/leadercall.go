@@ -14,6 +14,7 @@ import (
 	"northstar/api/forward"
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // Consensus is what this package uses of consensus. Its methods may be called by any goroutine; their errors are
@@ -49,7 +50,7 @@ type Sessions interface {
 	Remaining(s *state.Session) time.Duration
 }
 
-// Config are the dependencies of Calls. All are required.
+// Config are the dependencies of Calls. All but Tracer are required.
 type Config struct {
 	Consensus Consensus
 	Sessions  Sessions
@@ -59,6 +60,7 @@ type Config struct {
 	Call       func(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error)
 	TimeoutMax time.Duration // election.timeout-max
 	BootID     string        // random, of this process
+	Tracer     *tracing.Tracer
 }
 
 // Calls brings calls of this node to the leader. Its methods may be called by any goroutine.
@@ -121,7 +123,10 @@ func (c *Calls) Propose(ctx context.Context, cmd state.Command) (result state.Re
 			return err
 		},
 		Remote: func(ctx context.Context, leader cluster.NodeID) (err error) {
+			ctx, span := tracing.Start(ctx, "forward")
+			span.Set("northstar.leader_id", string(leader))
 			result, err = c.proposeAt(ctx, leader, cmd)
+			span.End(err)
 			return err
 		},
 	})

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"northstar/api/forward"
 	"northstar/cluster"
@@ -38,6 +42,7 @@ type world struct {
 	changed chan struct{}
 	nodes   map[cluster.NodeID]*node
 	calls   func(ctx context.Context, to cluster.NodeID) error // before each call; nil: nothing
+	old     atomic.Bool                                        // nodes are of a build that knows no traced commands
 }
 
 const timeoutMax = 300 * time.Millisecond
@@ -115,6 +120,9 @@ func (n *node) call(ctx context.Context, to cluster.NodeID, request []byte) ([]b
 		}
 	}
 	time.Sleep(time.Millisecond)
+	if n.world.old.Load() && kind(request[0]) == traced {
+		request = append([]byte{99}, request[1:]...) // a kind that Handle does not know
+	}
 	return n.world.nodes[to].Handle(ctx, n.id, request), nil
 }
 
@@ -404,7 +412,9 @@ func TestHandleRefuses(t *testing.T) {
 		}
 		for name, request := range map[string][]byte{
 			"nothing": nil, "short": {1}, "no limit": {1, 0x80}, "no command": {1, 0}, "no message": {2, 0},
-			"no kind": append([]byte{9, 0}, "{}"...), "no session": append([]byte{4, 0}, "{}"...),
+			"no trace": {6, 0}, "a short trace": {6, 0, 9, 'a', 'b', 'c'},
+			"the longest trace": append([]byte{6, 0, 255}, make([]byte, 300)...),
+			"no kind":           append([]byte{9, 0}, "{}"...), "no session": append([]byte{4, 0}, "{}"...),
 			"another command": append([]byte{1, 0}, member...),
 		} {
 			got := leader.Handle(context.Background(), "n2", request)
@@ -414,6 +424,39 @@ func TestHandleRefuses(t *testing.T) {
 		}
 		if m, _ := w.state.View().Member("n2"); m.Removed {
 			t.Error("a member was removed")
+		}
+	})
+}
+
+// A command that belongs to a trace is applied once, also by a leader of a build that knows no such commands.
+func TestPropose_Traced(t *testing.T) {
+	withWorld(t, func(w *world, leader, other *node) {
+		var proposed int
+		leader.propose = func(c state.Command) (state.Result, error) {
+			proposed++
+			return w.apply(c), nil
+		}
+		spans := tracetest.NewSpanRecorder()
+		tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("")
+		ctx, span := tracer.Start(context.Background(), "request")
+		put := func() {
+			if r, err := other.Calls.Propose(ctx, putOf("a")); err != nil || r.Err != nil {
+				t.Errorf("%+v, %v", r, err)
+			}
+		}
+		put()
+		w.old.Store(true)
+		put()
+		span.End()
+		if proposed != 2 {
+			t.Errorf("%d commands were proposed, want 2", proposed)
+		}
+		var names []string
+		for _, s := range spans.Ended() {
+			names = append(names, s.Name())
+		}
+		if !slices.Equal(names, []string{"forward", "forward", "request"}) {
+			t.Errorf("spans %q", names)
 		}
 	})
 }

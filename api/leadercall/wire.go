@@ -6,14 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/tracing"
 )
 
 // A request is its kind (1 byte), the rest of the caller's time in milliseconds (uvarint, 0: no limit) and a content:
-// a batch of one command, or a message. A response is 0 and the content, or 1 and a state.Result with an error.
+// a batch of one command, or a message. The batch of a traced command follows the length (1 byte) and text of its
+// traceparent. A response is 0 and the content, or 1 and a state.Result with an error.
 
 // kind is the kind of a call. The numbers are on the wire.
 type kind byte
@@ -24,6 +27,7 @@ const (
 	renew     kind = 3
 	remaining kind = 4
 	subscribe kind = 5 // to the commit index; nodes of earlier builds refuse it
+	traced    kind = 6 // propose, for a command that belongs to a trace; nodes of earlier builds refuse it
 )
 
 // message is the content of a request or a response, other than commands and their results.
@@ -47,7 +51,9 @@ const (
 )
 
 // shared reports whether callers share the calls of a kind: there are few of them.
-func (k kind) shared() bool { return k != propose && k != remaining }
+func (k kind) shared() bool { return !k.writes() && k != remaining }
+
+func (k kind) writes() bool { return k == propose || k == traced }
 
 // call sends a request and returns the content of the response. *cluster.Error: the node refuses the call, or has not
 // received it. Another error says nothing.
@@ -90,7 +96,7 @@ func (c *Calls) proposeAt(ctx context.Context, to cluster.NodeID, cmd state.Comm
 	if err != nil {
 		return state.Result{}, err
 	}
-	got, err := c.call(ctx, to, propose, batch)
+	got, err := c.sendBatch(ctx, to, batch)
 	if err == nil {
 		var result state.Result
 		if result, err = state.DecodeResult(got); err == nil {
@@ -101,6 +107,18 @@ func (c *Calls) proposeAt(ctx context.Context, to cluster.NodeID, cmd state.Comm
 		return state.Result{}, refused
 	}
 	return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "leader %s: %w", to, err)
+}
+
+// sendBatch sends a batch with the trace that it belongs to, if any.
+func (c *Calls) sendBatch(ctx context.Context, to cluster.NodeID, batch []byte) ([]byte, error) {
+	if parent := tracing.Traceparent(ctx); parent != "" {
+		content := append([]byte{byte(len(parent))}, parent...)
+		got, err := c.call(ctx, to, traced, append(content, batch...))
+		if !cluster.IsCode(err, cluster.CodeBadRequest) {
+			return got, err
+		} // nothing was proposed, perhaps because the leader is of an earlier build
+	}
+	return c.call(ctx, to, propose, batch)
 }
 
 // ask sends a message and returns the one that comes back. It may be repeated after every error.
@@ -150,11 +168,14 @@ func (c *Calls) handle(ctx context.Context, from cluster.NodeID, request []byte)
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(min(limit, maxLimitMS))*time.Millisecond)
 		defer cancel()
 	}
-	if err := c.Forward.MayServe(kind(request[0]) == propose); err != nil {
+	if err := c.Forward.MayServe(kind(request[0]).writes()); err != nil {
 		return nil, err
 	}
-	if kind(request[0]) == propose {
+	switch kind(request[0]) {
+	case propose:
 		return c.proposeFor(ctx, content)
+	case traced:
+		return c.proposeTraced(ctx, from, content)
 	}
 	var in, out message
 	if err := json.Unmarshal(content, &in); err != nil {
@@ -195,6 +216,21 @@ func (c *Calls) proposeFor(ctx context.Context, batch []byte) ([]byte, error) {
 		return nil, err
 	}
 	return state.EncodeResult(&result), nil
+}
+
+// proposeTraced is proposeFor for a command that belongs to a trace.
+func (c *Calls) proposeTraced(ctx context.Context, from cluster.NodeID, content []byte) ([]byte, error) {
+	if len(content) == 0 || len(content) <= int(content[0]) {
+		return nil, errCall
+	}
+	end := 1 + int(content[0])
+	parent, batch := string(content[1:end]), content[end:]
+	ctx, span := c.Tracer.StartRequest(ctx, http.Header{"Traceparent": {parent}})
+	span.SetName("leader call")
+	span.Set("northstar.from", string(from))
+	got, err := c.proposeFor(ctx, batch)
+	span.End(err)
+	return got, err
 }
 
 func (c *Calls) remainingFor(ctx context.Context, ids []string) (message, error) {

@@ -45,7 +45,7 @@ func Attacks() []Attack {
 			run: held(idle),
 		},
 		{
-			Name: "idle-tls", Unit: "idle TLS connections of 20 addresses", Full: 20000, Short: 500, Callers: 20, Held: true,
+			Name: "idle-tls", Unit: "idle TLS connections of 20 addresses", Full: 20000, Short: 100, Callers: 20, Held: true,
 			TLS: true, run: held(idle),
 		},
 		{

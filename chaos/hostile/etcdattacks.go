@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +23,10 @@ func etcdAttacks() []Attack {
 		{
 			Name: "etcd-garbage", Unit: "calls and connections with malformed frames, messages and JSON", Full: 20000,
 			Short: 800, Callers: 4, Etcd: true, Quiet: true, run: flood(32, garbage),
+		},
+		{
+			Name: "etcd-idle", Unit: "idle connections of gRPC, of 20 addresses", Full: 20000, Short: 1500, Callers: 20,
+			Etcd: true, Held: true, run: held(idleEtcd),
 		},
 		{
 			Name: "etcd-streams", Unit: "open calls: watches, keep-alives, and messages that never end", Full: 10000,
@@ -138,6 +141,26 @@ func watchOf(key string) *pb.WatchRequest {
 	}}
 }
 
+// idleEtcd opens a connection and makes no call on it. Every second one does not even show its protocol.
+func idleEtcd(ctx context.Context, a *attacker, i int, placed func()) error {
+	if i%2 == 0 {
+		h, err := a.dialEtcd(ctx, i, patient)
+		if err != nil {
+			return err
+		}
+		defer h.conn.Close()
+		placed()
+		return a.stay(ctx, h.conn)
+	}
+	conn, err := a.dialTo(ctx, a.Etcd, i)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	placed()
+	return a.stay(ctx, conn)
+}
+
 // openCall opens one of four calls that do not end.
 func openCall(ctx context.Context, h *h2, i int) error {
 	switch i % 4 {
@@ -243,73 +266,6 @@ func resetCall(ctx context.Context, a *attacker, w *worker, i int) error {
 		return err
 	}
 	return h.reset(h.next - 2)
-}
-
-// hugeTxn makes a transaction that is as large as it may be, or larger, and waits for its answer.
-func hugeTxn(ctx context.Context, a *attacker, w *worker, i int) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	h, err := w.etcd(ctx, a)
-	if err != nil {
-		return err
-	}
-	_ = h.conn.SetDeadline(time.Now().Add(requestTimeout))
-	body, err := proto.Marshal([]*pb.TxnRequest{putTxn(100, 14<<10), rangeTxn(), putTxn(100, 19<<10), deepTxn()}[i%4])
-	if err != nil {
-		return err
-	}
-	id, err := h.open(w.number, pb.KV_Txn_FullMethodName)
-	if err != nil {
-		return err
-	}
-	if err := h.data(ctx, id, message(body), true); err != nil {
-		return err
-	}
-	for {
-		select {
-		case done, ok := <-w.ended:
-			if !ok {
-				return errClosing
-			}
-			if done == id {
-				return nil
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// putTxn returns a transaction that puts values.
-func putTxn(puts, size int) *pb.TxnRequest {
-	t := &pb.TxnRequest{}
-	for i := range puts {
-		put := &pb.PutRequest{Key: fmt.Appendf(nil, "hostile/txn/%d", i), Value: make([]byte, size), PrevKv: true}
-		t.Success = append(t.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: put}})
-	}
-	return t
-}
-
-// rangeTxn returns a transaction that changes one key, and lists all keys in each of some hundred nested operations.
-func rangeTxn() *pb.TxnRequest {
-	all := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
-		RequestRange: &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, SortTarget: pb.RangeRequest_VALUE},
-	}}
-	inner := &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{
-		RequestTxn: &pb.TxnRequest{Success: slices.Repeat([]*pb.RequestOp{all}, 120)},
-	}}
-	t := putTxn(1, 1)
-	t.Success = append(t.Success, slices.Repeat([]*pb.RequestOp{inner}, 7)...)
-	return t
-}
-
-// deepTxn returns a transaction that is nested too deeply.
-func deepTxn() *pb.TxnRequest {
-	t := putTxn(1, 1)
-	for range 3000 {
-		t = &pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestTxn{RequestTxn: t}}}}
-	}
-	return t
 }
 
 // etcd returns the worker's connection to the etcd API.

@@ -4,14 +4,14 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/proc"
 )
 
 func TestMain(m *testing.M) {
@@ -83,15 +83,14 @@ func form(t *testing.T) Form {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
-	node := filepath.Join(t.TempDir(), "northstar-node")
-	build := exec.Command("go", "build", "-o", node, "northstar/cmd/northstar-node")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	node, err := proc.Program(t.TempDir(), "northstar-node")
+	if err != nil {
+		t.Fatal(err)
 	}
 	f := Form{
 		Node: node, Program: program, Files: int(min(files.Cur, 1<<20)),
-		// With the default timeouts an overloaded machine causes elections, and rightly so.
-		Flags: []string{"--election-timeout-min", "2s", "--election-timeout-max", "4s"},
+		// With the default timeouts, or a measured silence, an overloaded machine causes elections, and rightly so.
+		Flags: []string{"--election-timeout-min", "2s", "--election-timeout-max", "4s", "--failover-silence", "2s"},
 		Warm:  100 * time.Millisecond, Hold: 400 * time.Millisecond, Limit: time.Minute,
 	}
 	if os.Getenv(formEnv) == "full" {

@@ -126,10 +126,15 @@ func idle(ctx context.Context, a *attacker, i int, placed func()) error {
 		_ = conn.SetDeadline(time.Time{})
 	}
 	placed()
+	return a.stay(ctx, conn)
+}
+
+// stay counts an open connection until it or ctx ends. It discards what the node sends.
+func (a *attacker) stay(ctx context.Context, conn net.Conn) error {
 	a.open.Add(1)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	_, err = conn.Read(make([]byte, 1))
+	_, err := io.Copy(io.Discard, conn)
 	if ctx.Err() == nil {
 		a.open.Add(-1)
 	}

@@ -164,6 +164,11 @@ func (s *Server) Up(ctx context.Context) error {
 	}
 }
 
+// BecomeStandby makes the server a standby, without a primary, from the next Up on.
+func (s *Server) BecomeStandby() error {
+	return os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o644)
+}
+
 // keep starts a command and waits for it, on a thread that lives on until then:
 // what ends with its parent ends with the thread that started it.
 func keep(cmd *exec.Cmd, started chan<- error, ended chan<- struct{}) {

@@ -82,6 +82,36 @@ func Etcd(bin string, size int, extra ...string) (*Cluster, error) {
 	})
 }
 
+// Consul prepares a cluster of size Consul servers, of the program that benchmarks/consul builds, with this
+// raft_multiplier and its other defaults. Each server has an address of the loopback network of its own: gossip needs
+// UDP, whose ports of 127.0.0.1 mark what is reserved. Leader does not support it, nor does Network.
+func Consul(bin string, size, multiplier int) (*Cluster, error) {
+	c, err := prepare("consul", size, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	var gossip []string // the arguments that name each server's address for it
+	for i, n := range c.Nodes {
+		_, raft, _ := strings.Cut(n.Raft, ":")
+		_, http, _ := strings.Cut(n.HTTP, ":")
+		host := fmt.Sprintf("127.0.1.%d", i+1)
+		n.Raft = host + ":" + raft
+		gossip = append(gossip, "-retry-join="+host+":"+http)
+	}
+	c.argv = func(n *Node, _ string) []string {
+		host, raft, _ := strings.Cut(n.Raft, ":")
+		client, http, _ := strings.Cut(n.HTTP, ":")
+		return append([]string{
+			bin, "agent", "-server", fmt.Sprintf("-bootstrap-expect=%d", size), "-node=" + n.ID,
+			"-data-dir=" + c.DataDir(n), "-bind=" + host, "-server-port=" + raft, "-serf-lan-port=" + http,
+			"-client=" + client, "-http-port=" + http, "-serf-wan-port=-1", "-dns-port=-1", "-grpc-port=-1",
+			"-grpc-tls-port=-1", "-log-level=warn", "-retry-interval=1s", "-hcl=disable_update_check = true",
+			fmt.Sprintf("-hcl=performance { raft_multiplier = %d }", multiplier),
+		}, gossip...)
+	}
+	return c, nil
+}
+
 func prepare(kind string, size int, extra []string, program func(*Node) []string) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "northstar-bench-")
 	if err != nil {

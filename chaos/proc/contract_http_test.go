@@ -71,10 +71,14 @@ func contractDiscovery(c *contract, cl *Cluster, n, lead *Node) {
 		c.ask(n, method, "/health/follower", "").is(status[!leads])
 		c.ask(n, method, "/health/follower?max_lag=100", "").is(status[!leads])
 	}
-	v := c.ask(n, "GET", "/v1/cluster", "").is(200).fields()
-	if got := fmt.Sprint(v["quorum"]); got != "map[healthy:3 needed:2 tolerates:1 voters:3]" {
-		c.t.Errorf("quorum %s", got)
-	}
+	var v map[string]any
+	eventually(c.t, soon, func() error { // a follower may just have started
+		v = c.ask(n, "GET", "/v1/cluster", "").is(200).fields()
+		if got := fmt.Sprint(v["quorum"]); got != "map[healthy:3 needed:2 tolerates:1 voters:3]" {
+			return fmt.Errorf("quorum %s", got)
+		}
+		return nil
+	})
 	for _, m := range v["members"].([]any) {
 		for _, key := range strings.Fields(
 			"id raft_address http_address suffrage priority eligible zone lifecycle healthy reasons state last_contact_ms lag_entries version") {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-var ctlBin = sync.OnceValues(func() (string, error) { return build("northstar/cmd/northstarctl") })
+var ctlBin = sync.OnceValues(func() (string, error) { return Program(binDir, "northstarctl") })
 
 // ctl runs northstarctl and returns its output and exit code.
 func ctl(t *testing.T, args ...string) (out string, code int) {

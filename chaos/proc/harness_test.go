@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -29,15 +28,17 @@ var (
 	binDir  string
 	nodeBin = sync.OnceValues(func() (string, error) {
 		flags, err := planted(os.Getenv("NORTHSTAR_CHAOS_MUTANT"))
-		if err != nil {
+		switch {
+		case err != nil:
 			return "", err
+		case flags != nil:
+			return Build(binDir, "northstar/cmd/northstar-node", flags...)
 		}
-		return build("northstar/cmd/northstar-node", flags...)
+		return Program(binDir, "northstar-node")
 	})
 	// nextBin is a node that applies, and proposes when possible, one command version more.
 	nextBin = sync.OnceValues(func() (string, error) {
-		return build("northstar/chaos/proc/nextnode", "-tags",
-			"northstar_next")
+		return Build(binDir, "northstar/chaos/proc/nextnode", "-tags", "northstar_next")
 	})
 )
 
@@ -86,15 +87,6 @@ func planted(name string) ([]string, error) {
 	}
 	file, err := overlay.Write(binDir, m.Edits(root))
 	return []string{"-overlay", file}, err
-}
-
-func build(pkg string, flags ...string) (string, error) {
-	bin := filepath.Join(binDir, filepath.Base(pkg))
-	args := append(append([]string{"build", "-o", bin}, flags...), pkg)
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return bin, nil
 }
 
 // calm holds the flags of clusters in which no election may happen. With the default timeouts an overloaded machine

@@ -94,9 +94,9 @@ func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool      
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
 func (raftDecides) MayStartElection() bool                                           { return true }
 
-func (raftDecides) MayVote() bool                     { return true }
-func (raftDecides) VoteReceived(cluster.VoteResponse) {}
-func (raftDecides) VoteAnswered(bool, string)         {}
+func (raftDecides) MayVote() bool                          { return true }
+func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
+func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
 
 // forgedMembership knows the servers of its configuration and no other facts about them.
 type forgedMembership struct {

@@ -202,7 +202,7 @@ func TestSnapshotIsThereAtClose(t *testing.T) {
 		_ = create(20).Close()
 		_ = create(40).Cancel()
 		list, _ := s.Snapshots().List()
-		if len(list) != 2 || list[0].Index != 30 || list[1].Index != 20 {
+		if len(list) != 3 || list[0].Index != 30 || list[1].Index != 20 || list[2].Index != 10 {
 			t.Fatalf("snapshots: %v", list)
 		}
 		meta, r, err := s.Snapshots().Open(list[0].ID)
@@ -256,4 +256,15 @@ func TestStallFullAndWipe(t *testing.T) {
 			t.Errorf("wiped disk holds %d", last)
 		}
 	})
+}
+
+// TestDiskKeepsSnapshotsAsStorageDoes: a node that undoes restores in a row needs the snapshot before them.
+func TestDiskKeepsSnapshotsAsStorageDoes(t *testing.T) {
+	var c contents
+	for i := range uint64(storage.RetainSnapshots + 1) {
+		c.publish(&snapshot{meta: raft.SnapshotMeta{Index: i + 1, Term: 1}})
+	}
+	if n := len(c.snapshots); n != storage.RetainSnapshots || c.snapshots[n-1].meta.Index != 2 {
+		t.Errorf("%d snapshots are kept, want the newest %d", n, storage.RetainSnapshots)
+	}
 }

@@ -13,14 +13,14 @@ import (
 // again: that takes no longer than a transfer to it that an operator orders. That
 // its log then holds what was committed is checked in every run.
 //
-// Where each of its syncs takes 30 ms, either takes some 95 ms from when it is notified
+// Where each sync of all disks takes 30 ms, either takes some 95 ms from when it is notified
 // to stand: its term, its own vote and the first entries wait for one after the
 // other. Writes waited for 157 to 267 ms there, with its appends before and the
 // write itself.
 func TestSimPreferredNodeReturns(t *testing.T) {
 	for name, disk := range map[string]time.Duration{
 		"ordinary disks":       0,
-		"its disk takes 30 ms": 30 * time.Millisecond,
+		"all disks take 30 ms": 30 * time.Millisecond,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ordered, own := preferredReturns(t, 0, disk)
@@ -40,7 +40,9 @@ func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, o
 	cfg := DefaultConfig(seed, 3)
 	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
 	cfg.AnyNodeRatio, cfg.ThinkTime = 0, traffic.Between(0, 10*time.Millisecond)
-	cfg.Plan = []Fault{{Kind: SlowDisk, A: 0, For: time.Hour, Delay: disk}}
+	for n := range 3 {
+		cfg.Plan = append(cfg.Plan, Fault{Kind: SlowDisk, A: n, For: time.Hour, Delay: disk})
+	}
 	first := 4 * time.Second // n1 leads by then
 	cfg.Length = first
 	var orders []time.Duration

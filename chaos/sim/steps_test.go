@@ -28,8 +28,8 @@ func TestFaultWaitsForItsStep(t *testing.T) {
 	}
 }
 
-// The scenarios of this table come to the steps that they are for, and their faults hit there. The numbers of runs are
-// small: make sim counts the same in more of them.
+// The scenarios of this table come to the steps that they are for, and their faults hit there, in a few runs. make sim
+// counts the same in more of them.
 func TestScenariosReachTheirSteps(t *testing.T) {
 	for scenario, want := range map[string][]string{
 		"lease-orders": {"lease read on a leader that is cut off", "rebuild within a lease"},
@@ -44,7 +44,8 @@ func TestScenariosReachTheirSteps(t *testing.T) {
 	} {
 		t.Run(scenario, func(t *testing.T) {
 			reached := map[string]int{}
-			for seed := range uint64(12) {
+			missing := func(what string) bool { return reached[what] == 0 }
+			for seed := uint64(0); seed < 12 && slices.ContainsFunc(want, missing); seed++ {
 				cfg, err := NewConfig(scenario, seed, Sizes[seed%2])
 				if err != nil {
 					t.Fatal(err)
@@ -57,10 +58,8 @@ func TestScenariosReachTheirSteps(t *testing.T) {
 					reached[what] += n
 				}
 			}
-			for _, what := range want {
-				if reached[what] == 0 {
-					t.Errorf("never %q: %v", what, reached)
-				}
+			if slices.ContainsFunc(want, missing) {
+				t.Errorf("only %v, want each of %q", reached, want)
 			}
 		})
 	}

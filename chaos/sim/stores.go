@@ -203,10 +203,7 @@ type snapshot struct {
 	data []byte
 }
 
-const (
-	keepSnapshots = 2
-	snapshotPiece = 1 << 20 // bytes of a snapshot that are written in the time of one sync
-)
+const snapshotPiece = 1 << 20 // bytes of a snapshot that are written in the time of one sync
 
 type snapshotStore struct{ s *Store }
 
@@ -304,7 +301,7 @@ func (k *sink) Cancel() error {
 	return nil
 }
 
-// publish adds a snapshot, newest (by term, then index) first.
+// publish adds a snapshot, newest (by term, then index) first. It keeps as many as the storage of a real node.
 func (c *contents) publish(snap *snapshot) {
 	at := slices.IndexFunc(c.snapshots, func(s *snapshot) bool {
 		return s.meta.Term < snap.meta.Term || s.meta.Term == snap.meta.Term && s.meta.Index <= snap.meta.Index
@@ -313,7 +310,7 @@ func (c *contents) publish(snap *snapshot) {
 		at = len(c.snapshots)
 	}
 	c.snapshots = slices.Insert(c.snapshots, at, snap)
-	if len(c.snapshots) > keepSnapshots {
-		c.snapshots = c.snapshots[:keepSnapshots:keepSnapshots]
+	if keep := storage.RetainSnapshots; len(c.snapshots) > keep {
+		c.snapshots = c.snapshots[:keep:keep]
 	}
 }

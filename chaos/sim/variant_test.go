@@ -97,9 +97,9 @@ func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool      
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
 func (raftDecides) MayStartElection() bool                                           { return true }
 
-func (raftDecides) MayVote() bool                     { return true }
-func (raftDecides) VoteReceived(cluster.VoteResponse) {}
-func (raftDecides) VoteAnswered(bool, string)         {}
+func (raftDecides) MayVote() bool                          { return true }
+func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
+func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
 
 // timersDecide is a node without failover: Raft's timers elect.
 type timersDecide struct {

@@ -138,14 +138,23 @@ func New(cfg Config) (*Elector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres elector: %w", err)
 	}
-	dial, err := pgx.ParseConfig(cfg.DSN)
+	dial, err := parseDSN(cfg.DSN, "northstar role "+cfg.Role)
 	if err != nil {
-		return nil, fmt.Errorf("postgres elector: DSN: %w", err) // the error contains no password
+		return nil, fmt.Errorf("postgres elector: %w", err)
+	}
+	return &Elector{cfg: cfg, dial: dial, sql: newStatements(cfg.Table), campaigning: make(chan struct{}, 1)}, nil
+}
+
+// parseDSN returns how to connect, as an application of this name.
+func parseDSN(dsn, application string) (*pgx.ConnConfig, error) {
+	dial, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("DSN: %w", err) // the error contains no password
 	}
 	dial.ConnectTimeout = connectTimeout
 	dial.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: a pooler may be in between
-	dial.RuntimeParams["application_name"] = "northstar role " + cfg.Role
-	return &Elector{cfg: cfg, dial: dial, sql: newStatements(cfg.Table), campaigning: make(chan struct{}, 1)}, nil
+	dial.RuntimeParams["application_name"] = application
+	return dial, nil
 }
 
 // Campaign implements client.Elector. Concurrent calls wait for each other. Followers are not elected in the order
@@ -264,15 +273,19 @@ func Release(ctx context.Context, cfg Config, session string) error {
 	return e.clearStale(ctx, nil)
 }
 
-// connect opens a session that the server ends if this process is silent: a network failure may not close the
-// connection.
+// connect opens a session for candidates.
 func (e *Elector) connect(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(ctx, e.dial)
+	return openSession(ctx, e.dial, max(e.cfg.TTL, 2*e.cfg.BackoffMax))
+}
+
+// openSession opens a session that the server ends if this process is silent for so long: a network failure may not
+// close the connection.
+func openSession(ctx context.Context, dial *pgx.ConnConfig, idle time.Duration) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, dial)
 	if err != nil {
 		return nil, err
 	}
-	idle := max(e.cfg.TTL, 2*e.cfg.BackoffMax).Milliseconds()
-	if _, err := conn.Exec(ctx, sessionSetupSQL, fmt.Sprint(idle)); err != nil {
+	if _, err := conn.Exec(ctx, sessionSetupSQL, fmt.Sprint(idle.Milliseconds())); err != nil {
 		closeConn(conn)
 		if code(err) == "42704" {
 			err = fmt.Errorf("must be PostgreSQL 14 or later: %w", err)

@@ -10,13 +10,14 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/proc"
 )
 
 var binary string // northstar-node, built once
@@ -32,15 +33,13 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "northstar-node")
-	args := []string{"build", "-o", binary}
 	if raceDetector {
-		args = append(args, "-race")
+		binary, err = proc.Build(dir, "northstar/cmd/northstar-node", "-race")
+	} else {
+		binary, err = proc.Program(dir, "northstar-node")
 	}
-	build := exec.Command("go", append(args, ".")...)
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "build:", err)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

@@ -45,6 +45,8 @@ type Config struct {
 	FSM       *FSM
 	Logger    hclog.Logger
 
+	// FirstStart: the cluster has just been bootstrapped, and EndFirstTimeout may be called.
+	FirstStart bool
 	// KeepState leaves the FSM as it is, if the newest snapshot is not ahead of it.
 	KeepState bool
 	// ElectionBlocked reports whether a node whose log ends at lastIndex must not become candidate, until it is false.

@@ -19,8 +19,9 @@ const (
 	// blockedElectionTimeout is how long a node that must not become candidate waits as one, once it has lost its
 	// leader: it raises its term once, and not repeatedly.
 	blockedElectionTimeout = 365 * 24 * time.Hour
-	// blockedTimeoutExtra is added: raft.Raft restarts a running timer only when the timeout gets shorter.
-	blockedTimeoutExtra = time.Millisecond
+	// reducedLater is added to a timeout that is to be ended early: raft.Raft looks at a running timer only when the
+	// timeout gets shorter.
+	reducedLater = time.Millisecond
 )
 
 // Instance is one run of raft.Raft. Its methods may be called from any goroutine.
@@ -37,6 +38,13 @@ type Instance struct {
 	watchdog        transferWatchdog
 	electionBlocked atomic.Bool
 	steppedDownTerm atomic.Uint64 // this node must not lead in it, even if raft.Raft leads; 0: none
+	leaderTerm      atomic.Uint64 // in which raft.Raft last learned of a leader, or lost it
+
+	confMu sync.Mutex // held while the library's configuration is changed
+	// Stopping is closed when this run begins to end. From then on its leader is not sampled. Final is set before that
+	// if the process stops: no other run follows.
+	Stopping chan struct{}
+	Final    atomic.Bool
 
 	shortSnapshotIntervalUntil time.Time // zero: the configured interval is set; Maintain's own
 
@@ -52,7 +60,7 @@ func Start(cfg Config) (i *Instance, err error) {
 		changed: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1), logTooLarge: make(chan struct{}, 1),
 		flagProbes: make(chan flagProbe, 1),
 		watchdog:   transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
-		transfers:  map[cluster.NodeID]*TransferAttempt{},
+		transfers:  map[cluster.NodeID]*TransferAttempt{}, Stopping: make(chan struct{}),
 	}
 	conf := cfg.raftConfig(newLibraryLogger(cfg.Logger.Named("raft")))
 	cfg.FSM.restarted()
@@ -64,7 +72,10 @@ func Start(cfg Config) (i *Instance, err error) {
 	}
 	if last = max(last, cfg.Snapshots.newestIndex()); cfg.ElectionBlocked(last) {
 		i.electionBlocked.Store(true)
-		conf.HeartbeatTimeout, conf.ElectionTimeout = conf.HeartbeatTimeout+blockedTimeoutExtra, blockedElectionTimeout
+		conf.HeartbeatTimeout, conf.ElectionTimeout = conf.HeartbeatTimeout+reducedLater, blockedElectionTimeout
+	} else if cfg.FirstStart {
+		conf.HeartbeatTimeout += reducedLater
+		conf.ElectionTimeout += reducedLater
 	}
 	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshotDivisor, MinSnapshotInterval)
 	i.shortSnapshotIntervalUntil = time.Now().Add(conf.SnapshotInterval)
@@ -89,7 +100,10 @@ func Start(cfg Config) (i *Instance, err error) {
 	}
 	running.Store(i.Raft)
 	// The filter runs at every transition. It queues nothing, so it cannot stall or drop events as a channel would.
-	i.Raft.RegisterObserver(raft.NewObserver(nil, false, func(*raft.Observation) bool {
+	i.Raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		if _, is := o.Data.(raft.LeaderObservation); is {
+			i.leaderTerm.Store(i.Raft.CurrentTerm())
+		}
 		Notify(i.changed)
 		return false
 	}))
@@ -134,10 +148,25 @@ func (i *Instance) Shutdown() (wait func()) {
 	}
 }
 
+// EndFirstTimeout ends the first timer of an Instance with FirstStart: if it has heard no leader, it becomes candidate
+// now. It asks for pre-votes, and steps back for another leader of its term, as after any timer.
+func (i *Instance) EndFirstTimeout() {
+	i.confMu.Lock()
+	defer i.confMu.Unlock()
+	conf := i.Raft.ReloadableConfig()
+	conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
+	i.reload(conf)
+}
+
 // Maintain makes the periodic changes of the library's configuration. One goroutine calls it, about every TimeoutMin.
 func (i *Instance) Maintain() {
+	i.confMu.Lock()
+	defer i.confMu.Unlock()
 	conf := i.Raft.ReloadableConfig()
 	before := conf
+	if i.cfg.FirstStart && i.Leader() != "" { // its timer has been restarted since
+		conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
+	}
 	if i.electionBlocked.Load() && !i.cfg.ElectionBlocked(i.Raft.LastIndex()) {
 		i.electionBlocked.Store(false)
 		conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
@@ -151,9 +180,12 @@ func (i *Instance) Maintain() {
 	if i.isLogTooLarge() {
 		Notify(i.logTooLarge)
 	}
-	if conf == before {
-		return
+	if conf != before {
+		i.reload(conf)
 	}
+}
+
+func (i *Instance) reload(conf raft.ReloadableConfig) {
 	if err := i.Raft.ReloadConfig(conf); err != nil {
 		i.cfg.Logger.Error("cannot change the configuration of raft", "error", err)
 	}

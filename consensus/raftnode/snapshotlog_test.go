@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -150,6 +151,40 @@ func TestUndoStartsWithTheLog(t *testing.T) {
 	}
 }
 
+// TestUndoOfALedRestore: a node that holds a restore leads in a later term, and stores entries that follow it. The
+// cluster continues without the restore: these entries go, too. What the cluster continues with then stays.
+func TestUndoOfALedRestore(t *testing.T) {
+	t.Parallel()
+	undone := LogPosition{6, 4}
+	for name, damaged := range map[string]bool{"": false, "its snapshot is damaged": true} {
+		f, l := logWithSnapshot(t, undone, 2, 2, 2, 2, 2)
+		store := &manySnapshots{all: []*raft.SnapshotMeta{
+			{ID: "6", Index: undone.Index, Term: undone.Term}, {ID: "2", Index: 2, Term: 2},
+		}}
+		if damaged {
+			store.all = store.all[1:]
+		}
+		put := func(index, term uint64) {
+			if err := l.LogStore.StoreLog(&raft.Log{Index: index, Term: term}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(7, 5)
+		put(8, 5)
+		for _, want := range []uint64{5, 7} {
+			s, err := OpenSnapshots(store, l.LogStore, f.FSM, undone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last, _ := l.LogStore.LastIndex(); last != want || s.newestIndex() != 2 {
+				t.Errorf("%s: the log ends at %d, want %d; the newest snapshot at %d", name, last, want, s.newestIndex())
+			}
+			put(6, 6)
+			put(7, 6)
+		}
+	}
+}
+
 // TestContinuedLogIsReadable: a snapshot of this node's own log hides nothing, also after compaction beyond it.
 func TestContinuedLogIsReadable(t *testing.T) {
 	t.Parallel()
@@ -292,4 +327,39 @@ func TestRestoresAbandonedInARow(t *testing.T) {
 	f.applied.Store(8) // the last one is committed
 	takeSnapshot(t, s, LogPosition{8, 4})
 	want("8", "7")
+}
+
+// TestUndoWithoutASnapshotBefore: the snapshot before an abandoned restore is lost, and the log begins after it. The
+// start fails with what is to be done, and removes nothing.
+func TestUndoWithoutASnapshotBefore(t *testing.T) {
+	t.Parallel()
+	undone := LogPosition{6, 4}
+	for name, c := range map[string]struct {
+		before *raft.SnapshotMeta
+		fails  bool
+	}{
+		"none":                        {nil, true},
+		"too old":                     {&raft.SnapshotMeta{ID: "2", Index: 2, Term: 2}, true},
+		"one that the log continues":  {&raft.SnapshotMeta{ID: "3", Index: 3, Term: 2}, false},
+		"one that the log goes below": {&raft.SnapshotMeta{ID: "4", Index: 4, Term: 2}, false},
+	} {
+		log, store := raft.NewInmemStore(), &manySnapshots{}
+		for _, e := range []*raft.Log{{Index: 4, Term: 2}, {Index: 5, Term: 2}, {Index: 7, Term: 4}} {
+			if err := log.StoreLog(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store.all = append(store.all, &raft.SnapshotMeta{ID: "6", Index: undone.Index, Term: undone.Term})
+		if c.before != nil {
+			store.all = append(store.all, c.before)
+		}
+		_, err := OpenSnapshots(store, log, newTestFSM().FSM, undone)
+		if fails := err != nil && strings.Contains(err.Error(), "have the node re-admitted"); fails != c.fails {
+			t.Errorf("%s: the start ends with %v", name, err)
+		}
+		last, _ := log.LastIndex()
+		if kept := store.all[0].ID == "6" && last == 7; kept != c.fails {
+			t.Errorf("%s: newest snapshot %s, last entry %d", name, store.all[0].ID, last)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +15,11 @@ import (
 type LogPosition struct {
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
+}
+
+// endsSnapshot reports whether a snapshot ends at p.
+func (p LogPosition) endsSnapshot(m *raft.SnapshotMeta) bool {
+	return p == LogPosition{m.Index, m.Term}
 }
 
 // Snapshots refuses to fall back, at start, to a snapshot that the log does not continue: raft.Raft would panic at the
@@ -40,14 +46,17 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
+	if err := s.checkUndo(list, undone); err != nil {
+		return nil, err
+	}
 	// The log first: without the snapshot it would have a hole, and the data directory would be taken for damaged.
-	if err := s.truncate(undone); err != nil {
+	if err := s.truncate(undone, slices.ContainsFunc(list, undone.endsSnapshot)); err != nil {
 		return nil, err
 	}
 	for _, m := range list {
-		if p := (LogPosition{m.Index, m.Term}); p != undone {
+		if !undone.endsSnapshot(m) {
 			if s.newest.Load() == nil {
-				s.record(p, m.Size)
+				s.record(LogPosition{m.Index, m.Term}, m.Size)
 			}
 			continue
 		}
@@ -62,8 +71,33 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 	return s, nil
 }
 
-// truncate takes the entries that followed an undone restore out of the log.
-func (s *Snapshots) truncate(undone LogPosition) error {
+// checkUndo fails if the log does not reach back to the snapshot before the undone restore: that one is lost, and
+// nothing has what is between. Then nothing is removed, and every start fails with this error.
+func (s *Snapshots) checkUndo(list []*raft.SnapshotMeta, undone LogPosition) error {
+	if !slices.ContainsFunc(list, undone.endsSnapshot) {
+		return nil
+	}
+	before := uint64(0)
+	if i := slices.IndexFunc(list, func(m *raft.SnapshotMeta) bool { return !undone.endsSnapshot(m) }); i >= 0 {
+		before = list[i].Index
+	}
+	first, err := s.log.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("read the log: %w", err)
+	}
+	if first > before+1 && first <= undone.Index {
+		return fmt.Errorf("the restore that ended at %d is abandoned, and the log, which begins at %d, continues no other "+
+			"snapshot: clear the data directory and have the node re-admitted", undone.Index, first)
+	}
+	return nil
+}
+
+// truncate takes the entries that followed an undone restore out of the log. They may be of any later term: a node that
+// held the restore may have led. Nothing of the leader that the cluster went on with is stored before.
+//
+// While the snapshot of the restore exists, this has not been done. Without that snapshot, which can be damaged, a hole
+// at its end shows the same.
+func (s *Snapshots) truncate(undone LogPosition, exists bool) error {
 	last, err := s.log.LastIndex()
 	if err != nil {
 		return fmt.Errorf("read the log: %w", err)
@@ -71,12 +105,18 @@ func (s *Snapshots) truncate(undone LogPosition) error {
 	if undone.Index == 0 || last < undone.Index {
 		return nil
 	}
-	var e raft.Log
-	if err := s.log.GetLog(last, &e); err != nil {
-		return fmt.Errorf("read log entry %d: %w", last, err)
-	}
-	if e.Term > undone.Term {
-		return nil // done before; these are of the leader that the cluster went on with
+	if !exists {
+		first, err := s.log.FirstIndex()
+		if err != nil {
+			return fmt.Errorf("read the log: %w", err)
+		}
+		err = s.log.GetLog(undone.Index, &raft.Log{})
+		if err == nil || errors.Is(err, raft.ErrLogNotFound) && first > undone.Index {
+			return nil // done before
+		}
+		if !errors.Is(err, raft.ErrLogNotFound) {
+			return fmt.Errorf("read log entry %d: %w", undone.Index, err)
+		}
 	}
 	return s.log.DeleteRange(undone.Index, last)
 }

@@ -17,6 +17,9 @@ type SoftState struct {
 }
 
 // SoftState samples raft.Raft until role, term and leader belong together, as far as the library allows that.
+//
+// A candidate that began with a TimeoutNow remains one in the library when it acknowledges its term's leader. It is a
+// follower for all others. When it then asks for votes again, the library still names the leader of the term before.
 func (i *Instance) SoftState() SoftState {
 	for {
 		term, state := i.Raft.CurrentTerm(), i.Raft.State()
@@ -33,11 +36,17 @@ func (i *Instance) SoftState() SoftState {
 			}
 			s.Role, s.Leader = cluster.Leader, i.cfg.Self
 		case raft.Candidate:
-			s.Role = cluster.Candidate
+			if !follows(id, i.leaderTerm.Load(), term) {
+				s.Role, s.Leader, s.Addr = cluster.Candidate, "", ""
+			}
 		}
 		return s
 	}
 }
+
+// follows reports whether a candidate of term has acknowledged the leader of that term. learned is the term in which it
+// learned of leader.
+func follows(leader raft.ServerID, learned, term uint64) bool { return leader != "" && learned == term }
 
 // Changed receives a value when role, term or leader may have changed.
 func (i *Instance) Changed() <-chan struct{} { return i.changed }

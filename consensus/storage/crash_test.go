@@ -30,7 +30,7 @@ func writeDir(dir string) {
 		return
 	}
 	g := Guard(d, GuardConfig{
-		StallAfter: time.Second, OnFatal: func(err error) { fmt.Println("error:", err) },
+		StallMin: time.Second, StallMax: time.Second, OnFatal: func(err error) { fmt.Println("error:", err) },
 		Logger: hclog.NewNullLogger(),
 	})
 	first, _ := g.Log().FirstIndex()

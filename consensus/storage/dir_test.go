@@ -194,7 +194,7 @@ func TestSnapshotSink(t *testing.T) {
 			t.Fatalf("listed %v, %v; want %v", got, err, want)
 		}
 	}
-	const last = retainSnapshots + 1
+	const last = RetainSnapshots + 1
 	for i := uint64(1); i <= last+1; i++ {
 		sink, err := d.Snapshots().Create(1, i, 1, raft.Configuration{}, 1, trans)
 		if err != nil {

@@ -38,8 +38,9 @@ const (
 
 // GuardConfig is what a Guarded needs in addition to the storage.
 type GuardConfig struct {
-	// StallAfter is how long an operation may be outstanding before the disk is stalled: timeout-max. Required.
-	StallAfter time.Duration
+	// StallMin and StallMax bound for how long an operation may be outstanding before the disk is stalled: timeout-min
+	// and timeout-max. In between it is three times as long as the longest one of the last minutes. Required.
+	StallMin, StallMax time.Duration
 	// OnFatal is called at most once, when this node can no longer trust or use its data: a write failed, an entry
 	// reads back wrong, or an operation hangs. The goroutine that met the error calls it before it continues; it must
 	// not wait for the storage. The process must then end: no later write succeeds. Required.
@@ -159,15 +160,41 @@ func (g *Guarded) SetAside(aside, file string, data []byte) error {
 	return g.write(OpSave, func() error { return g.storage.SetAside(aside, file, data) })
 }
 
-// Stalled reports whether one operation has been outstanding for longer than StallAfter. Snapshots do not count.
+// Stalled reports whether one operation has been outstanding for too long. Snapshots do not count.
 func (g *Guarded) Stalled() bool {
-	_, d := g.watch.oldest(time.Now())
-	return d > g.cfg.StallAfter
+	now := time.Now()
+	_, d := g.watch.oldest(now)
+	if d <= g.cfg.StallMin {
+		return false
+	}
+	if g.watch.unmeasured() {
+		return d > g.cfg.StallMax
+	}
+	longest, count := g.watch.slowest(now)
+	return d > stallLimit(longest, count, g.cfg)
 }
 
-// SyncP99 returns the 99th percentile of the durations of synced operations over the last minute, within 10
-// %, and their number. Both are 0 if there were none.
-func (g *Guarded) SyncP99() (p99 time.Duration, syncs uint64) { return g.watch.p99(time.Now()) }
+const (
+	// stallFactor is how many times longer than the longest operation one must take. A disk that is slow all the time
+	// is not stalled.
+	stallFactor = 3
+	// stallSamples is how many operations must be known.
+	stallSamples = 200
+)
+
+// stallLimit returns for how long an operation may be outstanding, by the longest of count operations.
+func stallLimit(longest time.Duration, count int, cfg GuardConfig) time.Duration {
+	if count < stallSamples {
+		return cfg.StallMax
+	}
+	return min(max(stallFactor*longest, cfg.StallMin), cfg.StallMax)
+}
+
+// Syncs returns the 99th percentile of the durations of synced operations over the last minute, within 10 %, their
+// number, and the median of the last 5 to 10 seconds. All are 0 if there were none.
+func (g *Guarded) Syncs() (p99 time.Duration, syncs uint64, median time.Duration) {
+	return g.watch.quantiles(time.Now())
+}
 
 // ReadOnly reports whether too little space is free by the newest check: the node must accept no new entries.
 func (g *Guarded) ReadOnly() bool { return g.readOnly.Load() }

@@ -39,7 +39,10 @@ func (f *fatals) all() []error {
 
 func guardOver(s Storage) (*Guarded, *fatals) {
 	f := &fatals{}
-	return Guard(s, GuardConfig{StallAfter: 300 * time.Millisecond, OnFatal: f.add, Logger: hclog.NewNullLogger()}), f
+	return Guard(s, GuardConfig{
+		StallMin: 150 * time.Millisecond, StallMax: 300 * time.Millisecond, OnFatal: f.add,
+		Logger: hclog.NewNullLogger(),
+	}), f
 }
 
 // guardDir opens a directory under a guard. A fatal error fails the test.

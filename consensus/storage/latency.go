@@ -2,6 +2,7 @@ package storage
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,10 +15,12 @@ type latencyTracker struct {
 	nextID   uint64
 	inFlight []operation // a handful: Raft's loops and its replication
 	windows  [windowCount]window
+	longest  [longestCount]longestOf
 	known    struct {
-		p99   time.Duration
-		total uint64
-		until time.Time // valid until then
+		p99    time.Duration
+		total  uint64
+		median time.Duration // of recentWindows
+		until  time.Time     // valid until then
 	}
 }
 
@@ -35,6 +38,26 @@ const (
 	bucketCount = 170
 	bucketBase  = 10 * time.Microsecond
 	bucketStep  = 1.1
+)
+
+// The longest synced operations are kept by periods of a minute, for ten minutes.
+const (
+	longestCount  = 10
+	longestPeriod = time.Minute
+)
+
+// longestOf is what one period has seen.
+type longestOf struct {
+	number int64
+	synced time.Duration // the longest operation
+	count  int
+}
+
+// The median is that of the present window and the one before, and of so many operations at least. Before the tracker
+// has seen two windows there is none: the operations of a start say little about a disk.
+const (
+	recentWindows = 2
+	minRecent     = 32
 )
 
 // p99TTL is how long a percentile is reused: each claim to each peer contains it.
@@ -65,11 +88,43 @@ func (w *latencyTracker) end(id uint64, now time.Time, synced bool) {
 			w.inFlight[i] = w.inFlight[last]
 			w.inFlight = w.inFlight[:last]
 			if synced {
-				w.window(now).counts[bucket(now.Sub(f.start))]++
+				w.observe(now, now.Sub(f.start))
 			}
 			return
 		}
 	}
+}
+
+// observe records a synced operation. The lock must be held.
+func (w *latencyTracker) observe(now time.Time, took time.Duration) {
+	w.window(now).counts[bucket(took)]++
+	n := int64(now.Sub(w.epoch)/longestPeriod) + 1
+	l := &w.longest[n%longestCount]
+	if l.number != n {
+		*l = longestOf{number: n}
+	}
+	l.synced, l.count = max(l.synced, took), l.count+1
+}
+
+// slowest returns the longest synced operation of the last minutes, and how many there were.
+func (w *latencyTracker) slowest(now time.Time) (took time.Duration, count int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	current := int64(now.Sub(w.epoch)/longestPeriod) + 1
+	for _, l := range w.longest {
+		if age := current - l.number; l.number > 0 && age >= 0 && age < longestCount {
+			took, count = max(took, l.synced), count+l.count
+		}
+	}
+	return took, count
+}
+
+// unmeasured reports whether a read or a truncation is in flight. The times of other operations say nothing about
+// theirs, and an append may wait for a truncation.
+func (w *latencyTracker) unmeasured() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.inFlight, func(f operation) bool { return f.op == OpRead || f.op == OpTruncate })
 }
 
 // oldest returns the operation that has been in flight for longest.
@@ -84,23 +139,29 @@ func (w *latencyTracker) oldest(now time.Time) (op string, d time.Duration) {
 	return op, d
 }
 
-// p99 returns the percentile and the number of operations behind it. The result is at most p99TTL old.
-func (w *latencyTracker) p99(now time.Time) (p99 time.Duration, total uint64) {
+// quantiles returns the percentile, the number of operations behind it, and the median of the last 5 to 10 seconds. The
+// result is at most p99TTL old.
+func (w *latencyTracker) quantiles(now time.Time) (p99 time.Duration, total uint64, median time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !now.Before(w.known.until) {
-		w.known.p99, w.known.total = w.count(now)
+		w.known.p99, w.known.total = w.quantile(now, windowCount, 100)
+		median, some := w.quantile(now, recentWindows, 2)
+		if w.known.median = median; some < minRecent || now.Sub(w.epoch) < recentWindows*windowSize {
+			w.known.median = 0
+		}
 		w.known.until = now.Add(p99TTL)
 	}
-	return w.known.p99, w.known.total
+	return w.known.p99, w.known.total, w.known.median
 }
 
-// count computes p99 from the windows. The lock must be held.
-func (w *latencyTracker) count(now time.Time) (p99 time.Duration, total uint64) {
+// quantile returns the duration above which one of part operations lies in the newest windows, and their number. With
+// fewer than part it is the longest. The lock must be held.
+func (w *latencyTracker) quantile(now time.Time, windows int64, part uint64) (d time.Duration, total uint64) {
 	var counts [bucketCount]uint64
 	current := w.windowNumber(now)
 	for i := range w.windows {
-		if age := current - w.windows[i].number; age < 0 || age >= windowCount {
+		if age := current - w.windows[i].number; age < 0 || age >= windows {
 			continue
 		}
 		for b, n := range w.windows[i].counts {
@@ -108,7 +169,7 @@ func (w *latencyTracker) count(now time.Time) (p99 time.Duration, total uint64) 
 			total += uint64(n)
 		}
 	}
-	above := total / 100 // at most this many may lie above the percentile
+	above := total / part // at most this many may lie above the result
 	for b := bucketCount - 1; b >= 0; b-- {
 		if counts[b] > above {
 			return upperBound(b), total

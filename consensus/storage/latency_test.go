@@ -62,7 +62,7 @@ func TestObserve(t *testing.T) {
 		m := newMemStorage()
 		took := map[string]time.Duration{}
 		g := Guard(m, GuardConfig{
-			StallAfter: time.Second, OnFatal: func(error) {}, Logger: hclog.NewNullLogger(),
+			StallMin: time.Second, StallMax: time.Second, OnFatal: func(error) {}, Logger: hclog.NewNullLogger(),
 			Observe: func(op string, d time.Duration) { took[op] = d },
 		})
 		m.setHook(func(string) error { time.Sleep(3 * time.Millisecond); return nil })
@@ -95,7 +95,7 @@ func TestSyncP99(t *testing.T) {
 		}
 		near := func(want time.Duration) {
 			t.Helper()
-			if got, _ := w.p99(time.Now()); got < want || float64(got) > 1.11*float64(want) {
+			if got, _, _ := w.quantiles(time.Now()); got < want || float64(got) > 1.11*float64(want) {
 				t.Errorf("p99 %s, want %s", got, want)
 			}
 		}
@@ -110,10 +110,86 @@ func TestSyncP99(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		near(0)
 		do(1, 300*time.Second)
-		if got, n := w.p99(time.Now()); got < 90*time.Second || n != 1 {
+		if got, n, _ := w.quantiles(time.Now()); got < 90*time.Second || n != 1 {
 			t.Error("a very long operation does not show")
 		}
 		id := w.begin(OpRead, time.Now())
 		w.end(id, time.Now(), false)
+	})
+}
+
+// The median of the last seconds forgets what was before. It needs some operations, and two windows.
+func TestMedianOfTheLastSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch()
+		do := func(n int, took time.Duration) {
+			for range n {
+				id := w.begin(OpAppend, time.Now())
+				time.Sleep(took)
+				w.end(id, time.Now(), true)
+			}
+		}
+		check := func(want time.Duration) {
+			t.Helper()
+			time.Sleep(p99TTL)
+			if _, _, got := w.quantiles(time.Now()); got < want || float64(got) > 1.11*float64(want) {
+				t.Errorf("median %v, want %v", got, want)
+			}
+		}
+		do(minRecent, 20*time.Millisecond)
+		check(0) // too early
+		time.Sleep(2 * recentWindows * windowSize)
+		do(minRecent-1, 20*time.Millisecond)
+		check(0) // too few
+		do(101, 20*time.Millisecond)
+		do(100, time.Millisecond)
+		check(20 * time.Millisecond)
+		time.Sleep(recentWindows * windowSize)
+		check(0)
+		do(minRecent, time.Millisecond)
+		check(time.Millisecond)
+	})
+}
+
+// A disk is stalled earlier if none of its operations took long in the last minutes.
+func TestStallLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := guardOver(newMemStorage())
+		stalledAfter := func() time.Duration {
+			began := time.Now()
+			g.watch.begin(OpAppend, began)
+			for !g.Stalled() {
+				time.Sleep(time.Millisecond)
+			}
+			took := time.Since(began) - time.Millisecond
+			g.watch.mu.Lock()
+			g.watch.inFlight = nil
+			g.watch.mu.Unlock()
+			return took
+		}
+		do := func(n int, took time.Duration) {
+			for range n {
+				id := g.watch.begin(OpAppend, time.Now())
+				time.Sleep(took)
+				g.watch.end(id, time.Now(), true)
+			}
+		}
+		check := func(what string, want time.Duration) {
+			t.Helper()
+			if got := stalledAfter(); got != want {
+				t.Errorf("%s: stalled after %v, want %v", what, got, want)
+			}
+		}
+		do(stallSamples-1, time.Millisecond)
+		check("little is known", 300*time.Millisecond)
+		do(1, time.Millisecond)
+		check("a fast disk", 150*time.Millisecond)
+		do(1, 60*time.Millisecond)
+		check("one slow operation", 180*time.Millisecond)
+		do(1, 110*time.Millisecond)
+		check("a slower one", 300*time.Millisecond)
+		time.Sleep(longestCount * longestPeriod)
+		do(stallSamples, time.Millisecond)
+		check("ten minutes later", 150*time.Millisecond)
 	})
 }

@@ -23,9 +23,11 @@ const (
 	snapshotMeta    = "meta.json"
 	snapshotState   = "state.bin"
 	snapshotSum     = "meta.sum"
-	retainSnapshots = 4 // raftnode.Snapshots removes those that are not needed before
 	maxSnapshotMeta = 4 << 20
 )
+
+// RetainSnapshots is how many snapshots a storage keeps. raftnode.Snapshots removes those that are not needed before.
+const RetainSnapshots = 4
 
 // snapshots is a raft.SnapshotStore over raft.FileSnapshotStore. That checks a snapshot's content, but not
 // its index, term and configuration in meta.json. The file meta.sum with the checksum of meta.json covers
@@ -36,7 +38,7 @@ type snapshots struct {
 }
 
 func openSnapshots(dir string, logger hclog.Logger) (*snapshots, error) {
-	store, err := raft.NewFileSnapshotStoreWithLogger(dir, retainSnapshots, logger.Named("snapshots"))
+	store, err := raft.NewFileSnapshotStoreWithLogger(dir, RetainSnapshots, logger.Named("snapshots"))
 	if err != nil {
 		return nil, fmt.Errorf("open snapshots: %w", err)
 	}

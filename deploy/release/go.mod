@@ -7,7 +7,6 @@ require (
 	github.com/google/go-containerregistry v0.22.1
 	github.com/goreleaser/nfpm/v2 v2.43.0
 	github.com/sassoftware/go-rpmutils v0.4.0
-	gopkg.in/yaml.v3 v3.0.1
 )
 
 require (
@@ -57,4 +56,5 @@ require (
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect
+	gopkg.in/yaml.v3 v3.0.1 // indirect
 )

@@ -27,8 +27,9 @@ const (
 )
 
 var (
+	// ErrGoodbye ends a connection that the peer closed on purpose.
+	ErrGoodbye  = errors.New("the peer said goodbye")
 	errReplaced = errors.New("replaced by a newer connection")
-	errGoodbye  = errors.New("the peer said goodbye")
 	errNoServer = errors.New("the peer is not in the configuration")
 	errFlood    = errors.New("too many frames")
 	errRequests = errors.New("too many unanswered requests")
@@ -74,7 +75,7 @@ func (c *monitorConn) run(ctx context.Context) (heard bool, cause error) {
 	stop := context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
 	defer stop()
 	err := c.read()
-	if ctx.Err() == nil && !crashdetect.ProcessEnded(err) && !errors.Is(err, errGoodbye) {
+	if ctx.Err() == nil && !crashdetect.ProcessEnded(err) && !errors.Is(err, ErrGoodbye) {
 		c.goodbye(err)
 	}
 	c.end(err)
@@ -106,7 +107,7 @@ func (c *monitorConn) read() error {
 			return errFlood
 		}
 		if f.Kind == frameBye {
-			return errGoodbye
+			return ErrGoodbye
 		}
 		if err := c.check(f.Claim); err != nil {
 			return err

@@ -1,40 +1,38 @@
-package main
+package docs_test
 
 import (
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // parseYAML decodes a file of deploy/, whose merge keys are resolved.
 func parseYAML(t *testing.T, path string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, into); err != nil {
+	if err := yaml.Unmarshal([]byte(read(t, "deploy/"+path)), into); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
 }
 
-// hostPrograms unpacks the released programs of this machine and returns their directory.
-func hostPrograms(t *testing.T) string {
+// command runs a command to its end in a directory.
+func command(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
-	dir := t.TempDir()
-	command(t, dir, "tar", "-xzf", asset(t, "-linux-"+runtime.GOARCH+".tar.gz"), "--strip-components=1")
-	return dir
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
 }
 
 // TestCompose checks the services against each other, and lets the program check the configuration of each node.
 func TestCompose(t *testing.T) {
+	t.Parallel()
 	var file struct {
 		Services map[string]struct {
 			Image       string            `yaml:"image"`
@@ -46,7 +44,7 @@ func TestCompose(t *testing.T) {
 		Volumes map[string]any `yaml:"volumes"`
 	}
 	parseYAML(t, "compose/compose.yaml", &file)
-	bin := hostPrograms(t)
+	node := programPath(t, "northstar-node")
 	nodes := 0
 	for name, s := range file.Services {
 		for _, p := range s.Ports {
@@ -57,7 +55,7 @@ func TestCompose(t *testing.T) {
 		for _, v := range s.Volumes {
 			from, _, _ := strings.Cut(v, ":")
 			_, named := file.Volumes[from]
-			if _, err := os.Stat(filepath.Join("../compose", from)); err != nil && !named {
+			if _, err := os.Stat(filepath.Join(root, "deploy/compose", from)); err != nil && !named {
 				t.Errorf("%s: volume %s: %v", name, v, err)
 			}
 		}
@@ -65,7 +63,7 @@ func TestCompose(t *testing.T) {
 			continue
 		}
 		nodes++
-		cmd := exec.Command(filepath.Join(bin, server), "check-config", "--data-dir", t.TempDir())
+		cmd := exec.Command(node, "check-config", "--data-dir", t.TempDir())
 		cmd.Env = os.Environ()
 		for key, value := range s.Environment {
 			cmd.Env = append(cmd.Env, key+"="+value)
@@ -101,6 +99,7 @@ func TestCompose(t *testing.T) {
 // TestEnvoy checks that each route leads to a cluster of three nodes with the right health check. Envoy itself is not
 // on the module proxy.
 func TestEnvoy(t *testing.T) {
+	t.Parallel()
 	var file map[string]any
 	parseYAML(t, "loadbalancers/envoy.yaml", &file)
 	text, err := json.Marshal(file["static_resources"])
@@ -140,9 +139,9 @@ func TestEnvoy(t *testing.T) {
 
 // TestCloudInit checks the form of the file, its commands with a shell, and its configuration with the program.
 func TestCloudInit(t *testing.T) {
-	text, err := os.ReadFile("../cloud-init/user-data.yaml")
-	if err != nil || !strings.HasPrefix(string(text), "#cloud-config\n") {
-		t.Fatalf("error %v, the first line must be #cloud-config", err)
+	t.Parallel()
+	if !strings.HasPrefix(read(t, "deploy/cloud-init/user-data.yaml"), "#cloud-config\n") {
+		t.Fatal("the first line must be #cloud-config")
 	}
 	var file struct {
 		Files []struct{ Path, Permissions, Content string } `yaml:"write_files"`
@@ -150,9 +149,9 @@ func TestCloudInit(t *testing.T) {
 	}
 	parseYAML(t, "cloud-init/user-data.yaml", &file)
 	command(t, "", "sh", "-n", "-c", strings.Join(file.Run, "\n"))
-	bin, dir := hostPrograms(t), t.TempDir()
-	command(t, dir, filepath.Join(bin, client), "tls", "ca", "--out", dir)
-	command(t, dir, filepath.Join(bin, client), "tls", "cert", "--ca", dir, "--out", dir, "--node", "n1",
+	ctl, dir := programPath(t, "northstarctl"), t.TempDir()
+	command(t, dir, ctl, "tls", "ca", "--out", dir)
+	command(t, dir, ctl, "tls", "cert", "--ca", dir, "--out", dir, "--node", "n1",
 		"--cluster-name", "prod", "--host", "10.0.0.11")
 	tokens := "[[token]]\nname = \"a\"\nrole = \"operator\"\nhash = \"sha256:" + strings.Repeat("0a", 32) + "\"\n"
 	config := strings.ReplaceAll(file.Files[0].Content, "/etc/northstar/", dir+"/")
@@ -161,5 +160,6 @@ func TestCloudInit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	command(t, dir, filepath.Join(bin, server), "check-config", "--config", filepath.Join(dir, "northstar.toml"))
+	file.Files[0].Path = filepath.Join(dir, "northstar.toml")
+	command(t, dir, programPath(t, "northstar-node"), "check-config", "--config", file.Files[0].Path)
 }

@@ -1,0 +1,153 @@
+package api
+
+import (
+	"errors"
+	"net"
+	"net/http/httptest"
+	"syscall"
+	"testing"
+	"time"
+
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// calls opens connections of another protocol to a node, and makes calls on them.
+type calls struct {
+	*node
+	tokens   map[string]string
+	listener net.Listener
+}
+
+func newCalls(t *testing.T, change func(*Limits)) *calls {
+	t.Helper()
+	file, tokens := limitedTokens(t)
+	n := startServer(t, newFakeCluster("n1", true), withTokens(file), func(d *Deps) { change(&d.Limits) })
+	l := n.LimitConnections(listen(t))
+	t.Cleanup(func() { _ = l.Close() })
+	return &calls{node: n, tokens: tokens, listener: l}
+}
+
+// dial opens a connection, and reports whether the node has closed it.
+func (c *calls) dial() (closed func() bool) {
+	c.t.Helper()
+	client, err := net.Dial("tcp", c.listener.Addr().String())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = client.Close() })
+	return func() bool {
+		_ = client.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		_, err := client.Read(make([]byte, 1))
+		timeout := net.Error(nil)
+		return !errors.As(err, &timeout) || !timeout.Timeout() || errors.Is(err, syscall.ECONNRESET)
+	}
+}
+
+// open is dial, and returns the node's end, too.
+func (c *calls) open() (server net.Conn, closed func() bool) {
+	c.t.Helper()
+	closed = c.dial()
+	server, err := c.listener.Accept()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = server.Close() })
+	return server, closed
+}
+
+// begin begins a call on a connection.
+func (c *calls) begin(on net.Conn, who string, role token.Role) (*Call, error) {
+	r := httptest.NewRequestWithContext(c.t.Context(), "POST", "http://127.0.0.1/x", nil)
+	r.RemoteAddr = on.RemoteAddr().String()
+	r.Header.Set("Authorization", c.tokens[who])
+	return c.Begin(r.Context(), r, NewCallConn(on), CallSpec{Name: "x", Role: role})
+}
+
+// Connections of another protocol without a caller with an identity, also those whose TLS handshake has not ended, give
+// way to new ones. Others stay.
+func TestAnonymousConnectionsOfCalls(t *testing.T) {
+	t.Parallel()
+	c := newCalls(t, func(l *Limits) { l.AnonymousConnections = 4 })
+	known, knownClosed := c.open()
+	call, err := c.begin(known, "alice", token.Observer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call.Leave(nil)
+	unknown, _ := c.open()
+	if _, err := c.begin(unknown, "nobody", token.Observer); !cluster.IsCode(err, cluster.CodeUnauthenticated) {
+		t.Fatalf("a call without a token: %v", err)
+	}
+	var all []func() bool
+	for range 20 {
+		_, closed := c.open()
+		all = append(all, closed)
+	}
+	eventually(t, func() bool {
+		n := 0
+		for _, closed := range all {
+			if closed() {
+				n++
+			}
+		}
+		return n == 16
+	})
+	if open := c.conns.Len(); open != 5 || knownClosed() {
+		t.Errorf("%d connections are open; that of a caller with an identity was closed: %v", open, knownClosed())
+	}
+	if _, err := c.begin(unknown, "alice", token.Observer); !cluster.IsCode(err, cluster.CodeBusy) {
+		t.Errorf("a call on a connection that was closed: %v", err)
+	}
+}
+
+// One address has no more connections of another protocol than its limit, and a few for operators. Those with a call
+// are not closed for others.
+func TestConnectionsOfCallsOfOneAddress(t *testing.T) {
+	t.Parallel()
+	c := newCalls(t, func(l *Limits) { l.AddressConnections = 4 })
+	var calls []*Call
+	var closed []func() bool
+	for range 4 {
+		conn, gone := c.open()
+		call, err := c.begin(conn, "alice", token.Observer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls, closed = append(calls, call), append(closed, gone)
+	}
+	fifth, fifthClosed := c.open()
+	if _, err := c.begin(fifth, "alice", token.Observer); !cluster.IsCode(err, cluster.CodeBusy) {
+		t.Errorf("a client's call beyond the limit: %v", err)
+	}
+	operator, err := c.begin(fifth, "root", token.Operator)
+	if err != nil {
+		t.Fatalf("an operator's call beyond the limit: %v", err)
+	}
+	sixthClosed := c.dial()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := c.listener.Accept() // passes over the sixth
+		if err == nil {
+			accepted <- conn
+		}
+	}()
+	eventually(t, sixthClosed)
+	for i, gone := range append(closed, fifthClosed) {
+		if gone() {
+			t.Errorf("connection %d with a call was closed", i)
+		}
+	}
+	operator.Leave(nil)
+	calls[0].Leave(nil)
+	seventhClosed := c.dial() // in the place of an idle one
+	eventually(t, func() bool { return len(accepted) == 1 })
+	conn := <-accepted
+	t.Cleanup(func() { _ = conn.Close() })
+	if seventhClosed() {
+		t.Error("an idle connection did not give way")
+	}
+	for _, call := range calls[1:] {
+		call.Leave(nil)
+	}
+}

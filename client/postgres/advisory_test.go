@@ -1,0 +1,184 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"northstar/chaos/pg"
+	"northstar/client"
+)
+
+// advisory returns a candidate for the test's own lock.
+func advisory(t *testing.T, change func(*AdvisoryLockConfig)) *AdvisoryLock {
+	t.Helper()
+	cfg := AdvisoryLockConfig{
+		DSN: server(t).DSN(), Key: LockKey("advisory", t.Name()), TTL: shortTTL, BackoffMin: 5 * time.Millisecond,
+		BackoffMax: 50 * time.Millisecond,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	a, err := NewAdvisoryLock(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// acquired acquires the lock, and releases it at the end of the test.
+func acquired(t *testing.T, a *AdvisoryLock) (*client.Deadline, func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	held, release, err := a.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = release(context.Background()) })
+	return held, release
+}
+
+// try tries the lock as any other program does.
+func try(t *testing.T, conn *pgx.Conn, key int64) (locked bool) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), `SELECT pg_try_advisory_lock($1)`, key).Scan(&locked); err != nil {
+		t.Fatal(err)
+	}
+	return locked
+}
+
+func dialed(t *testing.T) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), server(t).DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeConn(conn) })
+	return conn
+}
+
+// The lock excludes programs that know only pg_try_advisory_lock, for longer than the TTL, until it is released.
+func TestAdvisoryLock_ExcludesOthers(t *testing.T) {
+	t.Parallel()
+	a, conn := advisory(t, func(c *AdvisoryLockConfig) { c.TTL = 3 * time.Second }), dialed(t)
+	held, release := acquired(t, a)
+	for began := time.Now(); time.Since(began) < 4*time.Second; <-time.After(100 * time.Millisecond) {
+		if try(t, conn, a.cfg.Key) {
+			t.Fatal("another program gets the lock")
+		}
+	}
+	if held.ValidFor() == 0 || held.Err() != nil {
+		t.Fatalf("it is not held any longer: %v", held.Err())
+	}
+	if err := release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if held.ValidFor() > 0 || !try(t, conn, a.cfg.Key) {
+		t.Error("it is not released")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), shortTTL)
+	defer cancel()
+	if _, _, err := a.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("beside another program: %v", err)
+	}
+}
+
+// The end of the session ends the hold immediately.
+func TestAdvisoryLock_SessionKilled(t *testing.T) {
+	t.Parallel()
+	a := advisory(t, func(c *AdvisoryLockConfig) { c.TTL = time.Hour })
+	held, release := acquired(t, a)
+	do(t, killSession, a.cfg.Key)
+	select {
+	case <-held.Done():
+	case <-time.After(testTimeout):
+		t.Fatal("it does not notice")
+	}
+	if err := held.Err(); !errors.Is(err, client.ErrRoleLost) {
+		t.Error(err)
+	}
+	if err := release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// If the network to the holder is cut, the server frees the lock after the holder's deadline.
+func TestAdvisoryLock_NetworkCut(t *testing.T) {
+	t.Parallel()
+	p, conn := newProxy(t), dialed(t)
+	a := advisory(t, func(c *AdvisoryLockConfig) { c.DSN = p.dsn() })
+	held, release := acquired(t, a)
+	p.set(true)
+	for began := time.Now(); !try(t, conn, a.cfg.Key); <-time.After(time.Millisecond) {
+		if time.Since(began) > testTimeout {
+			t.Fatal("the lock is never free")
+		}
+	}
+	if held.ValidFor() > 0 {
+		t.Errorf("another program has the lock, and the holder %v left", held.ValidFor())
+	}
+	_ = release(t.Context()) // it does not reach the server
+}
+
+// A proof fails if the session does not hold the lock: a pooler may have moved it.
+func TestAdvisoryLock_SessionMoved(t *testing.T) {
+	t.Parallel()
+	a := advisory(t, nil)
+	h, err := a.acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(h.conn)
+	if err := h.prove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := h.conn.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.prove(); !errors.Is(err, errLockLost) {
+		t.Errorf("without the lock: %v", err)
+	}
+}
+
+// A standby has advisory locks of its own, which exclude no one.
+func TestAdvisoryLock_Standby(t *testing.T) {
+	t.Parallel()
+	standby, err := pg.Start(t.Context())
+	if errors.Is(err, pg.ErrNone) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer standby.Stop()
+	if err := errors.Join(standby.Down(), standby.BecomeStandby(), standby.Up(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	a := advisory(t, func(c *AdvisoryLockConfig) { c.DSN = standby.DSN() })
+	if _, _, err := a.Acquire(t.Context()); !errors.Is(err, ErrStandby) {
+		t.Error(err)
+	}
+}
+
+func TestNewAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	good := AdvisoryLockConfig{DSN: "postgres://127.0.0.1/x", Key: 1}
+	if a, err := NewAdvisoryLock(good); err != nil || a.cfg.TTL != defaultTTL || a.cfg.BackoffMax == 0 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	for name, change := range map[string]func(*AdvisoryLockConfig){
+		"no DSN": func(c *AdvisoryLockConfig) { c.DSN = "" }, "bad DSN": func(c *AdvisoryLockConfig) { c.DSN = "postgres://%" },
+		"no key": func(c *AdvisoryLockConfig) { c.Key = 0 }, "TTL": func(c *AdvisoryLockConfig) { c.TTL = 1 },
+		"backoff": func(c *AdvisoryLockConfig) { c.BackoffMin = time.Second; c.BackoffMax = 1 },
+	} {
+		bad := good
+		change(&bad)
+		if _, err := NewAdvisoryLock(bad); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
