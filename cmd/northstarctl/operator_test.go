@@ -137,9 +137,11 @@ func TestOperator(t *testing.T) {
 	}
 
 	old.Kill()
-	o.types("why", `Node n\d leads`, `Cause: .*the previous leader, `+old.ID, `without a leader for \d+ ms`,
+	// On a busy machine another election may follow the one that the failure caused.
+	o.types("why", `Node n\d leads`, `the previous leader, `+old.ID+`|leader `+old.ID+` is dead`, `without a leader for \d+ ms`,
 		`Votes: 2 of 3 voters granted`)
-	o.types("elections show", `Recorded reason: .*leader `+old.ID)
+	o.types("elections ls", "leader "+old.ID)
+	o.types("elections show", "Recorded reason: ")
 	if err := o.StartNode(old); err != nil {
 		t.Fatal(err)
 	}
