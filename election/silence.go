@@ -19,8 +19,8 @@ const (
 	gapWindow  = 10 * time.Second
 	gapWindows = 12
 	maxGapAge  = 10 * time.Minute
-	// settling is how long a leader must have been heard before its gaps count. Connections are made then, and those that
-	// were cut recover: that tells nothing of the leader.
+	// settling is how long a leader must have been heard before its gaps count. Connections are made then, and those
+	// that were cut recover: that tells nothing of the leader.
 	settling = time.Second
 	// learning is how long a node must have measured gaps before what it measured counts alone.
 	learning = 2 * time.Second
