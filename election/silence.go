@@ -23,7 +23,7 @@ const (
 	// that were cut recover: that tells nothing of the leader.
 	settling = time.Second
 	// learning is how long a node must have measured gaps before what it measured counts alone.
-	learning = 2 * time.Second
+	learning = time.Second
 	// maxPeerAge is how long what another follower has measured counts after it was heard.
 	maxPeerAge = 10 * time.Second
 	// raiseTime is how long the threshold is TimeoutMin after a needless election.
