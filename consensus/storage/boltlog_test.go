@@ -35,7 +35,8 @@ func TestUnfinishedDeletion(t *testing.T) {
 	for _, path := range []string{crashed, deleted} {
 		for range 3 { // each opening ends without a write
 			checkLogHolds(t, guardDir(t, copyDir(t, path)).Log(), terms(1, 12, 1))
-			if _, err := writeOpeningTail(filepath.Join(path, logName), tail{last: 12, from: 13, to: 20}, nil); err != nil {
+			t12 := tail{last: 12, from: 13, to: 20}
+			if _, err := writeOpeningTail(filepath.Join(path, logName), t12, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 const (
 	journalName = "log.journal"
 	journalSize = 1 << 20
-	// maxJournaled is the largest append that goes through the journal. A larger one would be written twice for nothing.
+	// maxJournaled is the largest append that goes through the journal. It is not worth writing more than that twice.
 	maxJournaled = 128 << 10
 
 	// A sector is what a disk writes completely or not at all. Both its ends have its record's tag, so that a sector
