@@ -108,8 +108,8 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))
 	$(GO) run ./chaos/run replay -scenario $(or $(SCENARIO),mixed) -nodes $(or $(NODES),3) -seed $(SEED) -faults '$(FAULTS)'
 
-flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; fails when any test failed
-	$(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)'
+flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
+	@$(SHARED) NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
 fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read f; do \
