@@ -44,8 +44,8 @@ func TestFollowerWatchIsPrompt(t *testing.T) {
 		}
 		waited = append(waited, time.Since(start))
 	}
-	// Without a subscription the follower learns the commit index after 50 to 100 ms. A busy machine delays most events,
-	// but not each of them.
+	// Without a subscription the follower learns the commit index after 50 to 100 ms. A busy machine delays most
+	// events, but not each of them.
 	slices.Sort(waited)
 	if tenth := waited[events/10]; tenth > 25*time.Millisecond {
 		t.Errorf("a tenth of the events came within %v of the answer to their put", tenth)

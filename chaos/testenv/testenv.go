@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// slowdownEnv says how many times longer tests wait, and how many times longer their nodes' timeouts are, than on a
+	// slowdownEnv is how many times longer tests wait, and how many times longer their nodes' timeouts are, than on a
 	// machine that is not slow. .ci/run measures the machine and sets it.
 	slowdownEnv = "NORTHSTAR_TEST_SLOWDOWN"
 
