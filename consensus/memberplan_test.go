@@ -29,6 +29,9 @@ func TestPlanChange(t *testing.T) {
 	patch := func(id cluster.NodeID, p cluster.MemberPatch) cluster.MemberChange {
 		return cluster.MemberChange{ID: id, Patch: &p}
 	}
+	addHTTP := func(raft, http string) cluster.MemberChange {
+		return cluster.MemberChange{ID: "n5", Add: &cluster.MemberAdd{ID: "n5", RaftAddress: raft, HTTPAddress: http}}
+	}
 	add := func(id cluster.NodeID, at string) cluster.MemberChange {
 		return cluster.MemberChange{ID: id, Add: &cluster.MemberAdd{
 			ID: id, RaftAddress: at, HTTPAddress: string(id) + ":2", Promote: true,
@@ -56,12 +59,11 @@ func TestPlanChange(t *testing.T) {
 			cluster.RiskLow, 0,
 		},
 		"add at another's HTTP address": {
-			cluster.MemberChange{ID: "n5", Add: &cluster.MemberAdd{ID: "n5", RaftAddress: "h5:1", HTTPAddress: "n2:2"}},
-			"", "nothing: http_address: n2:2: is that of member n2", cluster.CodeBadRequest, false, cluster.RiskLow, 0,
+			addHTTP("h5:1", "n2:2"), "", "nothing: http_address: n2:2: is that of member n2",
+			cluster.CodeBadRequest, false, cluster.RiskLow, 0,
 		},
 		"add at the HTTP address of one that is removed": {
-			cluster.MemberChange{ID: "n5", Add: &cluster.MemberAdd{ID: "n5", RaftAddress: "h5:1", HTTPAddress: "gone:2"}},
-			"", "added as non-voter", 0, false, cluster.RiskLow, 0,
+			addHTTP("h5:1", "gone:2"), "", "added as non-voter", 0, false, cluster.RiskLow, 0,
 		},
 		"HTTP address of another": {
 			patch("n3", cluster.MemberPatch{HTTPAddress: &taken}), "",
