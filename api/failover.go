@@ -78,9 +78,8 @@ func postEmergency(c *request, in apiv1.Emergency) error {
 
 // leadershipRequest reads the common parameters of the calls that move leadership.
 func (c *request) leadershipRequest(action, target, planID, reason string) (cluster.LeadershipRequest, error) {
-	if len(reason) > maxReason {
-		return cluster.LeadershipRequest{}, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason,
-			len(reason))
+	if err := checkReason(reason); err != nil {
+		return cluster.LeadershipRequest{}, err
 	}
 	id, err := plannedTarget("target_leader_id", target, planID)
 	return cluster.LeadershipRequest{
@@ -171,6 +170,13 @@ const (
 	maxReason = 1024                // bytes of a reason
 )
 
+func checkReason(reason string) error {
+	if len(reason) > maxReason {
+		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
+	}
+	return nil
+}
+
 func getAutoFailover(c *request) error {
 	if err := checkCaughtUp(c.s.reads.Status()); err != nil {
 		return err
@@ -251,7 +257,7 @@ func checkAutoFailover(in apiv1.AutoFailover) (ttl time.Duration, err error) {
 	case in.Enabled == nil:
 		return 0, problem.BadRequest("enabled: required, true or false")
 	case len(in.Reason) > maxReason:
-		return 0, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+		return 0, checkReason(in.Reason)
 	case in.TTLMS == nil:
 		return 0, nil
 	case *in.Enabled:

@@ -204,7 +204,7 @@ func TestFence(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))
 		n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", "primary=3").is(t, 409, cluster.CodeFenced)
-		for _, bad := range []string{"primary", "=1", "primary=", "primary=x", "primary=-1"} {
+		for _, bad := range []string{"primary", "=1", "primary=", "primary=x", "primary=-1", "a=1,b=2"} {
 			if p := n.do("PUT", "/v1/kv/k", "v", "X-Northstar-Fence", bad).is(t, 400,
 				cluster.CodeBadRequest); !strings.Contains(p.Detail, "X-Northstar-Fence") {
 				t.Errorf("%q: %s", bad, p.Detail)

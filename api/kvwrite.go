@@ -213,7 +213,11 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 	if err != nil {
 		return nil, problem.BadRequest("%s: want an integer as token, got %q", apiv1.HeaderFence, values[0])
 	}
-	return &state.FencingToken{Role: values[0][:at], Token: tok}, nil
+	role := values[0][:at]
+	if err := state.CheckRole(role); err != nil {
+		return nil, problem.BadRequest("%s: %w", apiv1.HeaderFence, err)
+	}
+	return &state.FencingToken{Role: role, Token: tok}, nil
 }
 
 // idempotency reads Idempotency-Key; nil without it. Keys belong to a caller: two callers may use the same key.

@@ -120,8 +120,8 @@ func (c *request) proposeHere(ctx context.Context, cmd state.Command) (state.Res
 	if err == nil && cmd.Audit != nil {
 		c.audited = true
 	}
-	if err == nil && result.Err != nil && result.Err.Code == cluster.CodeOutcomeUnknown && c.forwarded {
-		c.Header()[apiv1.HeaderDecided] = []string{"1"} // the state no longer has the result
+	if err == nil && result.Err != nil && cmd.Idempotency != nil && c.forwarded {
+		c.Header()[apiv1.HeaderDecided] = []string{"1"}
 	}
 	return result, err
 }

@@ -24,6 +24,11 @@ func TestMemberPlans(t *testing.T) {
 			{"POST", "/admin/nodes/n2/drain", ``, "drain", `"Drain":true`},
 			{"POST", "/admin/nodes/n2/undrain", ``, "undrain", `"Drain":false`},
 		} {
+			long := fmt.Sprintf(`{%s"reason":%q}`, tc.fields, strings.Repeat("x", maxReason+1))
+			refused := follower.do(tc.method, tc.path, long, "Content-Type", jsonBody).is(t, 400, cluster.CodeBadRequest)
+			if !strings.HasPrefix(refused.Detail, "reason:") {
+				t.Errorf("%s: %s", tc.action, refused.Detail)
+			}
 			r := follower.do(tc.method, tc.path, "{"+tc.fields+`"dry_run":true,"reason":"why"}`, "Content-Type", jsonBody)
 			var plan apiv1.Plan
 			if err := json.Unmarshal([]byte(r.body), &plan); err != nil || r.status != 200 || !plan.DryRun ||

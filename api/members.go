@@ -131,6 +131,9 @@ type Membership interface {
 
 // changeMember makes a change at the leader, or answers a dry run.
 func (c *request) changeMember(done string, change cluster.MemberChange, plans planParams) error {
+	if err := checkReason(c.auditFields.Reason); err != nil {
+		return err
+	}
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
 	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {

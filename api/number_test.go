@@ -82,7 +82,8 @@ var numberedWrites = []numberedWrite{
 	{"DELETE", "/v1/kv/absent", "", false, 404, 0},
 	{"POST", "/v1/sessions", `{"name":"s"}`, false, 200, 1},
 	{"DELETE", "/v1/roles/r?session_id=%s", "", false, 200, 1},
-	{"DELETE", "/v1/sessions/%s", "", false, 200, 2}, // the role becomes vacant, and the node dead
+	{"DELETE", "/v1/roles/r?session_id=other", "", false, 409, 0}, // another session holds it
+	{"DELETE", "/v1/sessions/%s", "", false, 200, 2},              // the role becomes vacant, and the node dead
 	{"PUT", "/v1/nodes/w2", `{"session_id":"%s","hostname":"h"}`, false, 200, 1},
 	{"DELETE", "/v1/nodes/w1", "", false, 200, 1},
 }

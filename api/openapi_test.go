@@ -221,6 +221,7 @@ func TestErrorsOfTheRouter(t *testing.T) {
 			{"/v1/kv/k", "DELETE, GET, HEAD, PUT"},
 			{"/health/leader", "GET, HEAD, OPTIONS"},
 			{"/v1/watch", "GET"},
+			{"/v1/events", "GET, HEAD"},
 			{"/admin/members", "POST"},
 			{"/admin/members/n1", "DELETE, PATCH"},
 		} {

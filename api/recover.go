@@ -75,7 +75,7 @@ func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, er
 	case in.Reason == "" && !in.DryRun:
 		return order, problem.BadRequest("reason: required")
 	case len(in.Reason) > maxReason:
-		return order, problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+		return order, checkReason(in.Reason)
 	case !in.Force && !in.DryRun:
 		return order, problem.BadRequest("force: must be true: what the survivors never received is lost")
 	case in.Follow != nil && (in.DryRun || in.PlanID != ""):

@@ -191,7 +191,7 @@ func firstValue(h http.Header, name string) string {
 }
 
 func (c *request) wantsStream() bool {
-	return strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
+	return c.r.Method != http.MethodHead && strings.Contains(c.r.Header.Get("Accept"), apiv1.TypeEventStream)
 }
 
 // checkHeaders refuses headers on whose effect the client relies, on routes where they have none.

@@ -235,8 +235,8 @@ type roleMoveParams struct {
 }
 
 func (c *request) changeRole(ch roleMoveParams) error {
-	if len(ch.reason) > maxReason {
-		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(ch.reason))
+	if err := checkReason(ch.reason); err != nil {
+		return err
 	}
 	cmd := state.Command{Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{
 		Role:      c.param,

@@ -144,8 +144,8 @@ func endSession(c *request, in apiv1.SessionEnd) error {
 
 // noteEnd takes the reason and the dry run into the audit record.
 func (c *request) noteEnd(in apiv1.SessionEnd) error {
-	if len(in.Reason) > maxReason {
-		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+	if err := checkReason(in.Reason); err != nil {
+		return err
 	}
 	c.auditFields.Reason, c.auditFields.DryRun = in.Reason, in.DryRun
 	return nil

@@ -31,8 +31,8 @@ const checkTimeout = 5 * time.Second
 func getSplitBrain(c *request) error { return c.replyReport(c.s.deps.SplitBrain.Report) }
 
 func postSplitBrain(c *request, in apiv1.SplitBrainCheck) error {
-	if len(in.Reason) > maxReason {
-		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(in.Reason))
+	if err := checkReason(in.Reason); err != nil {
+		return err
 	}
 	return c.replyReport(c.s.deps.SplitBrain.Check)
 }

@@ -71,6 +71,9 @@ func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add clust
 	if err := checkAdd(add, servers, rec); err != nil {
 		return err
 	}
+	if err := checkHTTPAddress(add.ID, add.HTTPAddress, n.View().Members()); err != nil {
+		return err
+	}
 	if _, member := cluster.FindServer(servers, add.ID); member && known && !rec.Removed {
 		return nil
 	}
@@ -120,6 +123,16 @@ func checkAdd(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Membe
 		if s.ID == add.ID && rec.ID == add.ID && !rec.Removed && add.HTTPAddress != rec.HTTPAddress {
 			return cluster.Errorf(cluster.CodeBadRequest, "http_address: member %s exists with %s; change it by PATCH",
 				s.ID, rec.HTTPAddress)
+		}
+	}
+	return nil
+}
+
+// checkHTTPAddress rejects another member's address for the member id: requests for one would reach the other.
+func checkHTTPAddress(id cluster.NodeID, address string, members []cluster.Member) *cluster.Error {
+	for _, m := range members {
+		if m.ID != id && !m.Removed && address != "" && m.HTTPAddress == address {
+			return badField("http_address", address, "is that of member "+string(m.ID))
 		}
 	}
 	return nil

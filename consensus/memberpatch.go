@@ -22,7 +22,7 @@ func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id clus
 	if err := checkDrain(patch, rec); err != nil {
 		return err
 	}
-	if err := checkPatch(patch, server, inst.Servers()); err != nil {
+	if err := checkPatch(patch, server, inst.Servers(), n.View().Members()); err != nil {
 		return err
 	}
 	recorded := false
@@ -43,7 +43,9 @@ func (n *Node) patchMember(ctx context.Context, inst *raftnode.Instance, id clus
 	return nil
 }
 
-func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.Server) *cluster.Error {
+func checkPatch(
+	p cluster.MemberPatch, server cluster.Server, servers []cluster.Server, members []cluster.Member,
+) *cluster.Error {
 	if p.Priority != nil && (*p.Priority < 0 || *p.Priority > cluster.MaxPriority) {
 		return badField("priority", *p.Priority, fmt.Sprintf("want 0 to %d", cluster.MaxPriority))
 	}
@@ -52,6 +54,11 @@ func checkPatch(p cluster.MemberPatch, server cluster.Server, servers []cluster.
 	}
 	if p.Suffrage != nil && p.Readmit {
 		return badField("suffrage", *p.Suffrage, "cannot be set together with readmit, which sets it")
+	}
+	if p.HTTPAddress != nil {
+		if err := checkHTTPAddress(server.ID, *p.HTTPAddress, members); err != nil {
+			return err
+		}
 	}
 	if p.RaftAddress == nil {
 		return nil

@@ -94,8 +94,10 @@ func planChange(in changeInputs) cluster.Plan {
 
 func (in changeInputs) planAdd(p *cluster.Plan, rec cluster.Member, member bool) {
 	add := *in.change.Add
-	if err := checkAdd(add, in.servers, rec); err != nil {
-		p.Refusal = err
+	if p.Refusal = checkAdd(add, in.servers, rec); p.Refusal == nil {
+		p.Refusal = checkHTTPAddress(add.ID, add.HTTPAddress, in.members)
+	}
+	if p.Refusal != nil {
 		return
 	}
 	p.Summary = fmt.Sprintf("node %s is added as non-voter", add.ID)
@@ -116,7 +118,7 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 	patch := *in.change.Patch
 	next := in.servers
 	if p.Refusal = checkDrain(patch, rec); p.Refusal == nil {
-		p.Refusal = checkPatch(patch, server, in.servers)
+		p.Refusal = checkPatch(patch, server, in.servers, in.members)
 	}
 	if p.Refusal != nil {
 		return next

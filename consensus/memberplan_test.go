@@ -10,7 +10,7 @@ import (
 func TestPlanChange(t *testing.T) {
 	t.Parallel()
 	voter, nonVoter := cluster.Voter, cluster.NonVoter
-	yes, no, addr, priority := true, false, "h9:1", 7
+	yes, no, addr, taken, priority := true, false, "h9:1", "n2:2", 7
 	server := func(id cluster.NodeID, s cluster.Suffrage) cluster.Server {
 		return cluster.Server{ID: id, Address: string(id) + ":1", Suffrage: s}
 	}
@@ -20,15 +20,22 @@ func TestPlanChange(t *testing.T) {
 	}
 	var members []cluster.Member
 	for _, id := range []cluster.NodeID{"n1", "n2", "n3", "n4", "behind", "empty"} {
-		members = append(members, cluster.Member{ID: id, Lifecycle: cluster.Active, Priority: 100, Eligible: true})
+		members = append(members, cluster.Member{
+			ID: id, HTTPAddress: string(id) + ":2", Lifecycle: cluster.Active, Priority: 100, Eligible: true,
+		})
 	}
-	members = append(members, cluster.Member{ID: "gone", Removed: true},
+	members = append(members, cluster.Member{ID: "gone", HTTPAddress: "gone:2", Removed: true},
 		cluster.Member{ID: "late", Lifecycle: cluster.Active})
 	patch := func(id cluster.NodeID, p cluster.MemberPatch) cluster.MemberChange {
 		return cluster.MemberChange{ID: id, Patch: &p}
 	}
+	addHTTP := func(raft, http string) cluster.MemberChange {
+		return cluster.MemberChange{ID: "n5", Add: &cluster.MemberAdd{ID: "n5", RaftAddress: raft, HTTPAddress: http}}
+	}
 	add := func(id cluster.NodeID, at string) cluster.MemberChange {
-		return cluster.MemberChange{ID: id, Add: &cluster.MemberAdd{ID: id, RaftAddress: at, Promote: true}}
+		return cluster.MemberChange{ID: id, Add: &cluster.MemberAdd{
+			ID: id, RaftAddress: at, HTTPAddress: string(id) + ":2", Promote: true,
+		}}
 	}
 	for name, tc := range map[string]struct {
 		change cluster.MemberChange
@@ -50,6 +57,21 @@ func TestPlanChange(t *testing.T) {
 		"add at another's address": {
 			add("n5", "n2:1"), "", "nothing: raft_address", cluster.CodeBadRequest, false,
 			cluster.RiskLow, 0,
+		},
+		"add at another's HTTP address": {
+			addHTTP("h5:1", "n2:2"), "", "nothing: http_address: n2:2: is that of member n2",
+			cluster.CodeBadRequest, false, cluster.RiskLow, 0,
+		},
+		"add at the HTTP address of one that is removed": {
+			addHTTP("h5:1", "gone:2"), "", "added as non-voter", 0, false, cluster.RiskLow, 0,
+		},
+		"HTTP address of another": {
+			patch("n3", cluster.MemberPatch{HTTPAddress: &taken}), "",
+			"nothing: http_address: n2:2: is that of member n2", cluster.CodeBadRequest, false, cluster.RiskLow, 0,
+		},
+		"the same HTTP address": {
+			patch("n2", cluster.MemberPatch{HTTPAddress: &taken}), "",
+			"the record of node n2 is changed", 0, false, cluster.RiskLow, 0,
 		},
 		"remove": {
 			cluster.MemberChange{ID: "n3"},

@@ -188,8 +188,8 @@ func TestPrecedence(t *testing.T) {
 	env["NORTHSTAR_ZONE"], env["NORTHSTAR_ELIGIBLE"] = "env", "true"
 	check(nil, "env", 1, true)
 	check([]string{"--zone=flag", "--no-eligible"}, "flag", 1, false)
-	env["NORTHSTAR_ZONE"] = ""
-	check(nil, "", 1, true)
+	env["NORTHSTAR_ZONE"], env["NORTHSTAR_PRIORITY"] = "", "" // as in ${PRIORITY:-} of a compose file
+	check(nil, "file", 1, true)
 }
 
 func TestBadValuesAreAllListed(t *testing.T) {

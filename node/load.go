@@ -117,9 +117,9 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 	return value, nil
 }
 
-// lookup returns the value of a key from environment or file.
+// lookup returns the value of a key from environment or file. An empty variable counts as unset.
 func (l *Loader) lookup(key Key) (value, source string, ok bool) {
-	if v, ok := l.lookupEnv(key.Env); ok {
+	if v, _ := l.lookupEnv(key.Env); v != "" {
 		return v, key.Env, true
 	}
 	v, ok := l.file.values[key.Name]

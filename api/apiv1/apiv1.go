@@ -48,7 +48,7 @@ const (
 	HeaderCaller      = "X-Northstar-Caller" // its address
 	HeaderTimeout     = "X-Northstar-Timeout-Ms"
 	HeaderNumber      = "X-Northstar-Number"  // of a write, with which it is applied once: see api.request.number
-	HeaderDecided     = "X-Northstar-Decided" // of a response with an unknown outcome: asking again changes nothing
+	HeaderDecided     = "X-Northstar-Decided" // of a refusal by the state: repeating the write changes nothing
 )
 
 // HeaderKeyNoAutoRetry returns the map key of a request header. For the idempotency key it is not the canonical form.

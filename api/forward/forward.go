@@ -219,7 +219,7 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 	p, ok := problem.Decode(resp.StatusCode, resp.Header, buf[:n])
 	decided := resp.Header.Get(apiv1.HeaderDecided) != ""
 	switch {
-	case ok && p.Code == int(cluster.CodeOutcomeUnknown) && decided: // every attempt would have this answer
+	case ok && decided: // every attempt would have this answer
 	case ok && p.Code == int(cluster.CodeNoLeader):
 		return problem.NoLeader("node %s is not the leader: %s", leader.ID, p.Detail)
 	case ok && p.Code == int(cluster.CodeOutcomeUnknown) && r.Write && r.Idempotent:

@@ -121,7 +121,8 @@ func NewRouter[H any](rows []Route[H]) *Router[H] {
 		}
 		res.Methods[row.Method] = row
 		// HEAD is GET without the body.
-		if row.Method == http.MethodGet && row.Kind == Unary && res.Methods[http.MethodHead] == nil {
+		noStream := row.Kind == Unary || row.Kind == StreamOnAccept
+		if row.Method == http.MethodGet && noStream && res.Methods[http.MethodHead] == nil {
 			res.Methods[http.MethodHead] = row
 		}
 	}

@@ -86,7 +86,11 @@ func (t *leaderTracker) exited(id string) {
 func (t *leaderTracker) run(ctx context.Context) {
 	defer t.http.CloseIdleConnections()
 	for {
-		if l, from := t.observe(t.ask(ctx), time.Now()); l.LeaderID != "" {
+		answer := t.ask(ctx)
+		if ctx.Err() != nil {
+			return // the end of ctx breaks off the requests, so no answer means nothing
+		}
+		if l, from := t.observe(answer, time.Now()); l.LeaderID != "" {
 			t.report(from, l, t.election(ctx, l))
 		}
 		wait := pollWithLeader

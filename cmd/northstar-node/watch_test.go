@@ -1,13 +1,38 @@
 package main
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/node"
 )
+
+// Ctrl-C while the nodes are being asked is no loss of the leader.
+func TestLeaderTrackerStops(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	}))
+	defer slow.Close()
+	var out strings.Builder
+	members := node.InitialCluster{{HTTPAddress: strings.TrimPrefix(slow.URL, "http://")}}
+	tr := newLeaderTracker(members, &printer{w: &out})
+	tr.observe(apiv1.Leader{LeaderID: "n1", Term: 2}, time.Now())
+	out.Reset()
+	tr.run(ctx)
+	if out.Len() > 0 {
+		t.Errorf("printed %q", out.String())
+	}
+}
 
 func TestLeaderTracker(t *testing.T) {
 	t.Parallel()

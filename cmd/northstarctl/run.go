@@ -195,8 +195,13 @@ func (s *supervisor) campaign(ctx context.Context) (l *client.Leadership, err er
 	defer cancel()
 	ended := make(chan struct{})
 	go func() { defer close(ended); l, err = s.elector.Campaign(ctx) }()
+	hint := time.After(time.Second)
 	for {
 		select {
+		case <-hint:
+			if err := s.a.reach.unreachable(); err != nil {
+				fmt.Fprintf(s.a.stderr, "northstarctl: %v; trying again\n", err)
+			}
 		case <-ended:
 			return l, err
 		case sig := <-s.signals:

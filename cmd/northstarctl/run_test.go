@@ -260,6 +260,7 @@ func TestRun(t *testing.T) {
 		"check":                     testRunCheck,
 		"check beside restarts":     testRunCheckBesideRestarts,
 		"not eligible":              testRunNotEligible,
+		"unreachable":               testRunUnreachable,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -361,6 +362,33 @@ func testRunWaiting(t *testing.T, endpoint string, c *client.Client) {
 	}
 	r.signal(syscall.SIGINT) // the shell does not trap this signal
 	r.exit(130)
+}
+
+// run goes on when no node can be reached, and says so.
+func testRunUnreachable(t *testing.T, _ string, _ *client.Client) {
+	cmd := exec.Command("/proc/self/exe", "--endpoints", "127.0.0.1:1", "run", "--role", "unreachable", "--", "true")
+	cmd.Env = append(os.Environ(), asProgram+"=yes")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	said := ""
+	for s := bufio.NewScanner(stderr); !strings.Contains(said, "--endpoints") && s.Scan(); {
+		said += s.Text() + "\n"
+	}
+	if !strings.Contains(said, "no endpoint is reachable") || !strings.Contains(said, "trying again") {
+		t.Errorf("said %q", said)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("exit: %v, want 0", err)
+	}
 }
 
 // Without --eligible, run is no candidate, also when the role is vacant.
