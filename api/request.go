@@ -49,6 +49,7 @@ type request struct {
 	write     bool       // without a response the outcome is unknown
 	caller    identity   // zero on routes without authentication
 	forwarded bool       // another node has forwarded it: it is not forwarded again
+	repeated  bool       // that node repeats it until it knows the outcome
 	from      string     // address of the caller
 	via       string     // node that forwarded it and asserted caller and address; "": none
 
