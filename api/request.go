@@ -334,9 +334,13 @@ func (c *request) checkMedia(want string) error {
 	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
 }
 
-// reply answers 200 with v as JSON.
+// reply answers 200 with v as JSON. A large answer counts until its client has read it, but not that to a write: it has
+// been done.
 func (c *request) reply(v any) error {
 	body, err := json.Marshal(v)
+	if err == nil && !c.write {
+		err = c.takeAnswer(len(body))
+	}
 	if err != nil {
 		return err
 	}
