@@ -68,7 +68,8 @@ func TestDocumentIsShared(t *testing.T) {
 		s := bareServer(t)
 		var answers [2][]byte
 		for i := range answers {
-			s.ServeHTTP(keepingWriter{httptest.NewRecorder(), &answers[i]}, httptest.NewRequest("GET", "/openapi.json", nil))
+			w := keepingWriter{httptest.NewRecorder(), &answers[i]}
+			s.ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil))
 		}
 		if len(answers[0]) == 0 || &answers[0][0] != &answers[1][0] {
 			t.Errorf("two answers of %d and %d bytes are two copies", len(answers[0]), len(answers[1]))

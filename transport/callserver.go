@@ -63,9 +63,10 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 	_ = closeNow(conn)
 }
 
-// checkCaller returns why this node takes no calls and no relayed messages from a peer, nil if it does. A member asserts
-// with them what its clients do, and its audit records. So they count only from members: those that may vote, and those
-// on record that have not adopted the cluster ID yet. A node without an ID has no clients' data to protect.
+// checkCaller returns why this node takes no calls and no relayed messages from a peer, nil if it does. A peer asserts
+// with them what its clients do, and its audit records. So they count only from members: from nodes that exchange votes
+// with this one, and from those of its roster that have not adopted the cluster ID yet. Without an ID, this node has no
+// data of clients to protect.
 func (t *Transport) checkCaller(p cluster.Peer) error {
 	a := t.admit(p)
 	switch {

@@ -52,7 +52,7 @@ func TestOutsiderReachesNotRaft(t *testing.T) {
 // also on a connection from before its removal. It takes those of a member.
 func TestOutsiderCallsNobody(t *testing.T) {
 	t.Parallel()
-	served := make(chan cluster.NodeID, 8)
+	served := make(chan cluster.NodeID, 32)
 	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
 		c.Called = func(_ context.Context, from cluster.NodeID, _ []byte) []byte {
 			served <- from
