@@ -161,6 +161,7 @@ type Server struct {
 	logger   hclog.Logger
 	reads    Reads
 	routes   *openapi.Router[handler]
+	document []byte // of OpenAPI; all responses share it
 	auth     *authenticator
 	refusals *keyLimiter[string] // recorded 403s by caller
 	leader   *forward.LeaderTracker
@@ -189,7 +190,7 @@ func New(d Deps) (*Server, error) {
 		limits: d.Limits.withDefaults(),
 		logger: d.Logger.Named("api"),
 		reads:  d.Reads,
-		routes: openapi.NewRouter(table),
+		routes: openapi.NewRouter(table), document: openapi.Document(d.Node.Version),
 		leader: forward.NewLeaderTracker(d.Leader),
 
 		refusals: newKeyLimiter[string](refusalBurst, refusalRefill),

@@ -54,11 +54,15 @@ type shareholder struct {
 func (c *request) holder() shareholder {
 	if !c.holderKnown {
 		c.holderKnown = true
+		address := uint16(maphash.Comparable(shareSeed, c.addressGroup()) % shareBuckets)
 		c.asHolder = shareholder{
 			identity: uint16(maphash.String(shareSeed, c.caller.name) % shareBuckets),
-			address:  uint16(maphash.Comparable(shareSeed, c.addressGroup()) % shareBuckets),
-			unshared: c.caller.role == token.Operator || c.caller.node != "",
+			address:  address,
+			unshared: c.caller.role == token.Operator || c.caller.node != "" && c.fromPeer(),
 			reserve:  c.caller.role == token.Operator || c.fromPeer(),
+		}
+		if c.caller.name == "" { // callers without an identity are told apart by their addresses only
+			c.asHolder.identity = address
 		}
 	}
 	return c.asHolder
@@ -71,8 +75,10 @@ func (c *request) addressGroup() netip.Prefix {
 	return addressGroup(c.from)
 }
 
-// fromPeer reports whether another node sent the request, for itself or for a caller.
-func (c *request) fromPeer() bool { return c.caller.node != "" || c.via != "" }
+// fromPeer reports whether another member sent the request, for itself or for a caller.
+func (c *request) fromPeer() bool {
+	return c.via != "" || c.caller.node != "" && c.s.auth.member(c.caller.node)
+}
 
 // take takes n, or returns the error of a request that must wait.
 func (b *budget) take(by shareholder, n int64) error {
@@ -117,6 +123,8 @@ type budgets struct {
 	attaching        *budget
 	waitingCampaigns *budget
 	pages            *budget // open dashboards, each of which makes requests of other nodes
+	eventStreams     *budget // which do so, too
+	scrapes          *budget // of metrics: anyone may read them
 	bodies           *budget // that are being received
 	bodyBytes        *budget
 	answers          *budget // values that answers and streams hold
@@ -141,6 +149,8 @@ func newBudgets(l Limits) budgets {
 		attaching:        places("attached sessions", l.Attached),
 		waitingCampaigns: places("campaigns", l.WaitingCampaigns),
 		pages:            newBudget("open dashboards", maxPages, maxPages/4),
+		eventStreams:     newBudget("streams of events", maxEventStreams, maxEventStreams/4),
+		scrapes:          newBudget("scrapes of metrics", maxScrapes, maxScrapes/8),
 		bodies:           newBudget("unfinished bodies", int64(l.Bodies), int64(l.Bodies/4)),
 		answers:          newBudget("bytes of unread answers", l.AnswerBytes, l.AnswerBytes/2),
 		calling:          places("calls", l.Streams),
@@ -150,6 +160,12 @@ func newBudgets(l Limits) budgets {
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
 }
+
+// Limits of what costs a node more than other requests.
+const (
+	maxEventStreams = 256 // each requests the events of all other nodes, four times a second
+	maxScrapes      = 64  // each holds all metrics as text
+)
 
 // admit takes a place among the requests or streams in flight; release frees it.
 func (c *request) admit() error {

@@ -317,7 +317,7 @@ func (k *Call) Native(ctx context.Context, path string, in any) error {
 	return nil
 }
 
-// recorder keeps a short response.
+// recorder keeps a response.
 type recorder struct {
 	callWriter
 	status int

@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"net/http"
+	"strings"
 	"time"
 
 	"northstar/api/apiv1"
 	"northstar/api/forward"
-	"northstar/api/openapi"
 	"northstar/api/problem"
 	"northstar/api/stream"
 	"northstar/cluster"
@@ -134,9 +135,21 @@ func ceilMS(d time.Duration) int64 { return int64(math.Ceil(float64(d) / float64
 
 func unixNano(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
+// getMetrics serves GET /metrics. A scrape holds all of its text until the client has read it.
 func getMetrics(c *request) error {
-	c.s.deps.Metrics.Handler().ServeHTTP(c, c.r)
-	return nil
+	if err := c.s.scrapes.take(c.holder(), 1); err != nil {
+		return err
+	}
+	defer c.s.scrapes.give(c.holder(), 1)
+	w := &recorder{callWriter: callWriter{header: http.Header{}}, status: http.StatusOK}
+	c.s.deps.Metrics.Handler().ServeHTTP(w, c.r)
+	if w.status != http.StatusOK {
+		return problem.Busy("metrics: %s", strings.TrimSpace(string(w.body)))
+	}
+	if encoding := w.header["Content-Encoding"]; encoding != nil {
+		c.Header()["Content-Encoding"] = encoding
+	}
+	return c.respond(w.status, w.header["Content-Type"], w.body)
 }
 
-func getOpenAPI(c *request) error { return c.replyJSON(openapi.Document(c.s.deps.Node.Version)) }
+func getOpenAPI(c *request) error { return c.replyJSON(c.s.document) }

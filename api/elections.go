@@ -27,6 +27,9 @@ func listElections(c *request) error {
 	if err != nil {
 		return err
 	}
+	if err := c.takeAnswer(limit * mergedItemBytes); err != nil {
+		return err
+	}
 	answer := apiv1.Elections{Items: c.s.lostElections(limit), Missing: []string{}}
 	won := c.s.reads.View().Elections() // oldest first
 	won = won[max(0, len(won)-limit):]
@@ -200,6 +203,10 @@ func (s *Server) otherMembers() []cluster.NodeID {
 }
 
 const maxMemberResponse = 8 << 20
+
+// mergedItemBytes is what an event or an election counts of the budget of answers, before the nodes are asked: about
+// what its text needs here.
+const mergedItemBytes = 1 << 10
 
 // askMember decodes another node's response to a GET, of timeout-max at most. 410 becomes CodeHistoryCompacted.
 func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string, query url.Values, out any) error {

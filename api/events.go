@@ -42,6 +42,9 @@ func listEvents(c *request) error {
 		}
 		return c.reply(own)
 	}
+	if err := c.takeAnswer(limit * mergedItemBytes); err != nil {
+		return err
+	}
 	answer, err := c.mergedEvents(c.r.Context(), since, typ, limit)
 	if err != nil {
 		return err
@@ -69,6 +72,10 @@ func (s *Server) ownEvents(since, typ string, limit int) (apiv1.Events, error) {
 const mergeInterval = 250 * time.Millisecond
 
 func streamEvents(c *request) error {
+	if err := c.s.eventStreams.take(c.holder(), 1); err != nil {
+		return err
+	}
+	defer c.s.eventStreams.give(c.holder(), 1)
 	since := c.r.Header.Get("Last-Event-ID")
 	if since == "" {
 		since = c.query.Get("since")
@@ -154,6 +161,11 @@ func (p eventOffsets) withOffset(id cluster.NodeID, seq string) eventOffsets {
 	return eventOffsets{owner: id, offsets: at}
 }
 
+// keep drops the offsets of all nodes but these: each item of a response names all offsets.
+func (p eventOffsets) keep(ids []cluster.NodeID) {
+	maps.DeleteFunc(p.offsets, func(id cluster.NodeID, _ string) bool { return !slices.Contains(ids, id) })
+}
+
 // String returns the form that parseEventOffsets reads.
 func (p eventOffsets) String() string {
 	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(p.offsets)), func(id cluster.NodeID) bool { return id == p.owner })
@@ -164,14 +176,17 @@ func (p eventOffsets) String() string {
 	return strings.Join(parts, ",")
 }
 
-const maxEventOffsets = 1000
+const (
+	maxEventOffsets = 1000
+	maxOffsetBytes  = 128 // of one node: its boot ID and a number
+)
 
 func parseEventOffsets(seq string) (eventOffsets, error) {
 	p := eventOffsets{offsets: map[cluster.NodeID]string{}}
 	for part := range strings.SplitSeq(seq, ",") {
 		name, place, ok := strings.Cut(part, "=")
 		id, err := cluster.ParseNodeID(name)
-		if !ok || err != nil || place == "" || len(p.offsets) >= maxEventOffsets {
+		if !ok || err != nil || place == "" || len(place) > maxOffsetBytes || len(p.offsets) >= maxEventOffsets {
 			return p, problem.BadRequest("since: %q is not the seq of an event", seq)
 		}
 		if p.owner == "" {
@@ -201,6 +216,7 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 	case since != "": // the time in this node's log
 		from = from.withOffset(self, since)
 	}
+	from.keep(append(c.s.otherMembers(), self, from.owner))
 	parts := c.askEvents(ctx, from, typ, limit)
 	var good []nodePage
 	missing := []string{}

@@ -141,8 +141,8 @@ func (c *request) isAudited(status int, code cluster.Code) bool {
 		return false
 	case status == http.StatusTemporaryRedirect: // the client sends the call to another node
 		return false
-	case c.forwarded && code == cluster.CodeNoLeader: // the forwarding node retries, and records the result
-		return false
+	case c.forwarded && code == cluster.CodeNoLeader, c.repeated && code == cluster.CodeOutcomeUnknown:
+		return false // the forwarding node retries, and records the result
 	}
 	// A request without an identity is only counted: it could fill the log.
 	return c.caller.name != "" && (c.write || c.recordRead || status == http.StatusForbidden)

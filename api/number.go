@@ -14,8 +14,10 @@ import (
 func (c *request) number(cmd *state.Command) (header string, end func(), err error) {
 	switch {
 	case cmd.Idempotency != nil:
+		c.repeated = c.forwarded
 	case c.forwarded:
 		cmd.Idempotency, err = c.forwardedNumber()
+		c.repeated = cmd.Idempotency != nil
 	default:
 		if end, numbered := c.s.calls.Number(cmd); numbered {
 			return encodeNumber(cmd.Idempotency), end, nil
@@ -34,11 +36,11 @@ func encodeNumber(id *state.Idempotency) string {
 	return string(b)
 }
 
-// forwardedNumber reads the number that the forwarding node has given to a write; nil without one. Where nodes are
-// not told from clients, it counts among the numbers of the caller.
+// forwardedNumber reads the number that the forwarding node has given to a write; nil without one. A client gives none.
+// Where nodes are not told from clients, because they forward tokens, it counts among the numbers of the caller.
 func (c *request) forwardedNumber() (*state.Idempotency, error) {
 	value := c.r.Header.Get(apiv1.HeaderNumber)
-	if value == "" {
+	if value == "" || c.via == "" && !c.s.forward.ForwardToken {
 		return nil, nil
 	}
 	parts := strings.Split(value, " ")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +115,8 @@ type lostWrite struct {
 }
 
 func (w lostWrite) test(t *testing.T) {
-	n1, n2, n3 := trio(t)
+	aud := &fakeAuditor{}
+	n1, n2, n3 := trio(t, withAudit(aud))
 	s := n1.session("a")
 	n1.fake.put("k", "old")
 	into[apiv1.Role](t, n1.campaign("r", s, 0))
@@ -122,6 +124,8 @@ func (w lostWrite) test(t *testing.T) {
 		Node: state.AppNode{ID: "w1", Session: s, Status: state.AppActive},
 	}})
 	before := n1.fake.View().Revision()
+	aud.take()
+	recordedBefore := len(slices.Collect(n3.fake.View().AuditAfter(0)))
 	proposed := n1.lastWords(w.applied, w.answer)
 	asked := n2
 	if w.atLeader {
@@ -144,6 +148,10 @@ func (w lostWrite) test(t *testing.T) {
 	}
 	if changes := n3.fake.View().Revision() - before; changes != w.changes {
 		t.Errorf("%d changes, want %d", changes, w.changes)
+	}
+	applied := len(slices.Collect(n3.fake.View().AuditAfter(0))) - recordedBefore
+	if queued := aud.take(); applied != 1 || queued != "" {
+		t.Errorf("%d records in the state, want 1; others: %s", applied, queued)
 	}
 }
 
@@ -200,17 +208,18 @@ func TestNumber_HeaderOfClient(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n1, _, _ := trio(t)
 		header := []string{apiv1.HeaderNumber, "n1/boot1 1 1 0"}
-		for _, key := range []string{"a", "b"} { // with a number, the second one would repeat the first
+		byNode := append([]string{apiv1.HeaderForwardedBy, "n2"}, header...)
+		for key, header := range map[string][]string{"a": header, "b": header, "c": byNode, "d": byNode} {
 			if r := n1.do("PUT", "/v1/kv/"+key, "v", header...); r.status != 200 {
 				t.Errorf("%+v", r)
 			}
-			if _, ok := n1.fake.View().Get(key); !ok {
+			if _, ok := n1.fake.View().Get(key); !ok { // with a number, it would repeat another one
 				t.Errorf("key %s was not written", key)
 			}
 		}
 		for _, bad := range []string{"x", "x 0 0 0", "x 1 1", "x 1 1 y", " 1 1 1"} {
-			n1.do("PUT", "/v1/kv/c", "v", apiv1.HeaderNumber, bad, apiv1.HeaderForwardedBy, "n2").is(t, 400,
-				cluster.CodeBadRequest)
+			n1.do("PUT", "/v1/kv/e", "v", apiv1.HeaderNumber, bad, apiv1.HeaderForwardedBy, "n2",
+				apiv1.HeaderIdentity, "client alice").is(t, 400, cluster.CodeBadRequest)
 		}
 	})
 }

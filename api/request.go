@@ -49,6 +49,7 @@ type request struct {
 	write     bool       // without a response the outcome is unknown
 	caller    identity   // zero on routes without authentication
 	forwarded bool       // another node has forwarded it: it is not forwarded again
+	repeated  bool       // that node repeats it until it knows the outcome
 	from      string     // address of the caller
 	via       string     // node that forwarded it and asserted caller and address; "": none
 
@@ -333,9 +334,13 @@ func (c *request) checkMedia(want string) error {
 	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
 }
 
-// reply answers 200 with v as JSON.
+// reply answers 200 with v as JSON. A large answer counts until its client has read it, but not that to a write: it has
+// been done.
 func (c *request) reply(v any) error {
 	body, err := json.Marshal(v)
+	if err == nil && !c.write {
+		err = c.takeAnswer(len(body))
+	}
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ type idempotencyEntry struct {
 	key         string
 	requestHash []byte
 	at          int64
-	result      Result
+	result      Result // recorded
 	index       uint64 // of the log entry, for the key of a node
 }
 
@@ -88,14 +88,36 @@ func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
 			w.idempotency.forgotten), false
 	}
 	result = w.applyFenced(c)
-	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result}
-	if e.result.Txn, e.result.Session = nil, nil; e.ofNode() { // replay finds them again
+	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result.recorded()}
+	if e.result.Session = nil; e.ofNode() { // replay finds it again
 		e.index = w.index
 	}
 	w.write.idempotency.put(id.Key, e)
 	w.idempotency.add(e)
 	w.expireIdempotency()
 	return result, false
+}
+
+// maxRecordedDetail bounds the text of an error in a recorded result, in bytes. Texts name keys, which may be long.
+const maxRecordedDetail = 512
+
+// recorded returns what is kept of a result: what the answer to a repeated command has to say. Records count for no
+// limit of the state, so each of them is small. Nothing is decided by what is left out.
+func (r Result) recorded() Result {
+	r.Txn = nil // replay executes it again
+	if s := r.Session; s != nil {
+		r.Session = &Session{ID: s.ID, TTL: s.TTL}
+	}
+	if role := r.Role; role != nil {
+		r.Role = &Role{Name: role.Name, Current: role.Current, Required: role.Required}
+		r.Role.Current.Value = ""
+	}
+	if r.Err != nil && len(r.Err.Detail) > maxRecordedDetail {
+		short := *r.Err
+		short.Detail = strings.ToValidUTF8(short.Detail[:maxRecordedDetail], "") + "…"
+		r.Err = &short
+	}
+	return r
 }
 
 // replay returns the whole of a recorded result.

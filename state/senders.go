@@ -36,7 +36,7 @@ type sender struct {
 type numberedResult struct {
 	number      uint64
 	requestHash []byte
-	result      Result // without Txn
+	result      Result // recorded
 }
 
 func (s *sender) ofNode() bool { return isOfNode(s.key) }
@@ -133,9 +133,7 @@ func (w *txn) applyNumbered(c *Command) (result Result, repeated bool) {
 	s.forget(id.AnsweredBelow)
 	s.index = w.index
 	if at, _ := s.find(id.Number); id.Number >= s.answered {
-		kept := numberedResult{number: id.Number, requestHash: id.RequestHash, result: result}
-		kept.result.Txn = nil // replay executes it again
-		s.results = slices.Insert(s.results, at, kept)
+		s.results = slices.Insert(s.results, at, numberedResult{id.Number, id.RequestHash, result.recorded()})
 	}
 	if len(s.results) > s.maxResults() {
 		s.forget(s.results[0].number + 1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"strings"
 	"testing"
 
 	"northstar/cluster"
@@ -18,7 +19,7 @@ func numbered(c Command, number, answeredBelow, after uint64) Command {
 	return c
 }
 
-// A numbered command is applied once, and its whole result is repeated: in the same batch, later, after a restart.
+// A numbered command is applied once, and what its answer says is repeated: in the same batch, later, after a restart.
 func TestNumberedCommands(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
@@ -41,7 +42,7 @@ func TestNumberedCommands(t *testing.T) {
 	for name, s := range map[string]*State{"same": s, "restored": again} {
 		before := s.View().Revision()
 		for i, r := range append(first[len(cmds):], apply(s, cmds...)...) {
-			want := first[i%len(cmds)]
+			want := first[i%len(cmds)].recorded()
 			if !bytes.Equal(EncodeResult(&r), EncodeResult(&want)) {
 				t.Errorf("%s: command %d again: %+v, first %+v", name, i, r, want)
 			}
@@ -87,6 +88,43 @@ func TestSenderForgetsAnswers(t *testing.T) {
 	restore(t, again, snapshotOf(t, s))
 	if again.View().Fingerprint() != s.View().Fingerprint() {
 		t.Error("read and written differently")
+	}
+}
+
+// What is kept of results counts for no limit of the state, so one client must not make it large: neither by commands
+// whose results are whole roles or sessions, nor by errors that name long keys.
+func TestRecordedResultsAreSmall(t *testing.T) {
+	t.Parallel()
+	const rounds, most = 50, 1 << 10 // bytes of one result
+	s := New(Options{})
+	big := create("s")
+	big.SessionCreate.Meta = map[string]string{"m": strings.Repeat("x", MaxSessionMeta-1)}
+	for range 10 {
+		mustApply(t, s, campaignWith("r", newSession(t, s, "a"), func(p *RoleCampaign) {
+			p.Value = strings.Repeat("v", MaxRoleValue)
+		}))
+	}
+	stranger := newSession(t, s, "stranger")
+	before, number := len(snapshotOf(t, s)), uint64(0)
+	for i := range rounds {
+		long := del(strings.Repeat("\x01", MaxKey)) // a text quotes each byte as four
+		cmds := []Command{big, long, resign("r", stranger), withIdempotency(long, fmt.Sprint("ann\n", i), "f")}
+		for j := range cmds[:3] {
+			number++
+			cmds[j] = numbered(cmds[j], number, 1, 1)
+		}
+		first := apply(s, cmds...)
+		for j, again := range apply(s, cmds...) {
+			want := first[j]
+			if (again.Err == nil) != (want.Err == nil) || again.Err != nil && (again.Err.Code != want.Err.Code ||
+				again.Err.HTTPStatus() != want.Err.HTTPStatus()) || (again.Role == nil) != (want.Role == nil) {
+				t.Fatalf("command %d again: %+v, first %+v", j, again, want)
+			}
+		}
+		mustApply(t, s, end(CauseSessionEnded, first[0].Session.ID))
+	}
+	if grown := len(snapshotOf(t, s)) - before; grown > 4*rounds*most {
+		t.Errorf("%d results take %d bytes, want at most %d each", 4*rounds, grown, most)
 	}
 }
 

@@ -205,6 +205,7 @@ func TestCall_IdentityChanges(t *testing.T) {
 		begun, release := make(chan struct{}), make(chan struct{})
 		n1, n2 := newEnd(t, "n1", handled(begun, release)), newEnd(t, "n2")
 		knows(n2, n1)
+		n1.remember("n2", cluster.Record{Incarnation: n2.peer().Incarnation})
 		changes := map[string]*end{"n1": n1, "n2": n2}[of]
 		changes.mu.Lock()
 		changes.self.ClusterID, changes.keepsID = "", true

@@ -3,16 +3,24 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"northstar/cluster"
 )
 
 // called serves an accepted connection for calls until it ends.
 func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
+	if err := t.checkCaller(x.peer); err != nil {
+		_ = closeNow(conn)
+		t.rejectConn(conn, "not_member", err)
+		return
+	}
 	leave()
 	_ = conn.SetDeadline(time.Time{}) // that of the hello
 	ctx, cancel := context.WithCancel(ctx)
@@ -26,7 +34,11 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 		if errors.Is(err, errMalformed) {
 			t.rejectConn(conn, helloReason(err), err)
 		}
-		if err != nil || t.cfg.Called == nil || !t.admit(x.peer).OK() {
+		if err != nil || t.cfg.Called == nil {
+			break
+		}
+		if err := t.checkCaller(x.peer); err != nil {
+			t.rejectConn(conn, "not_member", err)
 			break
 		}
 		size := int64(max(len(request), maxCallsBytes/maxCalls))
@@ -49,6 +61,21 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 	handling.Wait()
 	stop()
 	_ = closeNow(conn)
+}
+
+// checkCaller returns why this node takes no calls and no relayed messages from a peer, nil if it does. A peer asserts
+// with them what its clients do, and its audit records. So they count only from members: from nodes that exchange votes
+// with this one, and from those of its roster that have not adopted the cluster ID yet. Without an ID, this node has no
+// data of clients to protect.
+func (t *Transport) checkCaller(p cluster.Peer) error {
+	a := t.admit(p)
+	switch {
+	case !a.OK():
+		return &RefusedError{Node: p.NodeID, Refusal: a.Refusal, Reason: a.Reason}
+	case a.Votes, a.MayAdoptClusterID, t.cfg.Membership.LocalPeer().ClusterID == "":
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errNotMember, noVotesReason(a))
 }
 
 // callServer is the accepting side of a connection for calls.

@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"northstar/cluster"
 )
@@ -42,6 +44,50 @@ func TestOutsiderReachesNotRaft(t *testing.T) {
 		n1.remember("n2", rec)
 		if r, err := outsider.append(n1, nil); err != nil || !r.Success {
 			t.Errorf("%s: confirmed, its entries: %+v, %v", name, r, err)
+		}
+	}
+}
+
+// A node that is not a member gets no command into the log: this node takes neither its calls nor its relayed messages,
+// also on a connection from before its removal. It takes those of a member.
+func TestOutsiderCallsNobody(t *testing.T) {
+	t.Parallel()
+	served := make(chan cluster.NodeID, 32)
+	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
+		c.Called = func(_ context.Context, from cluster.NodeID, _ []byte) []byte {
+			served <- from
+			return nil
+		}
+		c.Relayed = func(_ context.Context, from cluster.NodeID, _ []byte) error {
+			served <- from
+			return nil
+		}
+	})
+	outsider := newEnd(t, "n2")
+	knows(outsider, n1)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	use := func() (called, relayed error) {
+		_, called = outsider.tr.Call(ctx, "n1", []byte("x"))
+		return called, outsider.tr.Relay(ctx, "n1", []byte("x"))
+	}
+	if called, relayed := use(); called != nil || relayed != nil || len(served) != 2 {
+		t.Fatalf("of a member: call %v, relayed message %v, %d handled", called, relayed, len(served))
+	}
+	for name, rec := range map[string]cluster.Record{
+		"never a member": {Unknown: true}, "not a member any more": {Incarnation: "inc-n2", Superseded: true},
+		"says that it has no cluster ID": {Unknown: true},
+	} {
+		n1.remember("n2", rec)
+		outsider.mu.Lock()
+		if outsider.self.ClusterID = "c1"; strings.HasPrefix(name, "says") {
+			outsider.self.ClusterID, outsider.keepsID = "", true
+		}
+		outsider.mu.Unlock()
+		for range 2 { // on the connection from before, and on a new one
+			if called, relayed := use(); called == nil || relayed == nil || len(served) != 2 {
+				t.Errorf("%s: call %v, relayed message %v, %d handled", name, called, relayed, len(served)-2)
+			}
 		}
 	}
 }

@@ -52,6 +52,10 @@ func (t *Transport) Relay(ctx context.Context, to cluster.NodeID, message []byte
 // relayed handles the message on an accepted connection, which is no longer half open once the message has arrived.
 func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	defer func() { _ = closeNow(conn) }()
+	if err := t.checkCaller(x.peer); err != nil {
+		t.rejectConn(conn, "not_member", err)
+		return
+	}
 	message, err := readSized(conn, maxRelay, errMalformed)
 	if err != nil {
 		t.rejectConn(conn, helloReason(err), err)

@@ -1,0 +1,198 @@
+package api
+
+import (
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"northstar/api/apiv1"
+	"northstar/api/token"
+	"northstar/cluster"
+)
+
+// deafWriter is the response to a client that takes nothing until read is closed.
+type deafWriter struct {
+	*httptest.ResponseRecorder
+	read <-chan struct{}
+}
+
+func (w deafWriter) Write(p []byte) (int, error) {
+	<-w.read
+	return w.ResponseRecorder.Write(p)
+}
+
+// Anyone may read the metrics, and an answer is large. Scrapes that one address does not take leave room for others.
+func TestUnreadScrapesAreLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		s := bareServer(t)
+		read := make(chan struct{})
+		from := func(address string) *http.Request {
+			r := httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil)
+			r.RemoteAddr = address
+			return r
+		}
+		const share = maxScrapes / 8
+		for range 2 * share {
+			go s.ServeHTTP(deafWriter{httptest.NewRecorder(), read}, from(someAddress))
+			synctest.Wait() // the registry makes few at a time
+		}
+		if got := s.scrapes.Load(); got != share {
+			t.Errorf("one address holds %d answers, want %d", got, share)
+		}
+		if w := serveBriefly(s, from(someAddress)); w.Code != http.StatusServiceUnavailable ||
+			w.Header().Get("Content-Type") != apiv1.TypeProblem {
+			t.Errorf("another one: %d %s", w.Code, w.Header())
+		}
+		if w := serveBriefly(s, from("192.0.2.8:1234")); w.Code != http.StatusOK ||
+			!strings.Contains(w.Body.String(), "northstar_http_in_flight") {
+			t.Errorf("another address: %d, %d bytes", w.Code, w.Body.Len())
+		}
+		close(read)
+		synctest.Wait()
+		if got := s.scrapes.Load(); got != 0 {
+			t.Errorf("%d answers are left", got)
+		}
+	})
+}
+
+// The document is the same for all clients, so that those who do not read it cost no memory for it.
+func TestDocumentIsShared(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		s := bareServer(t)
+		var answers [2][]byte
+		for i := range answers {
+			w := keepingWriter{httptest.NewRecorder(), &answers[i]}
+			s.ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil))
+		}
+		if len(answers[0]) == 0 || &answers[0][0] != &answers[1][0] {
+			t.Errorf("two answers of %d and %d bytes are two copies", len(answers[0]), len(answers[1]))
+		}
+	})
+}
+
+// keepingWriter keeps the slice that is written.
+type keepingWriter struct {
+	*httptest.ResponseRecorder
+	kept *[]byte
+}
+
+func (w keepingWriter) Write(p []byte) (int, error) {
+	*w.kept = p
+	return len(p), nil
+}
+
+// Offsets of nodes that are no members are not repeated in each event of an answer: one request with many of them would
+// have an answer of many megabytes.
+func TestEvents_InventedOffsets(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n1, _ := three(t)
+		seq := n1.events("").Prev
+		for i := range 900 {
+			seq += fmt.Sprintf(",x%d=y", i)
+		}
+		got := n1.events("?since=" + url.QueryEscape(seq))
+		if texts(got) != "abcd" {
+			t.Errorf("events %q", texts(got))
+		}
+		for _, it := range got.Items {
+			if len(it.Seq) > 200 {
+				t.Fatalf("the seq of an event has %d bytes", len(it.Seq))
+			}
+		}
+		long := n1.events("").Prev + strings.Repeat("0", maxOffsetBytes)
+		n1.do("GET", "/v1/events?since="+url.QueryEscape(long), "").is(t, 400, cluster.CodeBadRequest)
+	})
+}
+
+// An answer that is made of those of all nodes counts while it is made, and one caller leaves room for others. So do
+// streams of events, which make requests of all nodes all the time.
+func TestMergedAnswersAreLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := limitedTokens(t)
+		s := bareServer(t, withTokens(file), func(d *Deps) { d.Limits.AnswerBytes = 4 << 20 })
+		read := make(chan struct{})
+		as := func(who, path, accept string) *http.Request {
+			r := httptest.NewRequest("GET", path, nil)
+			r.RemoteAddr = "192.0.2." + map[string]string{"alice": "1", "bob": "2"}[who] + ":1234"
+			r.Header.Set("Authorization", tokens[who])
+			r.Header.Set("Accept", accept)
+			return r
+		}
+		for _, path := range []string{"/v1/events?limit=1000", "/v1/elections?limit=1000"} {
+			for range 4 {
+				go s.ServeHTTP(deafWriter{httptest.NewRecorder(), read}, as("alice", path, ""))
+				synctest.Wait()
+			}
+			if got := s.answers.Load(); got != 2*1000*mergedItemBytes {
+				t.Errorf("%s: answers of %d bytes, want two", path, got)
+			}
+			for who, want := range map[string]int{"alice": http.StatusServiceUnavailable, "bob": http.StatusOK} {
+				if w := serveBriefly(s, as(who, path, "")); w.Code != want {
+					t.Errorf("%s: another one of %s: %d", path, who, w.Code)
+				}
+			}
+			close(read)
+			synctest.Wait()
+			read = make(chan struct{})
+			if got := s.answers.Load(); got != 0 {
+				t.Errorf("%s: %d bytes are left", path, got)
+			}
+		}
+		const share = maxEventStreams / 4
+		for range share + 8 {
+			go serveBriefly(s, as("alice", "/v1/events", apiv1.TypeEventStream))
+		}
+		synctest.Wait()
+		if got := s.eventStreams.Load(); got != share {
+			t.Errorf("%d streams of one identity, want %d", got, share)
+		}
+		if w := serveBriefly(s, as("bob", "/v1/events", apiv1.TypeEventStream)); w.Code != http.StatusOK {
+			t.Errorf("a stream of another identity: %d", w.Code)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := s.eventStreams.Load(); got != 0 {
+			t.Errorf("%d streams are left", got)
+		}
+	})
+}
+
+// The reserve is for members. A removed node, which may only ask to be added, leaves operators their places.
+func TestOnlyMembersUseTheReserve(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := tokenFile()
+		trusted := newAuthority(t)
+		for id, want := range map[string]int64{"n2": 5, "n8": 4} {
+			s := bareServer(t, withTokens(file), func(d *Deps) {
+				d.Limits.AdminCalls = 4
+				d.ClientRoots = func() *x509.CertPool { return trusted.pool }
+				d.Reads.(*fakeCluster).removeRecord("n8")
+			})
+			body, end := io.Pipe()
+			for range 8 {
+				r := httptest.NewRequest("POST", "http://127.0.0.1/admin/members", body)
+				r.RemoteAddr, r.TLS = someAddress, trusted.certified(t, "northstar://test/node/"+id, time.Hour)
+				go s.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			synctest.Wait()
+			if got := s.admin.Load(); got != want {
+				t.Errorf("node %s holds %d places, want %d", id, got, want)
+			}
+			r := httptest.NewRequest("GET", "http://127.0.0.1/admin/auto-failover", nil)
+			r.RemoteAddr = someAddress
+			r.Header.Set("Authorization", "Bearer "+tokens[token.Operator])
+			if w := serveBriefly(s, r); id == "n8" && w.Code != http.StatusOK {
+				t.Errorf("an operator: %d %s", w.Code, w.Body)
+			}
+			_ = end.Close()
+			synctest.Wait()
+		}
+	})
+}
