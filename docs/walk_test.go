@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -148,13 +149,15 @@ func (w *walk) configure(t *testing.T, n1 string, raft, http []string) {
 // await runs commands again until their output has a text.
 func (w *walk) await(t *testing.T, text string, lines ...string) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	for {
 		out, err := w.try(t, lines...)
 		if err == nil && strings.Contains(out, text) {
 			return
 		}
 		select {
-		case <-t.Context().Done():
+		case <-ctx.Done():
 			t.Fatalf("no output with %q: %v\n%s", text, err, out)
 		case <-time.After(50 * time.Millisecond):
 		}

@@ -1,5 +1,5 @@
-// Package rolemetrics makes Prometheus metrics of the electors and gates of package client. It is a package of its own, so that
-// programs without Prometheus do not link its library.
+// Package rolemetrics makes Prometheus metrics of the electors and gates of package client. It is a package of its own,
+// so that programs without Prometheus do not link its library.
 package rolemetrics
 
 import (
