@@ -24,7 +24,8 @@ type Deadline struct {
 	mu       sync.Mutex
 	until    time.Duration // on clock; the lease has lapsed from then on
 	validity time.Duration // validity of the last grant, from when its request was sent
-	cause    error         // cause of its end; nil: it may be extended
+	renewals DurationHistogram
+	cause    error // cause of its end; nil: it may be extended
 	tenures  map[*Leadership]struct{}
 	changed  chan struct{} // closed when until or tenures change
 	unproven chan struct{} // closed by prove; nil: no doubt
@@ -50,12 +51,33 @@ func (d *Deadline) Now() time.Duration { return d.clock() }
 func (d *Deadline) Extend(sent, valid time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.renewals.observe(max(0, d.clock()-sent))
+	d.extend(sent+valid, valid)
+}
+
+// ExtendTo is Extend for a lease that follows from others: it lasts until a moment on the lease's clock. valid is how
+// long it lasts at most, as in Extend. It does not count as a renewal.
+func (d *Deadline) ExtendTo(until, valid time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.extend(until, valid)
+}
+
+// extend extends the lease. The caller holds mu.
+func (d *Deadline) extend(until, valid time.Duration) {
 	d.expire()
-	if d.cause != nil || sent+valid <= d.until {
+	if d.cause != nil || until <= d.until {
 		return
 	}
-	d.until, d.validity = sent+valid, valid
+	d.until, d.validity = until, valid
 	d.wake()
+}
+
+// renewalTimes returns how long the renewals took, from when they were sent.
+func (d *Deadline) renewalTimes() DurationHistogram {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.renewals
 }
 
 // End ends the lease permanently, and with it all tenures. Only the first cause counts.

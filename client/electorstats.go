@@ -49,6 +49,9 @@ type ElectorStats struct {
 	Elections uint64               // tenures of this process
 	Losses    map[LossCause]uint64 // tenures that have ended
 
+	CampaignTimes DurationHistogram // of campaigns that were successful, with their wait for the role
+	RenewalTimes  DurationHistogram // of successful renewals during its tenures, from when they were sent
+
 	Checks        uint64 // health checks
 	CheckFailures uint64 // health checks that failed
 	CheckError    error  // result of the last health check
@@ -58,6 +61,7 @@ type ElectorStats struct {
 func (m *MonitoredElector) Stats() ElectorStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.countRenewals()
 	s := m.stats
 	s.Losses = maps.Clone(m.stats.Losses)
 	if m.current != nil && m.current.Cause() == nil {
@@ -84,11 +88,25 @@ func (m *MonitoredElector) recordCheck(err error) {
 	}
 }
 
+// countRenewals adds the renewals of the current tenure since its last call. The caller holds mu.
+func (m *MonitoredElector) countRenewals() {
+	if m.renewed == nil {
+		return
+	}
+	now := m.renewed.renewalTimes()
+	m.stats.RenewalTimes.addSince(now, m.renewals)
+	m.renewals = now
+}
+
 // recordLoss counts and logs the end of a tenure.
 func (m *MonitoredElector) recordLoss(l *Leadership) {
 	cause := lossCause(l.Cause())
 	m.mu.Lock()
 	m.stats.Losses[cause]++
+	if m.current == l {
+		m.countRenewals()
+		m.renewed = nil // its session may go on without the role
+	}
 	m.mu.Unlock()
 	args := []any{"role", l.Role, "token", l.Token, "cause", string(cause), "error", l.Cause()}
 	if cause == LossResigned {

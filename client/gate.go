@@ -23,6 +23,7 @@ type Gate struct {
 	mu       sync.Mutex
 	current  *Leadership // nil: none yet
 	draining bool
+	refused  uint64        // calls of Require, Check and Do
 	inFlight int           // calls of Do
 	idle     chan struct{} // closed when inFlight becomes 0; nil if no Drain waits
 }
@@ -37,7 +38,7 @@ func (g *Gate) Bind(l *Leadership) {
 // Require returns nil if this process may act now. Otherwise it returns an error that wraps ErrNotLeader.
 func (g *Gate) Require() error {
 	_, err := g.enter(0)
-	return err
+	return g.counted(err)
 }
 
 // Check is Require for work that began under a certain tenure: the gate must still be bound to it.
@@ -46,7 +47,7 @@ func (g *Gate) Check(token uint64) error {
 	if err == nil && l.Token != token {
 		err = fmt.Errorf("%w: token %d is of an earlier tenure, the present one has %d", ErrNotLeader, token, l.Token)
 	}
-	return err
+	return g.counted(err)
 }
 
 // Do runs f if the gate is open, and counts it as in flight. The context of f ends with the tenure; token is the
@@ -63,7 +64,7 @@ func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64)
 		}
 	}
 	if err != nil {
-		return err
+		return g.counted(err)
 	}
 	defer func() {
 		g.mu.Lock()
@@ -110,6 +111,23 @@ func (g *Gate) InFlight() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.inFlight
+}
+
+// Refused returns the number of calls of Require, Check and Do that the gate has refused.
+func (g *Gate) Refused() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.refused
+}
+
+// counted counts an error of the gate as a refusal, and returns it.
+func (g *Gate) counted(err error) error {
+	if err != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.refused++
+	}
+	return err
 }
 
 // enter adds n to the calls in flight if the gate is open.

@@ -70,6 +70,41 @@ func TestGate(t *testing.T) {
 	})
 }
 
+func TestGate_CountsRefusals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, l, _ := newTenure(t)
+		var g Gate
+		work := func(context.Context, uint64) error { return errors.New("its own error is no refusal") }
+		_ = g.Require() // refused
+		g.Bind(l)
+		_ = g.Require()
+		_ = g.Check(7)
+		_ = g.Check(6) // refused
+		_ = g.Do(t.Context(), work)
+		d.End(ErrSessionEnded)
+		_ = g.Do(t.Context(), work) // refused
+		if got := g.Refused(); got != 3 {
+			t.Errorf("%d calls were refused, want 3", got)
+		}
+	})
+}
+
+func TestExtendTo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, l, _ := newTenure(t)
+		time.Sleep(5 * time.Second)
+		d.ExtendTo(12*time.Second, 10*time.Second)
+		if got := l.ValidFor(); got != 7*time.Second {
+			t.Errorf("valid for %v", got)
+		}
+		if got := d.renewalTimes(); got.Count != 1 { // that of newTenure
+			t.Errorf("counted as a renewal: %+v", got)
+		}
+	})
+}
+
 // A suspended process finds the gate closed when it resumes, before any timer or goroutine has run. So does a
 // process on a suspended machine, where Go's own clock stood still.
 func TestGate_ClosedAfterSuspend(t *testing.T) {

@@ -56,8 +56,10 @@ type MonitoredElector struct {
 	stats     ElectorStats
 	current   *Leadership // the latest tenure; nil: none yet
 	electedAt time.Time
-	watched   chan struct{}    // closed when the latest tenure is no longer watched; nil: none yet
-	unhealthy *unhealthyTenure // nil: the latest tenure did not end by the check
+	renewed   *Deadline         // whose renewals count; nil: no tenure, or one whose loss is recorded
+	renewals  DurationHistogram // of renewed, that are counted already
+	watched   chan struct{}     // closed when the latest tenure is no longer watched; nil: none yet
+	unhealthy *unhealthyTenure  // nil: the latest tenure did not end by the check
 }
 
 var _ Elector = (*MonitoredElector)(nil)
@@ -102,11 +104,12 @@ func (m *MonitoredElector) Campaign(ctx context.Context) (*Leadership, error) {
 		m.mu.Lock()
 		m.stats.Campaigns++
 		m.mu.Unlock()
+		start := time.Now()
 		l, err := m.elector.Campaign(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if l := m.begin(l); l != nil {
+		if l := m.begin(l, time.Since(start)); l != nil {
 			return l, nil
 		}
 	}
@@ -128,9 +131,9 @@ func (m *MonitoredElector) Close(ctx context.Context) error {
 	return m.elector.Close(ctx)
 }
 
-// begin starts to watch a new tenure. A tenure that is already watched is returned as it is; nil: the health check has
-// ended it meanwhile.
-func (m *MonitoredElector) begin(l *Leadership) *Leadership {
+// begin starts to watch a new tenure, whose campaign took so long. A tenure that is already watched is returned as it
+// is; nil: the health check has ended it meanwhile.
+func (m *MonitoredElector) begin(l *Leadership, campaign time.Duration) *Leadership {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.unhealthy != nil {
@@ -140,8 +143,11 @@ func (m *MonitoredElector) begin(l *Leadership) *Leadership {
 		return m.current
 	}
 	previous, watched := m.watched, make(chan struct{})
+	m.countRenewals()
 	m.current, m.electedAt, m.watched = l, time.Now(), watched
+	m.renewed, m.renewals = l.deadline, l.deadline.renewalTimes()
 	m.stats.Elections++
+	m.stats.CampaignTimes.observe(campaign)
 	m.cfg.Logger.Info("elected for the role", "role", l.Role, "token", l.Token, "session", l.Session)
 	go func() {
 		defer close(watched)

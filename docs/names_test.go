@@ -27,7 +27,7 @@ func declaredMetrics() map[string]telemetry.MetricDef {
 	for _, d := range telemetry.MetricDefs() {
 		m[telemetry.Prefix+d.Name] = d
 	}
-	for _, name := range rolemetrics.Names() {
+	for _, name := range slices.Concat(rolemetrics.Names(), rolemetrics.GateNames()) {
 		m[name] = telemetry.MetricDef{Labels: []string{"role", "cause"}}
 	}
 	return m

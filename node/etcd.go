@@ -80,7 +80,7 @@ func (n *Node) serveEtcd(ctx context.Context) error {
 	}
 	var secure *tls.Config
 	if n.tls != nil {
-		secure = n.tls.ServerConfig(false)
+		secure = n.tls.ServerConfig(false) // the splitter of etcd.Server adds its protocols
 	}
 	return n.etcd.Serve(ctx, n.api.LimitConnections(n.etcdListener), secure)
 }

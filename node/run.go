@@ -149,7 +149,8 @@ func newTaskGroup(g *errgroup.Group, ctx context.Context, parts ...func(context.
 func (n *Node) serve(ctx context.Context) error {
 	var secure *tls.Config
 	if n.tls != nil {
-		secure = n.tls.ServerConfig(false)
+		// net/http speaks HTTP/2 only on a *tls.Conn, which those of the API's listener are not.
+		secure = n.tls.ServerConfig(false, "http/1.1")
 	}
 	listener := n.api.Listener(n.httpListener, secure)
 	undo := context.AfterFunc(ctx, func() { _ = n.http.Close() })

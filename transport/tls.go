@@ -144,14 +144,15 @@ func firstExpiry(file []byte) (first time.Time) {
 	return first
 }
 
-// ServerConfig returns the configuration of an HTTPS server. It follows the files. With requireClient a connection
-// without a valid client certificate fails. Otherwise a client certificate is optional, but must be valid.
-func (t *TLS) ServerConfig(requireClient bool) *tls.Config {
+// ServerConfig returns the configuration of a server of these protocols, which are those of ALPN. It follows the files.
+// With requireClient a connection without a valid client certificate fails. Otherwise a client certificate is optional,
+// but must be valid.
+func (t *TLS) ServerConfig(requireClient bool, protocols ...string) *tls.Config {
 	auth := tls.VerifyClientCertIfGiven
 	if requireClient {
 		auth = tls.RequireAndVerifyClientCert
 	}
-	return t.serverConfig(auth, "h2", "http/1.1")
+	return t.serverConfig(auth, protocols...)
 }
 
 func (t *TLS) serverConfig(auth tls.ClientAuthType, protocols ...string) *tls.Config {

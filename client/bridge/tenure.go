@@ -107,7 +107,7 @@ func (t *tenure) extend() {
 	}
 	// The early stop of a Leadership counts from the whole lease, not from what is left of it.
 	t.validity = max(t.validity, valid)
-	t.deadline.Extend(now+valid-t.validity, t.validity)
+	t.deadline.ExtendTo(now+valid, t.validity)
 }
 
 // run extends the deadline until role or lock are lost, or the tenure ends. It releases nothing: the work may still

@@ -1,5 +1,5 @@
-// Package rolemetrics makes Prometheus metrics of the electors of package client. It is a package of its own, so that
-// programs without Prometheus do not link its library.
+// Package rolemetrics makes Prometheus metrics of the electors and gates of package client. It is a package of its own,
+// so that programs without Prometheus do not link its library.
 package rolemetrics
 
 import (
@@ -22,17 +22,20 @@ var (
 	campaigns     = desc("campaigns_total", "Campaigns of this process for the role.")
 	elections     = desc("elections_total", "Tenures of this process. The sum over all processes counts the failovers and planned changes of the role.")
 	losses        = desc("losses_total", "Tenures of this process that have ended, by cause.", "cause")
+	campaignTimes = desc("campaign_duration_seconds", "Duration of successful campaigns, with their wait for the role.")
+	renewalTimes  = desc("renewal_duration_seconds", "Duration of successful renewals or heartbeats while this process holds the role.")
 	checkPassed   = desc("check_passed", "1 if the last health check passed; absent before the first.")
 	checks        = desc("checks_total", "Health checks.")
 	checkFailures = desc("check_failures_total", "Health checks that failed.")
 )
 
-// Names returns the names of all metrics.
+// Names returns the names of the metrics of electors.
 func Names() []string {
 	var names []string
 	for _, n := range []string{
 		"is_leader", "token", "tenure_seconds", "renewal_age_seconds", "campaigns_total", "elections_total",
-		"losses_total", "check_passed", "checks_total", "check_failures_total",
+		"losses_total", "campaign_duration_seconds", "renewal_duration_seconds", "check_passed", "checks_total",
+		"check_failures_total",
 	} {
 		names = append(names, prefix+n)
 	}
@@ -47,7 +50,8 @@ type collector []*client.MonitoredElector
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		isLeader, token, tenure, renewalAge, campaigns, elections, losses, checkPassed, checks, checkFailures,
+		isLeader, token, tenure, renewalAge, campaigns, elections, losses, campaignTimes, renewalTimes,
+		checkPassed, checks, checkFailures,
 	} {
 		ch <- d
 	}
@@ -79,6 +83,11 @@ func collect(ch chan<- prometheus.Metric, s client.ElectorStats) {
 	for _, cause := range client.LossCauses() {
 		counter(losses, s.Losses[cause], string(cause))
 	}
+	histogram := func(d *prometheus.Desc, h client.DurationHistogram) {
+		ch <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum.Seconds(), h.Buckets(), s.Role)
+	}
+	histogram(campaignTimes, s.CampaignTimes)
+	histogram(renewalTimes, s.RenewalTimes)
 	if s.Checks > 0 {
 		gauge(checkPassed, boolToFloat(s.CheckError == nil))
 	}

@@ -44,13 +44,14 @@ func TestCollector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.Extend(d.Now()-30*time.Second, time.Hour)
 	for e.Stats().Checks == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	v := values(t, registry)
 	for name, want := range map[string]float64{
 		"is_leader": 1, "token": 7, "campaigns_total": 1, "elections_total": 1, "check_passed": 1,
-		"check_failures_total": 0,
+		"check_failures_total": 0, "campaign_duration_seconds": 1, "renewal_duration_seconds": 1,
 	} {
 		if v["northstar_elector_"+name] != want {
 			t.Errorf("%s: %v, want %v", name, v["northstar_elector_"+name], want)
@@ -87,7 +88,43 @@ func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	v := map[string]float64{}
 	for _, f := range families {
 		m := f.GetMetric()[0]
-		v[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		v[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue() +
+			float64(m.GetHistogram().GetSampleCount())
 	}
 	return v
+}
+
+func TestGateCollector(t *testing.T) {
+	t.Parallel()
+	var gate client.Gate
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(NewGate("cron", &gate))
+	check := func(wantRefused, wantInFlight float64) {
+		t.Helper()
+		v := values(t, registry)
+		for i, want := range []float64{wantRefused, wantInFlight} {
+			if name := GateNames()[i]; v[name] != want {
+				t.Errorf("%s: %v, want %v", name, v[name], want)
+			}
+		}
+		if len(v) != len(GateNames()) {
+			t.Errorf("metrics %v", v)
+		}
+	}
+	check(0, 0)
+	if gate.Require() == nil {
+		t.Error("the gate is open before anything")
+	}
+	check(1, 0)
+	d := client.NewDeadline(nil)
+	d.Extend(d.Now(), time.Minute)
+	l, err := d.Begin(client.Holder{Role: "cron", Token: 7}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate.Bind(l)
+	if err := gate.Do(t.Context(), func(context.Context, uint64) error { check(1, 1); return nil }); err != nil {
+		t.Error(err)
+	}
+	check(1, 0)
 }
