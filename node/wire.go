@@ -130,6 +130,9 @@ func (n *Node) apiDeps() api.Deps {
 	if n.tls != nil {
 		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots
 	}
+	if n.etcdTLS != n.tls {
+		deps.CallRoots = n.etcdTLS.Roots
+	}
 	if file := n.cfg.Auth.Tokens; file != "" {
 		deps.Tokens = func() ([]byte, error) { return os.ReadFile(file) }
 	}
