@@ -148,16 +148,21 @@ func (s *recipeService) describe(file protoreflect.FileDescriptor) *grpc.Service
 		m := &s.methods[i]
 		in := file.Messages().ByName(protoreflect.Name(m.in))
 		if m.observe != nil {
-			out.Streams = append(out.Streams, grpc.StreamDesc{StreamName: m.name, ServerStreams: true, Handler: m.stream(in)})
+			out.Streams = append(out.Streams, grpc.StreamDesc{
+				StreamName: m.name, ServerStreams: true, Handler: m.stream(in),
+			})
 			continue
 		}
-		out.Methods = append(out.Methods, grpc.MethodDesc{MethodName: m.name, Handler: m.unary(in, "/"+out.ServiceName+"/"+m.name)})
+		full := "/" + out.ServiceName + "/" + m.name
+		out.Methods = append(out.Methods, grpc.MethodDesc{MethodName: m.name, Handler: m.unary(in, full)})
 	}
 	return out
 }
 
 func (m *recipeMethod) unary(in protoreflect.MessageDescriptor, name string) grpc.MethodHandler {
-	return func(service any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+	return func(
+		service any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor,
+	) (any, error) {
 		message := dynamicpb.NewMessage(in)
 		if err := decode(message); err != nil {
 			return nil, err

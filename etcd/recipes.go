@@ -80,7 +80,8 @@ func (r *recipes) unlock(ctx context.Context, in fields) (fields, error) {
 	if len(in.bytes("key")) == 0 {
 		return fields{}, rpctypes.ErrGRPCEmptyKey
 	}
-	header, _, err := r.write(ctx, &state.Txn{Success: []state.Op{{Delete: &state.TxnDelete{Key: string(in.bytes("key"))}}}})
+	remove := state.Op{Delete: &state.TxnDelete{Key: string(in.bytes("key"))}}
+	header, _, err := r.write(ctx, &state.Txn{Success: []state.Op{remove}})
 	if err != nil {
 		return fields{}, err
 	}
@@ -107,8 +108,9 @@ func (r *recipes) proclaim(ctx context.Context, in fields) (fields, error) {
 	if !ok {
 		return fields{}, errNoLeaderKey
 	}
-	put := state.Op{Put: &state.TxnPut{Key: string(leader.bytes("key")), Value: in.bytes("value"), Lease: leader.int("lease")}}
-	header, out, err := r.write(ctx, ifCreatedAt(string(leader.bytes("key")), leader.int("rev"), put))
+	key := string(leader.bytes("key"))
+	put := state.Op{Put: &state.TxnPut{Key: key, Value: in.bytes("value"), Lease: leader.int("lease")}}
+	header, out, err := r.write(ctx, ifCreatedAt(key, leader.int("rev"), put))
 	if err == nil && !out.Succeeded {
 		err = errNotLeader
 	}
@@ -118,7 +120,7 @@ func (r *recipes) proclaim(ctx context.Context, in fields) (fields, error) {
 	return answer(in, "ProclaimResponse").set("header", header), nil
 }
 
-// resign gives leadership up. A key that does not lead any more is no error.
+// resign ends the leadership of a key. One that does not lead any more is no error.
 func (r *recipes) resign(ctx context.Context, in fields) (fields, error) {
 	leader, ok := in.message("leader")
 	if !ok {
@@ -145,7 +147,11 @@ func (r *recipes) leader(ctx context.Context, in fields) (fields, error) {
 	if err != nil {
 		return fields{}, err
 	}
-	return answer(in, "LeaderResponse").set("header", r.s.header(v)).set("kv", keyValue(first)), nil
+	return leaderResponse(in, r.s.header(v), first), nil
+}
+
+func leaderResponse(to fields, header *pb.ResponseHeader, it *state.Item) fields {
+	return answer(to, "LeaderResponse").set("header", header).set("kv", keyValue(it))
 }
 
 // observe sends each leader, and each value that it proclaims.
@@ -165,7 +171,7 @@ func (r *recipes) observe(ctx context.Context, in fields, send func(fields) erro
 		key, end := prefix, prefixEnd(prefix)
 		if first != nil {
 			key, end = first.Key, ""
-			if err := send(answer(in, "LeaderResponse").set("header", r.s.header(v)).set("kv", keyValue(first))); err != nil {
+			if err := send(leaderResponse(in, r.s.header(v), first)); err != nil {
 				return err
 			}
 		}
@@ -173,7 +179,7 @@ func (r *recipes) observe(ctx context.Context, in fields, send func(fields) erro
 			if c.Deleted || first == nil {
 				return false, nil
 			}
-			return true, send(answer(in, "LeaderResponse").set("header", r.s.headerAt(c.Revision)).set("kv", keyValue(c.Item)))
+			return true, send(leaderResponse(in, r.s.headerAt(c.Revision), c.Item))
 		})
 		if err != nil {
 			return err

@@ -275,7 +275,8 @@ func TestRecipesOverGRPC(t *testing.T) {
 	if _, ok := out.message("header"); !ok {
 		t.Error("the answer has no header")
 	}
-	err = conn.Invoke(within(t), "/v3lockpb.Lock/Unlock", message("UnlockRequest").Message, message("UnlockResponse").Message)
+	empty := message("UnlockRequest").Message
+	err = conn.Invoke(within(t), "/v3lockpb.Lock/Unlock", empty, message("UnlockResponse").Message)
 	if status.Convert(err).Message() != rpctypes.ErrorDesc(rpctypes.ErrGRPCEmptyKey) {
 		t.Errorf("unlock without a key: %v", err)
 	}

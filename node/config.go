@@ -114,7 +114,7 @@ type TLSConfig struct {
 type EtcdTLSConfig struct {
 	Cert string `name:"cert" placeholder:"FILE" help:"Certificate of the etcd port, PEM, if it is not tls.cert. Reloaded when it changes."`
 	Key  string `name:"key" placeholder:"FILE" help:"Private key of the etcd port's certificate, PEM."`
-	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities of etcd clients, PEM, in place of tls.ca. Their certificates have etcd.cert-role, whatever they say."`
+	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities of etcd clients, PEM, in place of tls.ca. Their certificates have etcd.cert-role, also those with a NorthStar URI."`
 }
 
 // Enabled reports whether the etcd port has a certificate of its own.

@@ -354,7 +354,8 @@ func TestEtcdCertificates(t *testing.T) {
 func TestEtcdOwnCertificates(t *testing.T) {
 	t.Parallel()
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "etcd")
-	own, port := ca.issue("n1", "northstar://northstar/node/n1", nil), other.issue("port", "spiffe://elsewhere/port", nil)
+	own := ca.issue("n1", "northstar://northstar/node/n1", nil)
+	port := other.issue("port", "spiffe://elsewhere/port", nil)
 	n := startAll(t, newCluster(t, 1, func(i int, cfg *Config) {
 		withEtcd(i, cfg)
 		cfg.TLS, cfg.Etcd.TLS, cfg.Etcd.CertRole = own, EtcdTLSConfig(port), "client"

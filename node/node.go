@@ -126,17 +126,8 @@ func (n *Node) build() error {
 	if n.env.RaftMetrics != nil {
 		n.metrics.Registry().MustRegister(n.env.RaftMetrics)
 	}
-	if n.cfg.TLS.Enabled() {
-		var err error
-		if n.tls, err = transport.LoadTLS(transport.TLSFiles(n.cfg.TLS), n.log); err != nil {
-			return err
-		}
-	}
-	if n.etcdTLS = n.tls; n.cfg.EtcdAddr != "" && n.cfg.Etcd.TLS.Enabled() {
-		var err error
-		if n.etcdTLS, err = transport.LoadTLS(transport.TLSFiles(n.cfg.Etcd.TLS), n.log); err != nil {
-			return err
-		}
+	if err := n.loadTLS(); err != nil {
+		return err
 	}
 	if n.cfg.Failover.ExternalLock != "" {
 		n.external = &externalLock{n: n}

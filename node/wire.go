@@ -148,6 +148,19 @@ func (n *Node) call(ctx context.Context, to cluster.NodeID, request []byte) ([]b
 	return response, err
 }
 
+// loadTLS reads the certificates of this node and of its etcd port.
+func (n *Node) loadTLS() (err error) {
+	if n.cfg.TLS.Enabled() {
+		if n.tls, err = transport.LoadTLS(transport.TLSFiles(n.cfg.TLS), n.log); err != nil {
+			return err
+		}
+	}
+	if n.etcdTLS = n.tls; n.cfg.EtcdAddr != "" && n.cfg.Etcd.TLS.Enabled() {
+		n.etcdTLS, err = transport.LoadTLS(transport.TLSFiles(n.cfg.Etcd.TLS), n.log)
+	}
+	return err
+}
+
 // clientTLS returns the TLS configuration for one connection to another node's HTTP address.
 func (n *Node) clientTLS(addr string) *tls.Config {
 	cfg := n.tls.ClientConfig()
