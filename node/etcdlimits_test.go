@@ -12,14 +12,17 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"northstar/api/token"
+	"northstar/state"
 )
 
 // TestEtcdHandshakesOfOneAddress: connections whose TLS handshake does not end hold the places of one address at most,
@@ -195,4 +198,45 @@ func sendUnfinished(t *testing.T, to, from string) net.Conn {
 		}
 	}()
 	return c
+}
+
+// TestEtcdAlarmOfAFullState: while puts are refused because the state is full, there is an alarm.
+func TestEtcdAlarmOfAFullState(t *testing.T) {
+	t.Parallel()
+	n := startAll(t, newCluster(t, 1, func(i int, cfg *Config) {
+		withEtcd(i, cfg)
+		cfg.Limits.StateBytes = Size(state.MinStateBytes)
+	}))
+	eventually(t, "the limit is in force", func() bool { return n.consensus.View().Limits().StateBytes > 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	conn := n.etcdClient()
+	kv, maintenance := pb.NewKVClient(conn), pb.NewMaintenanceClient(conn)
+	alarms := func() []*pb.AlarmMember {
+		out, err := maintenance.Alarm(ctx, &pb.AlarmRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.Alarms
+	}
+	if got := alarms(); len(got) != 0 {
+		t.Errorf("alarms of an empty state: %v", got)
+	}
+	err := error(nil)
+	for i := 0; err == nil && i < 100; i++ {
+		_, err = kv.Put(ctx, &pb.PutRequest{Key: []byte{'k', byte(i)}, Value: make([]byte, 50<<10)})
+	}
+	if status.Convert(err).Message() != rpctypes.ErrorDesc(rpctypes.ErrGRPCNoSpace) {
+		t.Fatalf("a put without room: %v", err)
+	}
+	if got := alarms(); len(got) != 1 || got[0].Alarm != pb.AlarmType_NOSPACE || got[0].MemberID == 0 {
+		t.Errorf("alarms of a full state: %v", got)
+	}
+	want(t, plain, "GET", "http://"+n.etcdAddr+"/health", "", 503, "ALARM NOSPACE")
+	if _, err := kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte("k"), RangeEnd: []byte("l")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := alarms(); len(got) != 0 {
+		t.Errorf("alarms after a deletion: %v", got)
+	}
 }
