@@ -88,7 +88,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-// Deps are the dependencies of a Server. Only Tracer, Call, ClientTLS, ClientRoots and Tokens may be nil.
+// Deps are the dependencies of a Server. Only Tracer, Call, ClientTLS, ClientRoots, CallRoots and Tokens may be nil.
 type Deps struct {
 	Reads      Reads
 	Proposals  Proposals
@@ -118,6 +118,8 @@ type Deps struct {
 	// ClientRoots returns the authorities of client certificates, as of the TLS files: another pool after each change
 	// of them. nil: no TLS.
 	ClientRoots func() *x509.CertPool
+	// CallRoots is ClientRoots for the connections of other protocols, if they have authorities of their own.
+	CallRoots func() *x509.CertPool
 	// AddressOf returns the HTTP address of a node without a member record, "" if unknown.
 	AddressOf func(cluster.NodeID) string
 	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader.

@@ -45,11 +45,14 @@ type authenticator struct {
 	readRoots    func() *x509.CertPool         // nil: no TLS
 	roots        atomic.Pointer[x509.CertPool] // trusted authorities of clients
 	rootsChanged func()                        // called after a change of the TLS files
-	open         streams
-	tokens       atomic.Pointer[token.Set] // nil: no token file
-	current      []byte                    // content of tokens; only New and run use it
-	tokenFileErr atomic.Pointer[string]    // error of the current file; nil: none
-	authFailures *keyLimiter[netip.Prefix]
+	// of calls of other protocols; nil: roots counts
+	readCallRoots func() *x509.CertPool
+	callRoots     atomic.Pointer[x509.CertPool]
+	open          streams
+	tokens        atomic.Pointer[token.Set] // nil: no token file
+	current       []byte                    // content of tokens; only New and run use it
+	tokenFileErr  atomic.Pointer[string]    // error of the current file; nil: none
+	authFailures  *keyLimiter[netip.Prefix]
 }
 
 func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
@@ -71,6 +74,11 @@ func newAuthenticator(d Deps, logger hclog.Logger) (*authenticator, error) {
 		metrics:      d.Metrics,
 		logger:       logger,
 		authFailures: newKeyLimiter[netip.Prefix](failureBurst, failureRefill),
+
+		readCallRoots: d.CallRoots,
+	}
+	if a.readCallRoots != nil {
+		a.callRoots.Store(a.readCallRoots())
 	}
 	if a.readRoots != nil {
 		a.roots.Store(a.readRoots())
@@ -115,6 +123,9 @@ func (a *authenticator) run(ctx context.Context) {
 
 // refreshRoots loads the authorities that TLS handshakes trust now.
 func (a *authenticator) refreshRoots() {
+	if a.readCallRoots != nil {
+		a.callRoots.Store(a.readCallRoots())
+	}
 	if a.readRoots == nil {
 		return
 	}
@@ -263,7 +274,7 @@ func (a *authenticator) trustsLoopback(r *http.Request) bool {
 func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
 	if until := a.certificateValidUntil(r); !until.IsZero() && time.Now().Before(until) {
 		for _, uri := range r.TLS.PeerCertificates[0].URIs {
-			if who, ok := certificateIdentity(uri, a.cluster); ok {
+			if who, ok := certificateIdentity(uri, a.cluster); ok && !a.ofOtherAuthorities(r) {
 				return who, true
 			}
 		}
@@ -308,14 +319,6 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	}
 	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
 		"Authorization: a bearer token or a client certificate is needed")
-}
-
-// commonName returns the name of a client's certificate that is not of this cluster.
-func commonName(c *x509.Certificate) string {
-	if name := "cert-" + c.Subject.CommonName; token.CheckName(name) == nil {
-		return name
-	}
-	return "cert"
 }
 
 // localHost reports whether a Host header names this machine in a way that a foreign domain cannot. A page that

@@ -32,6 +32,9 @@ type CallSpec struct {
 // certRoleKey is the key of the role of clients whose certificate has none, in the context of a call.
 type certRoleKey struct{}
 
+// callMark is the key of a value that contexts of calls have, and of requests to this package's own API do not.
+type callMark struct{}
+
 // Call is one call of another protocol than this package's, with the same identities, limits, audit records and way to
 // the leader. Its methods may be called by any goroutine, but Leave only once.
 type Call struct {
@@ -71,6 +74,8 @@ type callContext struct {
 // Value implements context.Context.
 func (c *callContext) Value(key any) any {
 	switch key.(type) {
+	case callMark:
+		return c
 	case trustKey:
 		if c.at != nil {
 			return &c.at.trust

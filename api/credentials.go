@@ -38,7 +38,7 @@ func (a *authenticator) certificateValidUntil(r *http.Request) time.Time {
 	if conn == nil || conn.last.Load() == nil {
 		a.refreshRoots() // the handshake may have trusted newer authorities
 	}
-	roots := a.roots.Load()
+	roots := a.trustedRoots(r)
 	if conn != nil {
 		if last := conn.last.Load(); last != nil && last.roots == roots {
 			return last.until
@@ -53,6 +53,28 @@ func (a *authenticator) certificateValidUntil(r *http.Request) time.Time {
 		conn.last.Store(&t)
 	}
 	return t.until
+}
+
+// ofOtherAuthorities reports whether the request is a call whose certificate is of other authorities than those of this
+// cluster: they must not name its nodes and operators.
+func (a *authenticator) ofOtherAuthorities(r *http.Request) bool {
+	return a.readCallRoots != nil && r.Context().Value(callMark{}) != nil
+}
+
+// trustedRoots returns the authorities of the request's certificate.
+func (a *authenticator) trustedRoots(r *http.Request) *x509.CertPool {
+	if a.ofOtherAuthorities(r) {
+		return a.callRoots.Load()
+	}
+	return a.roots.Load()
+}
+
+// commonName returns the name of a client's certificate that is not of this cluster.
+func commonName(c *x509.Certificate) string {
+	if name := "cert-" + c.Subject.CommonName; token.CheckName(name) == nil {
+		return name
+	}
+	return "cert"
 }
 
 // verify returns the chains from the client's certificate to the authorities, none if it is not trusted.
@@ -106,7 +128,7 @@ type openStream struct {
 func (a *authenticator) follow(c *request) (release func()) {
 	ctx, end := context.WithCancelCause(c.r.Context())
 	o := &openStream{
-		r: c.r, caller: c.caller, tokens: a.tokens.Load(), roots: a.roots.Load(),
+		r: c.r, caller: c.caller, tokens: a.tokens.Load(), roots: a.trustedRoots(c.r),
 		expires: a.certificateValidUntil(c.r), end: end,
 	}
 	c.r = c.r.WithContext(ctx)
@@ -127,10 +149,11 @@ func (a *authenticator) follow(c *request) (release func()) {
 
 // endRevoked ends the streams whose credentials are no longer valid.
 func (a *authenticator) endRevoked(now time.Time) {
-	tokens, roots := a.tokens.Load(), a.roots.Load()
+	tokens := a.tokens.Load()
 	a.open.mu.Lock()
 	defer a.open.mu.Unlock()
 	for o := range a.open.all {
+		roots := a.trustedRoots(o.r)
 		expired := !o.expires.IsZero() && !now.Before(o.expires)
 		if o.tokens == tokens && o.roots == roots && !expired {
 			continue

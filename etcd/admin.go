@@ -3,7 +3,9 @@ package etcd
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -54,6 +56,7 @@ func (m *maintenanceService) Status(context.Context, *pb.StatusRequest) (*pb.Sta
 	out := &pb.StatusResponse{
 		Header: m.s.header(v), Version: serverVersion, DbSize: v.StateBytes(), DbSizeInUse: v.StateBytes(),
 		RaftTerm: st.Term, RaftIndex: st.CommitIndex, RaftAppliedIndex: st.AppliedIndex, StorageVersion: clusterVersion,
+		DbSizeQuota: int64(v.Limits().StateBytes), DowngradeInfo: &pb.DowngradeInfo{}, // etcdctl 3.6 prints both
 	}
 	if st.LeaderID != "" {
 		out.Leader = memberID(v.ClusterID(), st.LeaderID)
@@ -63,20 +66,29 @@ func (m *maintenanceService) Status(context.Context, *pb.StatusRequest) (*pb.Sta
 	if self, ok := cluster.FindServer(st.Servers, st.NodeID); ok {
 		out.IsLearner = self.Suffrage != cluster.Voter
 	}
-	if m.s.deps.Node.ReadOnly() {
-		out.Errors = append(out.Errors, "NOSPACE")
+	for _, a := range m.s.alarms(v.ClusterID()) {
+		out.Errors = append(out.Errors, fmt.Sprintf("memberID:%d alarm:%v ", a.MemberID, a.Alarm)) // as etcd writes it
 	}
 	return out, nil
 }
 
-// Alarm returns the alarms of this node. NorthStar raises and clears them itself.
+// alarms returns the alarms that this node knows of. NorthStar raises and clears them itself.
+func (s *Server) alarms(clusterID string) (out []*pb.AlarmMember) {
+	for _, id := range s.deps.Node.Full() {
+		out = append(out, &pb.AlarmMember{MemberID: memberID(clusterID, id), Alarm: pb.AlarmType_NOSPACE})
+	}
+	return out
+}
+
+// Alarm returns the alarms.
 func (m *maintenanceService) Alarm(_ context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
 	if r.Action != pb.AlarmRequest_GET {
 		return nil, unsupported("Alarm " + strings.ToLower(r.Action.String()) + ": NorthStar raises and clears alarms itself")
 	}
-	out := &pb.AlarmResponse{Header: m.s.header(m.s.deps.Node.View())}
-	if m.s.deps.Node.ReadOnly() && r.Alarm != pb.AlarmType_CORRUPT {
-		out.Alarms = append(out.Alarms, &pb.AlarmMember{MemberID: out.Header.MemberId, Alarm: pb.AlarmType_NOSPACE})
+	v := m.s.deps.Node.View()
+	out := &pb.AlarmResponse{Header: m.s.header(v)}
+	if r.Alarm == pb.AlarmType_NONE || r.Alarm == pb.AlarmType_NOSPACE {
+		out.Alarms = m.s.alarms(v.ClusterID())
 	}
 	return out, nil
 }
@@ -86,17 +98,19 @@ func (m *maintenanceService) Defragment(context.Context, *pb.DefragmentRequest) 
 	return &pb.DefragmentResponse{Header: m.s.header(m.s.deps.Node.View())}, nil
 }
 
-// MoveLeader moves leadership to a member. etcd serves it on the leader only; here every node does.
+// MoveLeader moves leadership to a voter. etcd serves it on the leader only; here every node does.
 func (m *maintenanceService) MoveLeader(
 	ctx context.Context, r *pb.MoveLeaderRequest,
 ) (*pb.MoveLeaderResponse, error) {
-	clusterID := m.s.deps.Node.View().ClusterID()
-	for _, server := range m.s.deps.Node.Status().Servers {
-		if memberID(clusterID, server.ID) != r.TargetID {
+	v, st := m.s.deps.Node.View(), m.s.deps.Node.Status()
+	for _, server := range st.Servers {
+		if memberID(v.ClusterID(), server.ID) != r.TargetID || server.Suffrage != cluster.Voter {
 			continue
 		}
-		if err := callOf(ctx).MoveLeader(ctx, server.ID); err != nil {
-			return nil, err
+		if server.ID != st.LeaderID { // as in etcd, the leader itself is no error
+			if err := callOf(ctx).MoveLeader(ctx, server.ID); err != nil {
+				return nil, err
+			}
 		}
 		return &pb.MoveLeaderResponse{Header: m.s.header(m.s.deps.Node.View())}, nil
 	}
@@ -143,7 +157,8 @@ func (s *Server) serveVersion(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveHealth answers GET /health: a node that knows a leader and whose disk takes writes is healthy.
+// serveHealth answers GET /health: a node is healthy that knows a leader, has caught up and has space for writes. With
+// serializable=true it needs no leader, and exclude=NOSPACE leaves out the space.
 func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) {
 	if !onlyGet(w, r) {
 		return
@@ -152,13 +167,15 @@ func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) {
 		Health string `json:"health"`
 		Reason string `json:"reason"`
 	}{Health: "false"}
+	query, st := r.URL.Query(), s.deps.Node.Status()
+	full := slices.Contains(s.deps.Node.Full(), st.NodeID)
 	switch {
 	case s.stopping.Err() != nil:
 		answer.Reason = "the node is stopping"
-	case s.deps.Node.Status().LeaderID == "":
-		answer.Reason = "RAFT NO LEADER"
-	case s.deps.Node.ReadOnly():
+	case full && !slices.Contains(query["exclude"], pb.AlarmType_NOSPACE.String()):
 		answer.Reason = "ALARM NOSPACE"
+	case st.LeaderID == "" && query.Get("serializable") != "true":
+		answer.Reason = "RAFT NO LEADER"
 	default:
 		answer.Health = "true"
 		writePlain(w, http.StatusOK, answer)

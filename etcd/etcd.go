@@ -29,6 +29,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 
 	"northstar/api/openapi"
 	"northstar/api/token"
@@ -66,8 +68,9 @@ type Node interface {
 	LeaderChanged() <-chan struct{}
 	// CheckCaughtUp returns an error until this node's state has all that was committed when it started.
 	CheckCaughtUp() error
-	// ReadOnly reports whether the disk of this node is full.
-	ReadOnly() bool
+	// Full returns the members that have no space for writes: on their disks, as far as this node has heard of it, or,
+	// for this node, in the state.
+	Full() []cluster.NodeID
 }
 
 // Call is one call that was authenticated and admitted. Its caller is the client. Methods may be called by any
@@ -144,11 +147,15 @@ type Server struct {
 	logger  hclog.Logger
 	methods map[string]*method // by name
 	paths   map[string]*method // of the gateway
-	grpc    *grpc.Server
-	http    *http.Server
-	health  *health.Server
-	hub     *hub
-	self    ids
+	// unsupported are the other paths of etcd's gateway, with their methods.
+	unsupported map[string]string
+	grpc        *grpc.Server
+	http        *http.Server
+	health      *health.Server
+	hub         *hub
+	recipes     *recipes
+	files       recipeFiles // of the recipes
+	self        ids
 
 	returning *semaphore.Weighted // writes in progress that return items
 	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call
@@ -164,9 +171,10 @@ type Server struct {
 func New(d Deps) *Server {
 	s := &Server{
 		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
-		health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
+		unsupported: unsupportedPaths(), health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
 		lifetime: 90 * time.Second, returning: semaphore.NewWeighted(maxReturning),
 	}
+	s.recipes = &recipes{s: s}
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
@@ -180,10 +188,13 @@ func New(d Deps) *Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxConnectionIdle}),
 		grpc.ConnectionTimeout(headerTimeout), grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream),
+		grpc.UnknownServiceHandler(refuseMethod),
 	)
 	s.register()
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
-	reflection.Register(s.grpc)
+	resolver := reflection.ServerOptions{Services: s.grpc, DescriptorResolver: &s.files}
+	reflectionv1.RegisterServerReflectionServer(s.grpc, reflection.NewServerV1(resolver))
+	reflectionv1alpha.RegisterServerReflectionServer(s.grpc, reflection.NewServer(resolver))
 	s.http = &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaderBytes,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -207,6 +218,16 @@ func (s *Server) register() {
 		{&pb.Cluster_ServiceDesc, &clusterService{s: s}},
 		{&pb.Maintenance_ServiceDesc, &maintenanceService{s: s}},
 		{&pb.Auth_ServiceDesc, &authService{s: s}},
+	}
+	for _, r := range recipeServices() {
+		file, err := r.file()
+		if err == nil {
+			err = s.files.RegisterFile(file)
+		}
+		if err != nil {
+			panic(err) // the tables are constant
+		}
+		services = append(services, service{r.describe(file), s.recipes})
 	}
 	rows := methods()
 	for _, sv := range services {
@@ -253,8 +274,11 @@ func unlessClosed(err error) error {
 	return err
 }
 
-// Watchers returns the number of open watches, and by how many revisions the slowest stream of them is behind.
-func (s *Server) Watchers() (open int, lag uint64) { return s.hub.watching(), s.hub.lag() }
+// Watchers returns the number of open watches, with the calls that wait for a lock or an election, and by how many
+// revisions the slowest stream of watches is behind.
+func (s *Server) Watchers() (open int, lag uint64) {
+	return s.hub.watching() + int(s.recipes.waiting.Load()), s.hub.lag()
+}
 
 // Drain sends clients elsewhere: gRPC clients get GOAWAY, and streams end. It returns when the calls in progress
 // have ended, or ctx has.

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"northstar/api/openapi"
 	"northstar/api/problem"
 	"northstar/cluster"
 )
@@ -54,9 +55,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveHealth(w, r)
 		return
 	}
-	m := s.paths[path]
+	m, unserved := s.paths[path], s.unsupported[path]
 	switch {
-	case m == nil:
+	case m == nil && unserved != "" && r.Method == http.MethodPost:
+		refuse(w, r, status.Convert(unsupported(unsupportedReason(unserved))))
+		return
+	case m == nil && unserved == "":
 		refuse(w, r, status.New(codes.NotFound, http.StatusText(http.StatusNotFound)))
 		return
 	case r.Method != http.MethodPost:
@@ -102,6 +106,9 @@ func (s *Server) serveUnary(
 	if err != nil {
 		refuse(w, r, status.New(codes.Internal, err.Error()))
 		return
+	}
+	if m.kind != openapi.Unary { // it may have waited for long
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lifetime))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body) // a client that is gone needs no answer

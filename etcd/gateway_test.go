@@ -173,12 +173,42 @@ func TestHealthOverHTTP(t *testing.T) {
 	if got := get(t, &http.Transport{}, "http://"+addr+"/health"); got != `{"health":"false","reason":"RAFT NO LEADER"}` {
 		t.Errorf("without a leader: %s", got)
 	}
+	const healthy = `{"health":"true","reason":""}`
+	if got := get(t, &http.Transport{}, "http://"+addr+"/health?serializable=true"); got != healthy {
+		t.Errorf("serializable, without a leader: %s", got)
+	}
 	n.setLeader("n1")
-	n.mu.Lock()
-	n.readOnly = true
-	n.mu.Unlock()
+	n.setFull("n2")
+	if got := get(t, &http.Transport{}, "http://"+addr+"/health"); got != healthy {
+		t.Errorf("with a full disk of another node: %s", got)
+	}
+	n.setFull("n1", "n2")
 	if got := get(t, &http.Transport{}, "http://"+addr+"/health"); got != `{"health":"false","reason":"ALARM NOSPACE"}` {
 		t.Errorf("with a full disk: %s", got)
+	}
+	if got := get(t, &http.Transport{}, "http://"+addr+"/health?exclude=NOSPACE"); got != healthy {
+		t.Errorf("with a full disk, without its alarm: %s", got)
+	}
+}
+
+// TestUnsupportedPaths: paths of etcd's gateway that are not served say so, and are not taken for wrong ones.
+func TestUnsupportedPaths(t *testing.T) {
+	t.Parallel()
+	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	for request, want := range map[string]string{
+		"/v3/maintenance/snapshot {}":  "501 etcdserver: not supported by NorthStar: Snapshot: use northstarctl snapshot save",
+		"/v3/cluster/member/add {}":    "501 etcdserver: not supported by NorthStar: MemberAdd: use northstarctl members",
+		"/v3beta/auth/enable {}":       "501 etcdserver: not supported by NorthStar: AuthEnable: users and roles",
+		"get /v3/maintenance/snapshot": "501 Method Not Allowed",
+		"get /v3/kv/range":             "501 Method Not Allowed",
+		"/v3/auth/nothing {}":          "404 Not Found",
+	} {
+		got := answers(t, addr, request)
+		var body struct{ Message string }
+		if len(got) != 1 || json.Unmarshal([]byte(got[0][4:]), &body) != nil ||
+			!strings.HasPrefix(got[0][:4]+body.Message, want) {
+			t.Errorf("%s: %q, want %s", request, got, want)
+		}
 	}
 }
 

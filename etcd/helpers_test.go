@@ -28,11 +28,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeNode struct {
 	state *state.State
 
-	mu       sync.Mutex
-	leader   cluster.NodeID
-	changed  chan struct{}
-	behind   error // of CheckCaughtUp
-	readOnly bool
+	mu      sync.Mutex
+	leader  cluster.NodeID
+	changed chan struct{}
+	behind  error            // of CheckCaughtUp
+	full    []cluster.NodeID // of Full
+	peers   []cluster.Server
+	moves   int // of MoveLeader
 
 	answers, largest atomic.Int64 // taken by TakeAnswer
 	share, watches   fakeShare
@@ -115,7 +117,7 @@ func (n *fakeNode) Status() cluster.NodeStatus {
 	defer n.mu.Unlock()
 	return cluster.NodeStatus{
 		Identity: cluster.Identity{NodeID: "n1", ClusterID: "c-1"}, Term: 3, LeaderID: n.leader,
-		Servers: []cluster.Server{{ID: "n1", Address: "127.0.0.1:1", Suffrage: cluster.Voter}},
+		Servers: append([]cluster.Server{{ID: "n1", Address: "127.0.0.1:1", Suffrage: cluster.Voter}}, n.peers...),
 	}
 }
 
@@ -142,10 +144,16 @@ func (n *fakeNode) CheckCaughtUp() error {
 	return n.behind
 }
 
-func (n *fakeNode) ReadOnly() bool {
+func (n *fakeNode) Full() []cluster.NodeID {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.readOnly
+	return n.full
+}
+
+func (n *fakeNode) setFull(ids ...cluster.NodeID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.full = ids
 }
 
 // fakeCall is a call that is always allowed.
@@ -206,6 +214,9 @@ func (c fakeCall) Watches() Share { return &c.node.watches }
 
 func (c fakeCall) MoveLeader(_ context.Context, target cluster.NodeID) error {
 	c.node.setLeader(target)
+	c.node.mu.Lock()
+	defer c.node.mu.Unlock()
+	c.node.moves++
 	return nil
 }
 

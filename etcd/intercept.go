@@ -91,6 +91,12 @@ func (s *Server) interceptStream(
 	return err
 }
 
+// refuseMethod answers calls of services that are not registered, such as etcd's Lock and Election.
+func refuseMethod(_ any, stream grpc.ServerStream) error {
+	name, _ := grpc.MethodFromServerStream(stream)
+	return unsupported(unsupportedReason(name))
+}
+
 // recovered returns the error of a call that panicked: one call must not end the node.
 func (s *Server) recovered(p any, method string, err error) error {
 	if p == nil {

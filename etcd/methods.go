@@ -55,13 +55,56 @@ func methods() []method {
 		},
 		{name: pb.Auth_Authenticate_FullMethodName, paths: []string{"/v3/auth/authenticate"}, role: token.None},
 		{name: pb.Auth_AuthStatus_FullMethodName, paths: []string{"/v3/auth/status"}, role: token.Observer},
+		recipe("v3lockpb.Lock/Lock", "lock/lock", token.Client, openapi.LongPoll),
+		recipe("v3lockpb.Lock/Unlock", "lock/unlock", token.Client, openapi.Unary),
+		recipe("v3electionpb.Election/Campaign", "election/campaign", token.Client, openapi.LongPoll),
+		recipe("v3electionpb.Election/Proclaim", "election/proclaim", token.Client, openapi.Unary),
+		recipe("v3electionpb.Election/Leader", "election/leader", token.Observer, openapi.Unary),
+		recipe("v3electionpb.Election/Observe", "election/observe", token.Observer, openapi.Stream),
+		recipe("v3electionpb.Election/Resign", "election/resign", token.Client, openapi.Unary),
+	}
+}
+
+// recipe returns a method of Lock or Election.
+func recipe(name, path string, role token.Role, kind openapi.ResponseKind) method {
+	return method{
+		name: "/" + name, paths: []string{"/v3/" + path}, role: role, kind: kind, write: role == token.Client,
+	}
+}
+
+// unsupportedPaths returns the paths of etcd's gateway whose methods are not in the table, with those methods.
+func unsupportedPaths() map[string]string {
+	return map[string]string{
+		"/v3/auth/disable":           pb.Auth_AuthDisable_FullMethodName,
+		"/v3/auth/enable":            pb.Auth_AuthEnable_FullMethodName,
+		"/v3/auth/role/add":          pb.Auth_RoleAdd_FullMethodName,
+		"/v3/auth/role/delete":       pb.Auth_RoleDelete_FullMethodName,
+		"/v3/auth/role/get":          pb.Auth_RoleGet_FullMethodName,
+		"/v3/auth/role/grant":        pb.Auth_RoleGrantPermission_FullMethodName,
+		"/v3/auth/role/list":         pb.Auth_RoleList_FullMethodName,
+		"/v3/auth/role/revoke":       pb.Auth_RoleRevokePermission_FullMethodName,
+		"/v3/auth/user/add":          pb.Auth_UserAdd_FullMethodName,
+		"/v3/auth/user/changepw":     pb.Auth_UserChangePassword_FullMethodName,
+		"/v3/auth/user/delete":       pb.Auth_UserDelete_FullMethodName,
+		"/v3/auth/user/get":          pb.Auth_UserGet_FullMethodName,
+		"/v3/auth/user/grant":        pb.Auth_UserGrantRole_FullMethodName,
+		"/v3/auth/user/list":         pb.Auth_UserList_FullMethodName,
+		"/v3/auth/user/revoke":       pb.Auth_UserRevokeRole_FullMethodName,
+		"/v3/cluster/member/add":     pb.Cluster_MemberAdd_FullMethodName,
+		"/v3/cluster/member/promote": pb.Cluster_MemberPromote_FullMethodName,
+		"/v3/cluster/member/remove":  pb.Cluster_MemberRemove_FullMethodName,
+		"/v3/cluster/member/update":  pb.Cluster_MemberUpdate_FullMethodName,
+		"/v3/maintenance/downgrade":  pb.Maintenance_Downgrade_FullMethodName,
+		"/v3/maintenance/hash":       pb.Maintenance_Hash_FullMethodName,
+		"/v3/maintenance/hashkv":     pb.Maintenance_HashKV_FullMethodName,
+		"/v3/maintenance/snapshot":   pb.Maintenance_Snapshot_FullMethodName,
 	}
 }
 
 // unsupportedReason returns what to say about a method of etcd that is not in the table.
 func unsupportedReason(name string) string {
-	service, rpc, _ := strings.Cut(strings.TrimPrefix(name, "/etcdserverpb."), "/")
-	switch {
+	service, rpc, _ := strings.Cut(strings.TrimPrefix(name, "/"), "/")
+	switch _, service, _ = strings.Cut(service, "."); {
 	case service == "Cluster":
 		return rpc + ": use northstarctl members"
 	case service == "Auth":

@@ -74,7 +74,8 @@ type Config struct {
 	Etcd struct {
 		LeaseGrace       time.Duration `name:"lease-grace" default:"500ms" help:"How much longer than its TTL a lease lives at least: etcd's clients count the TTL from the answer to a keep-alive. 0s to 1m; the leader's value counts."`
 		LeaseConnection  bool          `name:"lease-connection" help:"Whether a lease ends one second after the connection of its keep-alives is closed by the client's machine, as when its process dies. A stream with the metadata northstar-attach: 1 does so without it, and immediately."`
-		CertRole         string        `name:"cert-role" placeholder:"ROLE" help:"Role of an etcd client whose certificate is of tls.ca and has no NorthStar URI: observer, client or operator. Without it such a certificate is refused."`
+		CertRole         string        `name:"cert-role" placeholder:"ROLE" help:"Role of an etcd client whose certificate has no NorthStar URI, or is of etcd.tls.ca: observer, client or operator. Without it such a certificate is refused."`
+		TLS              EtcdTLSConfig `embed:"" prefix:"tls-"`
 		ProgressInterval time.Duration `name:"progress-interval" default:"10m" help:"Time after which a watch of the etcd API that asked for it, and had no event, is told how far it is: 100ms to 24h. Kubernetes works best with 5s."`
 	} `embed:"" prefix:"etcd-"`
 	Limits struct {
@@ -108,6 +109,16 @@ type TLSConfig struct {
 	Key  string `name:"key" placeholder:"FILE" help:"Private key of the certificate, PEM."`
 	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities of nodes and clients, PEM."`
 }
+
+// EtcdTLSConfig holds the files of the etcd port's certificate; all three or none.
+type EtcdTLSConfig struct {
+	Cert string `name:"cert" placeholder:"FILE" help:"Certificate of the etcd port, PEM, if it is not tls.cert. Reloaded when it changes."`
+	Key  string `name:"key" placeholder:"FILE" help:"Private key of the etcd port's certificate, PEM."`
+	CA   string `name:"ca" placeholder:"FILE" help:"Certificate authorities of etcd clients, PEM, in place of tls.ca. Their certificates have etcd.cert-role, also those with a NorthStar URI."`
+}
+
+// Enabled reports whether the etcd port has a certificate of its own.
+func (t EtcdTLSConfig) Enabled() bool { return t != EtcdTLSConfig{} }
 
 // LogConfig is what is logged, to stderr.
 type LogConfig struct {
@@ -159,7 +170,11 @@ func collectKeys(t reflect.Type, section string) []Key {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if prefix, ok := f.Tag.Lookup("prefix"); ok {
-			all = append(all, collectKeys(f.Type, strings.TrimSuffix(prefix, "-"))...)
+			inner := strings.TrimSuffix(prefix, "-")
+			if section != "" {
+				inner = section + "." + inner
+			}
+			all = append(all, collectKeys(f.Type, inner)...)
 			continue
 		}
 		name, ok := f.Tag.Lookup("name")

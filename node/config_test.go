@@ -66,6 +66,9 @@ var samples = map[string]struct{ flag, file string }{
 	"limits.sessions-per-identity":   {"500", "500"},
 	"limits.connections-per-address": {"64", "64"},
 
+	"etcd.tls.cert": {"/etc/northstar/etcd.crt", `"/etc/northstar/etcd.crt"`},
+	"etcd.tls.key":  {"/etc/northstar/etcd.key", `"/etc/northstar/etcd.key"`},
+	"etcd.tls.ca":   {"/etc/northstar/etcd-ca.crt", `"/etc/northstar/etcd-ca.crt"`},
 	"tls.cert":      {"/etc/northstar/n7.crt", `"/etc/northstar/n7.crt"`},
 	"tls.key":       {"/etc/northstar/n7.key", `"/etc/northstar/n7.key"`},
 	"tls.ca":        {"/etc/northstar/ca.crt", `"/etc/northstar/ca.crt"`},
@@ -98,7 +101,11 @@ func writeFile(t *testing.T, text string) string {
 // valueOf is the field of a key.
 func valueOf(t *testing.T, cfg *Config, key string) any {
 	t.Helper()
-	v := reflect.ValueOf(cfg).Elem()
+	return valueIn(t, reflect.ValueOf(cfg).Elem(), key)
+}
+
+func valueIn(t *testing.T, v reflect.Value, key string) any {
+	t.Helper()
 	section, name, dotted := strings.Cut(key, ".")
 	if !dotted {
 		section, name = "", key
@@ -106,14 +113,9 @@ func valueOf(t *testing.T, cfg *Config, key string) any {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if prefix, ok := f.Tag.Lookup("prefix"); ok && dotted && prefix == section+"-" {
-			return valueOf2(t, v.Field(i), name)
+			return valueIn(t, v.Field(i), name)
 		}
 	}
-	return valueOf2(t, v, name)
-}
-
-func valueOf2(t *testing.T, v reflect.Value, name string) any {
-	t.Helper()
 	for i := range v.NumField() {
 		if v.Type().Field(i).Tag.Get("name") == name {
 			return v.Field(i).Interface()
@@ -424,6 +426,18 @@ func TestValidate(t *testing.T) {
 			"limits.sessions-per-identity = 200001: want 1 to 200000",
 		},
 		{"half TLS", func(c *Config) { c.TLS.Cert = "c" }, "tls.key: required, since other tls keys are set"},
+		{
+			"half TLS of the etcd port", func(c *Config) {
+				c.EtcdAddr, c.Etcd.TLS.Cert = "127.0.0.1:2379", "/nowhere"
+			},
+			"etcd.tls.key: required, since other tls keys are set",
+		},
+		{
+			"TLS of the etcd port alone", func(c *Config) {
+				c.EtcdAddr, c.Etcd.TLS.CA = "127.0.0.1:2379", "/nowhere"
+			},
+			"requires tls.cert, tls.key and tls.ca",
+		},
 		{"no tokens file", func(c *Config) { c.Auth.Tokens = "/nowhere" }, `auth.tokens = "/nowhere": open /nowhere`},
 		{
 			"exposed HTTP", func(c *Config) { c.HTTPAddr = "10.0.0.1:7701" },

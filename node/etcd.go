@@ -53,6 +53,20 @@ type etcdNode struct {
 // CheckCaughtUp returns an error until this node has applied what was committed when it started.
 func (e etcdNode) CheckCaughtUp() error { return e.of.api.CheckCaughtUp() }
 
+// Full returns the members whose disks are full, as far as this node has heard from them, and this node if the state is
+// full.
+func (e etcdNode) Full() (full []cluster.NodeID) {
+	claims := e.of.transport.Claims()
+	for _, s := range e.Status().Servers {
+		heard := claims[s.ID]
+		if heard.Connected && heard.Claim.Disk.ReadOnly ||
+			s.ID == e.of.cfg.ID && (e.ReadOnly() || e.View().KeysFull()) {
+			full = append(full, s.ID)
+		}
+	}
+	return full
+}
+
 // etcdURL returns the URL of a node's etcd port, "" if this node has not met that node or it has none.
 func (n *Node) etcdURL(id cluster.NodeID) string {
 	if id == n.cfg.ID {
@@ -67,7 +81,7 @@ func (n *Node) ownEtcdURL() string {
 	switch {
 	case n.etcdListener == nil:
 		return ""
-	case n.tls != nil:
+	case n.etcdTLS != nil:
 		return "https://" + n.etcdAddr
 	}
 	return "http://" + n.etcdAddr
@@ -79,8 +93,8 @@ func (n *Node) serveEtcd(ctx context.Context) error {
 		return nil
 	}
 	var secure *tls.Config
-	if n.tls != nil {
-		secure = n.tls.ServerConfig(false) // the splitter of etcd.Server adds its protocols
+	if n.etcdTLS != nil {
+		secure = n.etcdTLS.ServerConfig(false) // the splitter of etcd.Server adds its protocols
 	}
 	return n.etcd.Serve(ctx, n.api.LimitConnections(n.etcdListener), secure)
 }

@@ -349,6 +349,56 @@ func TestEtcdCertificates(t *testing.T) {
 	}
 }
 
+// TestEtcdOwnCertificates: an etcd port with authorities of its own gives their certificates etcd.cert-role, also those
+// that name an operator or a node of this cluster, and does not trust those of tls.ca.
+func TestEtcdOwnCertificates(t *testing.T) {
+	t.Parallel()
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "etcd")
+	own := ca.issue("n1", "northstar://northstar/node/n1", nil)
+	port := other.issue("port", "spiffe://elsewhere/port", nil)
+	n := startAll(t, newCluster(t, 1, func(i int, cfg *Config) {
+		withEtcd(i, cfg)
+		cfg.TLS, cfg.Etcd.TLS, cfg.Etcd.CertRole = own, EtcdTLSConfig(port), "client"
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	dial := func(client TLSConfig) *grpc.ClientConn {
+		cfg := other.httpsClient(&client).Transport.(*http.Transport).TLSClientConfig
+		conn, err := grpc.NewClient(n.etcdAddr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	for i, uri := range []string{
+		"spiffe://elsewhere/app", "northstar://northstar/operator/app", "northstar://northstar/node/n1",
+	} {
+		conn := dial(other.issue(fmt.Sprint("app", i), uri, nil))
+		if _, err := pb.NewKVClient(conn).Put(ctx, &pb.PutRequest{Key: []byte("k")}); err != nil {
+			t.Errorf("put with %s: %v", uri, err)
+		}
+		_, err := pb.NewMaintenanceClient(conn).Defragment(ctx, &pb.DefragmentRequest{})
+		if status.Code(err) != codes.PermissionDenied {
+			t.Errorf("an operator's call with %s: %v", uri, err)
+		}
+	}
+	operator := ca.issue("op", "northstar://northstar/operator/op", nil)
+	_, err := pb.NewKVClient(dial(operator)).Put(ctx, &pb.PutRequest{Key: []byte("k")})
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("a certificate of tls.ca on the etcd port: %v", err)
+	}
+	foreign := other.issue("foreign", "northstar://northstar/operator/foreign", nil)
+	if code, _, err := request(ca.httpsClient(&foreign), "GET", "https://"+n.httpAddr+"/v1/kv/k", ""); err == nil {
+		t.Errorf("a certificate of etcd.tls.ca on the HTTP port: %d", code)
+	}
+	members, err := pb.NewClusterClient(dial(other.issue("list", "spiffe://elsewhere/list", nil))).MemberList(ctx,
+		&pb.MemberListRequest{})
+	if err != nil || members.Members[0].ClientURLs[0] != "https://"+n.etcdAddr {
+		t.Errorf("members: %v, %v", members, err)
+	}
+}
+
 // TestEtcdOperatorCallsAreRecorded: the audit log has what operators do through the etcd API, and no client's writes.
 func TestEtcdOperatorCallsAreRecorded(t *testing.T) {
 	t.Parallel()

@@ -47,8 +47,10 @@ func readFile(name string) (*file, []error) {
 	r := fileReader{file: f, lines: linesOf(data), known: map[string]Key{}, sections: map[string]bool{}}
 	for _, k := range Keys() {
 		r.known[k.Name] = k
-		if section, _, ok := strings.Cut(k.Name, "."); ok {
-			r.sections[section] = true
+		for i, c := range k.Name {
+			if c == '.' {
+				r.sections[k.Name[:i]] = true
+			}
 		}
 	}
 	r.take(tree, "")
@@ -77,8 +79,8 @@ func (r *fileReader) take(tree map[string]any, section string) {
 		table, isTable := value.(map[string]any)
 		key, known := r.known[full]
 		switch {
-		case isTable && section == "" && r.sections[name]:
-			r.take(table, name)
+		case isTable && r.sections[full]:
+			r.take(table, full)
 		case !known:
 			r.problem(full, "", "unknown key")
 		default:

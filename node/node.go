@@ -42,6 +42,8 @@ type Node struct {
 	log  hclog.Logger
 	boot string // random, of this process
 	tls  *transport.TLS
+	// etcdTLS is that of the etcd port: tls, unless etcd.tls is set.
+	etcdTLS *transport.TLS
 
 	builtAt   time.Time
 	storageAt time.Time // when the data directory was open
@@ -124,11 +126,8 @@ func (n *Node) build() error {
 	if n.env.RaftMetrics != nil {
 		n.metrics.Registry().MustRegister(n.env.RaftMetrics)
 	}
-	if n.cfg.TLS.Enabled() {
-		var err error
-		if n.tls, err = transport.LoadTLS(transport.TLSFiles(n.cfg.TLS), n.log); err != nil {
-			return err
-		}
+	if err := n.loadTLS(); err != nil {
+		return err
 	}
 	if n.cfg.Failover.ExternalLock != "" {
 		n.external = &externalLock{n: n}
@@ -270,8 +269,9 @@ func (n *Node) replicationPaused() bool {
 
 // Names of the reloaded files in metrics.
 const (
-	fileTokens = "tokens"
-	fileTLS    = "tls"
+	fileTokens  = "tokens"
+	fileTLS     = "tls"
+	fileEtcdTLS = "etcd_tls"
 )
 
 // reloadProblems returns, for each reloaded file, why the changed file is not used, or "".
@@ -283,6 +283,9 @@ func (n *Node) reloadProblems() map[string]string {
 	if n.tls != nil {
 		problems[fileTLS] = n.tls.Problem()
 	}
+	if n.etcdTLS != n.tls {
+		problems[fileEtcdTLS] = n.etcdTLS.Problem()
+	}
 	return problems
 }
 
@@ -292,7 +295,11 @@ func (n *Node) certificates() map[string]time.Time {
 		return nil
 	}
 	own, authority := n.tls.Expiry()
-	return map[string]time.Time{"node": own, "ca": authority}
+	all := map[string]time.Time{"node": own, "ca": authority}
+	if n.etcdTLS != n.tls {
+		all["etcd"], all["etcd_ca"] = n.etcdTLS.Expiry()
+	}
+	return all
 }
 
 const noLeaderWhilePaused = "no leader, and automatic failover is paused: only the last leader may be elected " +
@@ -307,6 +314,9 @@ func (n *Node) warnings() []string {
 	}
 	if what := reloads[fileTLS]; what != "" {
 		all = append(all, "tls: reload failed, previous certificate remains active: "+what)
+	}
+	if what := reloads[fileEtcdTLS]; what != "" {
+		all = append(all, "etcd.tls: reload failed, previous certificate remains active: "+what)
 	}
 	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)

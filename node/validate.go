@@ -1,8 +1,6 @@
 package node
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -155,6 +153,7 @@ func (v *validator) etcd() {
 		return
 	}
 	v.address("etcd-addr", c.EtcdAddr, "etcd-advertise", c.EtcdAdvertise)
+	v.etcdTLS()
 	_, port, err := net.SplitHostPort(c.EtcdAddr)
 	free := c.EtcdAddr != c.HTTPAddr && c.EtcdAddr != c.RaftAddr
 	v.require(err != nil || port == "0" || free, "etcd-addr", c.EtcdAddr, "is the same as another address of this node: each needs its own port")
@@ -284,20 +283,9 @@ func (v *validator) security() {
 	per := v.cfg.Limits.ConnectionsPerAddress
 	v.require(per >= 16 && per <= 1_000_000, "limits.connections-per-address", per, "want 16 to 1000000")
 	c := v.cfg
-	files, readable := map[string]string{"tls.cert": c.TLS.Cert, "tls.key": c.TLS.Key, "tls.ca": c.TLS.CA}, 0
-	for _, key := range []string{"tls.cert", "tls.key", "tls.ca"} {
-		if files[key] == "" {
-			v.require(c.TLS == (TLSConfig{}), key, nil,
-				"required, since other tls keys are set: a node needs tls.cert, tls.key and tls.ca")
-		} else if _, err := os.ReadFile(files[key]); err != nil {
-			v.problem(key, files[key], "%v", err)
-		} else {
-			readable++
-		}
-	}
-	if readable == len(files) {
+	if c.TLS != (TLSConfig{}) && v.files("tls", c.TLS) {
 		if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
-			v.problem(key, files[key], "%v", err)
+			v.problem(key, map[string]string{"tls.cert": c.TLS.Cert, "tls.ca": c.TLS.CA}[key], "%v", err)
 		}
 	}
 	if c.Auth.Tokens != "" {
@@ -321,42 +309,6 @@ func (v *validator) logging() {
 	v.require(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level,
 		"want trace, debug, info, warn, error or off")
 	v.require(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
-}
-
-// checkCertificate reads this node's readable certificate as the transport will, and names the wrong key.
-func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, now time.Time) (key string, err error) {
-	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
-	if err != nil {
-		return "tls.cert", err
-	}
-	pem, err := os.ReadFile(files.CA)
-	if err != nil {
-		return "tls.ca", err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return "tls.ca", errors.New("holds no certificate in PEM form")
-	}
-	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
-	if !slices.ContainsFunc(pair.Leaf.URIs, func(u *url.URL) bool { return u.String() == want }) {
-		return "tls.cert", fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want,
-			pair.Leaf.URIs)
-	}
-	intermediates := x509.NewCertPool()
-	for _, der := range pair.Certificate[1:] {
-		if c, err := x509.ParseCertificate(der); err == nil {
-			intermediates.AddCert(c)
-		}
-	}
-	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := pair.Leaf.Verify(x509.VerifyOptions{
-			Roots: pool, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
-		})
-		if err != nil {
-			return "tls.cert", fmt.Errorf("peers will refuse it: %w", err)
-		}
-	}
-	return "", nil
 }
 
 // checkTokens reads the token file as the API will.

@@ -130,6 +130,9 @@ func (n *Node) apiDeps() api.Deps {
 	if n.tls != nil {
 		deps.ClientTLS, deps.ClientRoots = n.clientTLS, n.tls.Roots
 	}
+	if n.etcdTLS != n.tls {
+		deps.CallRoots = n.etcdTLS.Roots
+	}
 	if file := n.cfg.Auth.Tokens; file != "" {
 		deps.Tokens = func() ([]byte, error) { return os.ReadFile(file) }
 	}
@@ -143,6 +146,19 @@ func (n *Node) call(ctx context.Context, to cluster.NodeID, request []byte) ([]b
 		return nil, cluster.Errorf(cluster.CodeNoLeader, "node %s cannot be reached: %w", to, err)
 	}
 	return response, err
+}
+
+// loadTLS reads the certificates of this node and of its etcd port.
+func (n *Node) loadTLS() (err error) {
+	if n.cfg.TLS.Enabled() {
+		if n.tls, err = transport.LoadTLS(transport.TLSFiles(n.cfg.TLS), n.log); err != nil {
+			return err
+		}
+	}
+	if n.etcdTLS = n.tls; n.cfg.EtcdAddr != "" && n.cfg.Etcd.TLS.Enabled() {
+		n.etcdTLS, err = transport.LoadTLS(transport.TLSFiles(n.cfg.Etcd.TLS), n.log)
+	}
+	return err
 }
 
 // clientTLS returns the TLS configuration for one connection to another node's HTTP address.

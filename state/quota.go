@@ -132,6 +132,14 @@ func (v *View) roomBelow(limit uint64, n int64) *cluster.Error {
 		"the state is full: it has %d bytes, %d more are needed, and %d are allowed here", v.stateBytes, n, limit)
 }
 
+// KeysFull reports whether the next large transaction may find no room for its keys.
+func (v *View) KeysFull() bool {
+	return v.roomForKeys(min(largeGrowth, int64(v.limits.StateBytes/keysReserve))) != nil
+}
+
+// largeGrowth is more than one transaction adds to the state, unless it has hundreds of small keys.
+const largeGrowth = 2 << 20
+
 // identified reports whether an owner is one token or certificate. Loopback without tokens, and insecure mode, are not.
 func identified(owner string) bool {
 	return owner != "" && owner != "operator loopback" && owner != "operator insecure"

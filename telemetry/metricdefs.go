@@ -131,7 +131,8 @@ func (d *definer) define(m *Metrics) {
 		"Requests answered by this node with 4010: the write may have been applied or not.").with()
 	d.atScrape(Gauge, "build_info", "1; the labels are those of this build.", "version", "commit", "go_version")
 	d.atScrape(Gauge, "certificate_expiry_timestamp_seconds", "When the certificate in use expires, in seconds since "+
-		"1970: node: this node's own; ca: the first of the CA file. Absent without TLS.", "kind")
+		"1970: node: this node's own; ca: the first of the CA file; etcd, etcd_ca: those of etcd.tls. Absent without TLS.",
+		"kind")
 	m.authFailures = d.counters("auth_failures_total",
 		"Requests rejected as unauthenticated (missing or invalid token or certificate).").with()
 }
