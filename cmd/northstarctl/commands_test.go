@@ -223,7 +223,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// Every list has the verb ls, and list as its alias.
+// Every list has the verb ls, and list as its alias. A group without a verb lists, except kv, whose list can be long.
 func TestLists_HaveOneVerb(t *testing.T) {
 	t.Parallel()
 	n := 0
@@ -235,6 +235,9 @@ func TestLists_HaveOneVerb(t *testing.T) {
 			n++
 			if !slices.Equal(node.Aliases, []string{"list"}) {
 				t.Errorf("%s: aliases %q", path, node.Aliases)
+			}
+			if isDefault := node.Parent.DefaultCmd == node; isDefault == (path == "kv ls") {
+				t.Errorf("%s is the default of its group: %v", path, isDefault)
 			}
 		}
 	}

@@ -121,6 +121,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{
 				"zone differs from the configuration",
 			},
+			ElectionObstacle: "its disk is full",
+			Silence:          &apiv1.Silence{ThresholdMS: 42.4, Reason: "1.5 times the longest gap of 2m0s, 28ms"},
 		})
 	case "GET /v1/kv/app/config":
 		w.Header().Set(apiv1.HeaderRevision, "7")
