@@ -110,7 +110,7 @@ function member(view, m) {
       leads
         ? "is the leader"
         : m.last_contact_ms === null
-          ? "never"
+          ? "none yet"
           : m.last_contact_ms < 1000
             ? "just now"
             : `${span(m.last_contact_ms)} ago`,
@@ -148,6 +148,7 @@ function member(view, m) {
     ),
     h("p", { class: "muted" }, m.suffrage === "voter" ? "has a vote" : "has no vote", disagrees(view, st)),
     m.reasons.length > 0 && h("p", { class: "reason" }, m.reasons.join("; ")),
+    st?.election_obstacle && note(`It starts no election by itself: ${st.election_obstacle}.`),
     h(
       "dl",
       {},
