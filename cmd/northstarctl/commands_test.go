@@ -248,6 +248,11 @@ func TestLists_HaveOneVerb(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
+	for _, typ := range cluster.EventTypes {
+		if help := strings.Join(strings.Fields(must(t, "events", "--help")), " "); !strings.Contains(help, typ) {
+			t.Errorf("the help of events does not name the type %q", typ)
+		}
+	}
 	_, want, _ := ctl(t, nil, "", "kv", "put", "--help")
 	if code, got, stderr := ctl(t, nil, "", "help", "kv", "put"); code != exitDone || got != want || want == "" {
 		t.Errorf("exit %d: %s%s", code, got, stderr)

@@ -522,6 +522,7 @@ func TestExitCodes(t *testing.T) {
 		"unknown flag":     {nil, "leader --frobnicate", exitUsage},
 		"missing argument": {nil, "kv get", exitUsage},
 		"bad output":       {nil, "leader -o xml", exitUsage},
+		"bad event type":   {nil, "events --type weather", exitUsage},
 		"bad fence":        {nil, "kv put a b --fence role", exitUsage},
 		"bad endpoint":     {nil, "leader --endpoints ftp://x", exitUsage},
 		"bad wait":         {nil, "transfer --wait 2m", exitUsage},
