@@ -148,7 +148,9 @@ function member(view, m) {
     ),
     h("p", { class: "muted" }, m.suffrage === "voter" ? "has a vote" : "has no vote", disagrees(view, st)),
     m.reasons.length > 0 && h("p", { class: "reason" }, m.reasons.join("; ")),
-    st?.election_obstacle && note(`It starts no election by itself: ${st.election_obstacle}.`),
+    m.suffrage === "voter" &&
+      st?.election_obstacle &&
+      note(`It starts no election by itself: ${st.election_obstacle}.`),
     h(
       "dl",
       {},
