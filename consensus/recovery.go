@@ -37,8 +37,8 @@ type recoveryRecord struct {
 	Logged   bool   `json:"logged"` // term and entry are on disk
 }
 
-// electionFacts returns what is known of the first election after the recovery: it is the operator's work, whatever
-// candidacy came before.
+// electionFacts returns what is known of the first election after the recovery. The operator caused it, and not the
+// candidacy before the recovery.
 func (r *recoveryRecord) electionFacts(f ElectionFacts, now time.Time) ElectionFacts {
 	f.Trigger, f.Operator, f.StartedAt, f.Votes = election.TriggerManual, r.Operator, now, nil
 	f.Reason = "recovery from a lost quorum: this node became the only voter of a new generation"
