@@ -132,7 +132,11 @@ function member(view, m) {
     ["Version", m.version || "–"],
     ["Address", m.http_address || m.raft_address],
     ["Up for", st ? since(st.started_at) : "–"],
-    ["Silence threshold", leads ? "is the leader" : st?.silence ? `${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–", "wide"],
+    [
+      "Silence threshold",
+      leads ? "is the leader" : st?.silence ? `${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–",
+      "wide",
+    ],
   ];
   return h(
     "article",

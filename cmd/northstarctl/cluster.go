@@ -173,7 +173,7 @@ func (a *app) printStatus(st apiv1.Status) error {
 		{"version", orDash(st.Version)},
 		{"started", formatTime(&st.StartedAt)},
 	}
-	if st.Silence != nil {
+	if st.Silence != nil && st.State != "leader" {
 		rows = append(rows, []any{"silence", fmt.Sprintf("asks the others after %.0f ms without its leader: %s",
 			st.Silence.ThresholdMS, st.Silence.Reason)})
 	}
