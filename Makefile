@@ -7,6 +7,8 @@ comma   := ,
 ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,restore,votepower,etcd,silence
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# How long the tests of one package may take.
+TEST_TIMEOUT ?= 45m
 # Test binaries build each program once, and share it.
 SHARED  := export NORTHSTAR_PROGRAMS=$$(mktemp -d); trap 'rm -rf "$$NORTHSTAR_PROGRAMS"' EXIT;
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
@@ -34,10 +36,10 @@ module-path: ## gives the module the path PATH=host/owner/name, in one commit, f
 	@/bin/sh deploy/release/module-path.sh '$(PATH)'
 
 test: ## every test, without the vet of make lint; the summary has the skipped ones with their reasons, and what failed tests said
-	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -timeout 45m $(PKGS)
+	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -timeout $(TEST_TIMEOUT) $(PKGS)
 
 race: ## every test under the race detector
-	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout 45m $(PKGS)
+	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout $(TEST_TIMEOUT) $(PKGS)
 
 lint: ## formatting, vet, staticcheck, tidy go.mod
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi
@@ -45,8 +47,8 @@ lint: ## formatting, vet, staticcheck, tidy go.mod
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
 
-portable: ## what is built only for other systems, or with a tag; FULL=1: also nodes for other systems
-	GOOS=darwin $(GO) build ./client/... ./cmd/$(if $(FULL),...,northstarctl) ./chaos/pg
+portable: ## what is built only with a tag; FULL=1: also programs for other systems, whose types TestOtherSystems checks
+	$(if $(FULL),GOOS=darwin $(GO) build ./client/... ./cmd/... ./chaos/pg)
 	$(GO) vet -tags northstar_next ./state ./chaos/proc/nextnode
 	$(GO) test -tags northstar_next ./state
 
@@ -108,8 +110,8 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))
 	$(GO) run ./chaos/run replay -scenario $(or $(SCENARIO),mixed) -nodes $(or $(NODES),3) -seed $(SEED) -faults '$(FAULTS)'
 
-flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; fails when any test failed
-	$(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)'
+flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
+	@$(SHARED) NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
 fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read f; do \

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // A test of virtual runs in virtual time: its waits cost nothing, and a busy machine
@@ -123,7 +125,7 @@ func (a memoryAddr) String() string { return string(a) }
 // eventually waits for a condition.
 func eventually(t *testing.T, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); {
+	for deadline := time.Now().Add(testenv.Slowdown() * 30 * time.Second); !cond(); {
 		if time.Now().After(deadline) {
 			t.Fatal("condition did not come true")
 		}

@@ -141,6 +141,9 @@ func (b *bench) failuresOf(ctx context.Context, kind fault, size int) (rows []st
 		}
 		progress(fmt.Sprintf("%s, %d nodes", kind.name, size), to, b.failovers)
 	}
+	if err := b.keepLogs(kind, size, groups); err != nil {
+		return nil, err
+	}
 	printRow("", "p50", "p90", "p99", "max", "errors", "no write")
 	for _, group := range groups {
 		for _, s := range group {
@@ -155,6 +158,9 @@ func (b *bench) failuresOf(ctx context.Context, kind fault, size int) (rows []st
 	return rows, nil
 }
 
+// runIn is how long a cluster runs before its first failure: one that has just started is no usual one.
+const runIn = 4 * time.Second
+
 // failureTurn measures some rounds of the subjects of one cluster.
 func failureTurn(ctx context.Context, kind fault, group []*subject, rounds int) error {
 	c := group[0].cluster
@@ -162,7 +168,7 @@ func failureTurn(ctx context.Context, kind fault, group []*subject, rounds int) 
 		return err
 	}
 	defer c.KillAll()
-	*group[0].healedAt = time.Now()
+	*group[0].healedAt = time.Now().Add(runIn)
 	for range rounds {
 		for _, s := range group {
 			if err := s.failureRound(ctx, kind); err != nil {

@@ -30,6 +30,9 @@ func (b *bench) failureSubjects(ctx context.Context, kind fault, size int) (grou
 	if kind.network {
 		args = append(args, "--insecure")
 	}
+	if b.logs != "" {
+		args = append(args, "--log-level", "debug")
+	}
 	timeout, err := time.ParseDuration(failoverTimeout)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,10 @@ import (
 // leader's process the kernel may keep its connections open for tens of milliseconds; the survivors have elected
 // another leader by then. When the client reads of it, it sends the calls in flight to that one.
 const (
-	leaderStreamDelay   = time.Second      // after the first call: a short-lived client opens no stream
+	// After the first call. A short-lived client opens no stream. Without one, a call waits for HedgeAfter at a leader
+	// that hangs.
+	leaderStreamDelay = 100 * time.Millisecond
+
 	leaderStreamIdle    = time.Minute      // the stream ends when there has been no call for this long
 	leaderStreamSilence = 30 * time.Second // without a byte, not even a keep-alive, the stream is broken
 	minLeaderStreamWait = 100 * time.Millisecond
@@ -30,7 +33,7 @@ func (c *Client) followLeader() {
 	for wait := minLeaderStreamWait; c.calledAt.since(time.Now()) < leaderStreamIdle; {
 		node := c.pickFollower()
 		began := time.Now()
-		if node != "" && c.readLeaderStream(node) && time.Since(began) > leaderStreamDelay {
+		if node != "" && c.readLeaderStream(node) && time.Since(began) > stableAfter {
 			wait = minLeaderStreamWait // a node that leads under another address ends each stream with its first event
 		}
 		if pause(c.ctx, wait/2+rand.N(wait/2)) != nil {

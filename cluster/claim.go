@@ -25,6 +25,8 @@ type Claim struct {
 	// SilenceLimit is the LeaderSilence from which this node counts the leader as failed. 0: timeout-min, and of nodes
 	// of earlier versions.
 	SilenceLimit time.Duration `json:"silence_limit,omitempty"`
+	// SilenceMeasured is the threshold that this node has measured for long enough. 0: none.
+	SilenceMeasured time.Duration `json:"silence_measured,omitempty"`
 	// NeedlessTerm is the term of the last needless election, for which this node waits for longer now. 0: none.
 	NeedlessTerm uint64 `json:"needless_term,omitempty"`
 	// StoppedAgo is the time since this node's process was last found to run again after it had stopped for a while,

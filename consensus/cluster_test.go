@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"flag"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
@@ -18,9 +17,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"northstar/chaos/ports"
+	"northstar/chaos/testenv"
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
@@ -29,14 +28,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Most tests here wait for elections and timeouts, and hardly compute. The command line overrides this.
-	_ = flag.Set("test.parallel", parallel)
-	// Verdicts on elections must not depend on how long a shared disk takes to sync.
-	var shm unix.Statfs_t
-	if err := unix.Statfs("/dev/shm", &shm); err == nil && os.Getenv("TMPDIR") == "" &&
-		shm.Bavail*uint64(shm.Bsize) > maxTestData {
-		_ = os.Setenv("TMPDIR", "/dev/shm")
-	}
+	testenv.Parallel(16) // most tests here wait for elections and timeouts, and hardly compute
+	testenv.InMemory(maxTestData)
 	// The library's own, of a transfer that got stuck (TestStuckTransfer): they hold nothing but memory.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).leaderLoop.func2"),
@@ -46,16 +39,16 @@ func TestMain(m *testing.M) {
 // maxTestData bounds the bytes in the data directories of the clusters that run at one time.
 const maxTestData = 8 << 30
 
-const (
-	timeoutMin  = time.Second * slowdown // generous: the machine that runs tests is busy
+// calm is the pace of a cluster in which only the test makes leadership move.
+const calm = 5
+
+var (
+	timeoutMin  = testenv.Slowdown() * slowdown * time.Second // generous: the machine that runs tests is busy
 	timeoutMax  = 2 * timeoutMin
-	testTimeout = 90 * time.Second // how long a condition may take on a busy machine
+	testTimeout = testenv.Slowdown() * 90 * time.Second // how long a condition may take on a busy machine
 
 	// noElection is how long a test watches that no election happens: each node's timer expires at least three times.
 	noElection = 3 * timeoutMax
-
-	// calm is the pace of a cluster in which only the test makes leadership move.
-	calm = 5
 )
 
 // testCluster is a cluster of whole nodes in this process, on loopback sockets and real data directories.

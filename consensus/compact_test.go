@@ -11,7 +11,7 @@ import (
 // since the start. A node that is started again more often would read a longer log each time.
 func TestRestartedNodeCompactsItsLog(t *testing.T) {
 	t.Parallel()
-	const interval = 2 * testTimeout // twice as long as this waits
+	interval := 2 * testTimeout // twice as long as this waits
 	c := newCluster(t, 1)
 	c.tune = func(cfg *consensus.Config) { cfg.SnapshotThreshold, cfg.SnapshotInterval = 20, interval }
 	n := c.nodes["n1"]

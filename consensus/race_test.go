@@ -2,8 +2,5 @@
 
 package consensus_test
 
-// The race detector slows everything down. So the nodes' timeouts are longer, and fewer tests run in parallel.
-const (
-	slowdown = 4
-	parallel = "16"
-)
+// slowdown is how much longer the nodes' timeouts are, as the race detector makes everything slower.
+const slowdown = 4

@@ -2,6 +2,7 @@ package consensus_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ func TestReadIndex(t *testing.T) {
 	c, leader := startCalmCluster(t, 3)
 	c.write("counter", "-1")
 	const rounds = 40
-	waited := time.Duration(0)
+	var waited []time.Duration
 	for i := range rounds {
 		for _, n := range c.others(leader) {
 			value := fmt.Sprint(i)
@@ -29,15 +30,17 @@ func TestReadIndex(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			waited += time.Since(start)
+			waited = append(waited, time.Since(start))
 			if !n.has("counter", value) {
 				t.Fatalf("%s has not applied what was acknowledged before", n.id)
 			}
 		}
 	}
-	// Without the commit index a follower waits for 50 to 100 ms, or for the next write.
-	if average := waited / (2 * rounds); average > 25*time.Millisecond {
-		t.Errorf("a read index took %v on average", average)
+	// Without the commit index a follower waits for 50 to 100 ms, or for the next write. A busy
+	// machine delays most reads, but not each of them.
+	slices.Sort(waited)
+	if tenth := waited[len(waited)/10]; tenth > 25*time.Millisecond {
+		t.Errorf("a tenth of the read indexes took %v at most", tenth)
 	}
 	for _, n := range c.others(leader) {
 		_, err := n.ReadIndex(within(t, testTimeout), leader.id, leader.Applied())

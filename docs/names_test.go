@@ -91,7 +91,7 @@ func TestKeysExist(t *testing.T) {
 var (
 	dotted      = regexp.MustCompile(`^([a-z]+)\.[a-z]+(-[a-z]+)*$`)
 	environment = regexp.MustCompile(`\bNORTHSTAR_[A-Z][A-Z_]*`)
-	fileNames   = []string{"log.db"} // that look like keys
+	fileNames   = []string{"log.db", "log.journal"} // that look like keys
 	// Environment variables that tests read, and a placeholder.
 	testVariables = []string{
 		"NORTHSTAR_EXHAUSTIVE", "NORTHSTAR_SIM_SEED", "NORTHSTAR_SIM_SEEDS", "NORTHSTAR_SIM_FROM",

@@ -27,7 +27,7 @@ var retired = regexp.MustCompile(`(?i)\b(reign|whoever|taken in|set aside|stands
 func contributorPage(path string) bool {
 	switch path {
 	case "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/glossary.md", "docs/raft-hazards.md", "docs/testing.md",
-		"docs/test-log.md", "docs/bugs-found.md":
+		"docs/test-log.md", "docs/bugs-found.md", "docs/planted-bugs.md":
 		return true
 	}
 	return strings.HasPrefix(path, "docs/decisions/") || strings.HasPrefix(path, "benchmarks/") ||

@@ -2,6 +2,7 @@ package election
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"northstar/cluster"
@@ -18,8 +19,13 @@ const (
 	gapWindow  = 10 * time.Second
 	gapWindows = 12
 	maxGapAge  = 10 * time.Minute
-	// learning is how long a node must have been in contact with leaders before what it measured counts alone.
-	learning = 3 * time.Second
+	// settling is how long a leader must have been heard before its gaps count. Connections are made then, and those
+	// that were cut recover: that tells nothing of the leader.
+	settling = time.Second
+	// learning is how long a node must have measured gaps before what it measured counts alone.
+	learning = time.Second
+	// maxPeerAge is how long what another follower has measured counts after it was heard.
+	maxPeerAge = 10 * time.Second
 	// raiseTime is how long the threshold is TimeoutMin after a needless election.
 	raiseTime = 10 * time.Minute
 )
@@ -36,9 +42,11 @@ type SilenceParams struct {
 type SilenceEstimator struct {
 	Params SilenceParams
 
-	heard   time.Time     // the last sign of life of the present leader; zero: none
+	began   time.Time     // the first sign of life of the present leader; zero: none
+	heard   time.Time     // its last one
 	stopped time.Duration // for how long this process is known not to have run since then
 	windows []gapsSeen
+	peers   map[cluster.NodeID]peerThreshold
 
 	raisedUntil time.Time
 	raisedBy    uint64 // the newest term of a needless election
@@ -52,13 +60,46 @@ type gapsSeen struct {
 	watched  time.Duration
 }
 
-// Follow begins with another leader. Gaps between two leaders' signs of life do not count.
-func (e *SilenceEstimator) Follow() { e.heard, e.stopped = time.Time{}, 0 }
+// peerThreshold is what another follower has measured.
+type peerThreshold struct {
+	value time.Duration
+	at    time.Time // when it was heard
+}
 
-// Heard records a sign of life of the leader. The gap before it does not count if this process stopped within it.
+// Follow begins with another leader. Gaps between two leaders' signs of life do not count.
+func (e *SilenceEstimator) Follow() { e.began, e.heard, e.stopped = time.Time{}, time.Time{}, 0 }
+
+// HeardFollower records the threshold that another follower of the leader has measured. A node that has not measured
+// enough itself begins with it.
+func (e *SilenceEstimator) HeardFollower(peer cluster.NodeID, threshold time.Duration, now time.Time) {
+	if e.peers == nil {
+		e.peers = map[cluster.NodeID]peerThreshold{}
+	}
+	maps.DeleteFunc(e.peers, func(_ cluster.NodeID, p peerThreshold) bool { return now.Sub(p.at) >= maxPeerAge })
+	e.peers[peer] = peerThreshold{threshold, now}
+}
+
+// known returns the longest threshold of other followers, at most TimeoutMin, and TimeoutMin if none is known.
+func (e *SilenceEstimator) known(now time.Time) (longest time.Duration) {
+	for _, p := range e.peers {
+		if now.Sub(p.at) < maxPeerAge {
+			longest = max(longest, p.value)
+		}
+	}
+	if longest == 0 {
+		return e.Params.TimeoutMin
+	}
+	return min(longest, e.Params.TimeoutMin)
+}
+
+// Heard records a sign of life of the leader. The gap before it does not count if this process stopped within it, nor
+// while the leader has not been heard for long.
 func (e *SilenceEstimator) Heard(now time.Time) {
+	if e.began.IsZero() {
+		e.began = now
+	}
 	gap := min(now.Sub(e.heard), e.Params.TimeoutMin)
-	counts := !e.heard.IsZero() && gap > 0 && e.stopped == 0
+	counts := now.Sub(e.began) >= settling && gap > 0 && e.stopped == 0
 	e.heard, e.stopped = now, 0
 	if !counts {
 		return
@@ -115,9 +156,10 @@ func (e *SilenceEstimator) Threshold(now time.Time) SilenceThreshold {
 	case e.RaisedBy(now) > 0:
 		t.Source, t.RaisedBy, t.RaisedFor = SilenceRaised, e.raisedBy, e.raisedUntil.Sub(now)
 	case t.Watched < learning:
-		// It comes down with what is known.
-		t.Source = SilenceLearning
-		t.Value -= time.Duration(float64(p.TimeoutMin-measured) * t.Watched.Seconds() / learning.Seconds())
+		// It comes down, or goes up, with what is measured.
+		t.Source, t.Begun = SilenceLearning, e.known(now)
+		step := time.Duration(float64(t.Begun-measured) * t.Watched.Seconds() / learning.Seconds())
+		t.Value = max(t.Begun-step, measured)
 	default:
 		t.Source, t.Value = SilenceMeasured, measured
 	}
@@ -136,7 +178,7 @@ type SilenceSource string
 // The sources of a threshold.
 const (
 	SilenceConfigured SilenceSource = "configured" // failover.silence
-	SilenceLearning   SilenceSource = "learning"   // few gaps are known: between TimeoutMin and the measured value
+	SilenceLearning   SilenceSource = "learning"   // few gaps are known: between Begun and the measured value
 	SilenceMeasured   SilenceSource = "measured"
 	SilenceRaised     SilenceSource = "raised" // TimeoutMin, after a needless election
 	SilenceLease      SilenceSource = "lease"  // TimeoutMin, because the leader may have a lease
@@ -149,6 +191,8 @@ type SilenceThreshold struct {
 	Longest  time.Duration // the longest gap between two signs of life
 	Contacts int           // signs of life
 	Watched  time.Duration // the time that they took
+
+	Begun time.Duration // while learning: TimeoutMin, or what other followers have measured
 
 	RaisedBy  uint64        // term of the needless election
 	RaisedFor time.Duration // how much longer
@@ -167,7 +211,8 @@ func (t SilenceThreshold) Reason() string {
 		return fmt.Sprintf("election.timeout-min for %v more, because the election of term %d was needless",
 			t.RaisedFor.Round(time.Second), t.RaisedBy)
 	case SilenceLearning:
-		return fmt.Sprintf("coming down from election.timeout-min until %v are known: %s", learning, seen)
+		return fmt.Sprintf("from %v, which other followers measured or election.timeout-min is, until %v are measured: %s",
+			round(t.Begun), learning, seen)
 	}
 	return seen
 }

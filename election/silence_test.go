@@ -32,13 +32,39 @@ func TestSilenceThreshold_ComesDown(t *testing.T) {
 	if got := e.Threshold(at); got.Value != silenceTimeout || got.Source != SilenceLearning {
 		t.Errorf("at the start: %v", got)
 	}
-	at = beat(e, at, 30*time.Millisecond, 1500*time.Millisecond)
+	at = beat(e, at, 30*time.Millisecond, settling+learning/2)
 	if got := e.Threshold(at).Value; got < 90*time.Millisecond || got > 110*time.Millisecond {
 		t.Errorf("after half of the time: %v", got)
 	}
-	at = beat(e, at, 30*time.Millisecond, 1600*time.Millisecond)
+	at = beat(e, at, 30*time.Millisecond, learning/2+100*time.Millisecond)
 	if got := e.Threshold(at); got.Value != 45*time.Millisecond || got.Source != SilenceMeasured ||
 		got.Longest != 30*time.Millisecond {
+		t.Errorf("after all of it: %v", got)
+	}
+}
+
+// A node that has just begun to follow takes over what the others have measured, for as long as it hears of it.
+func TestSilenceThreshold_BeginsWithOthers(t *testing.T) {
+	t.Parallel()
+	e, at := newEstimator(), silenceStart
+	e.HeardFollower("n2", 60*time.Millisecond, at)
+	e.HeardFollower("n3", 45*time.Millisecond, at)
+	if got := e.Threshold(at); got.Value != 60*time.Millisecond || got.Source != SilenceLearning {
+		t.Errorf("with two others: %v", got)
+	}
+	at = beat(e, at, 80*time.Millisecond, settling+learning/2)
+	if got := e.Threshold(at); got.Value != 120*time.Millisecond || got.Source != SilenceLearning {
+		t.Errorf("with longer gaps of its own: %v", got)
+	}
+	if got := e.Threshold(silenceStart.Add(maxPeerAge)); got.Begun != silenceTimeout {
+		t.Errorf("when nothing was heard of the others for long: %v", got)
+	}
+	e.HeardFollower("n4", time.Second, at)
+	if got := e.Threshold(at).Begun; got != silenceTimeout {
+		t.Errorf("with another that waits for longer than the timeout: %v", got)
+	}
+	at = beat(e, at, 30*time.Millisecond, learning)
+	if got := e.Threshold(at); got.Source != SilenceMeasured || got.Value != 120*time.Millisecond {
 		t.Errorf("after all of it: %v", got)
 	}
 }
@@ -94,7 +120,8 @@ func TestSilenceThreshold_Bounds(t *testing.T) {
 	}
 }
 
-// A gap in which this process did not run is none of the leader's, and neither is one between two leaders.
+// A gap in which this process did not run is none of the leader's. Neither is one between two leaders, or at the
+// beginning.
 func TestSilenceThreshold_GapsThatDoNotCount(t *testing.T) {
 	t.Parallel()
 	e := newEstimator()
@@ -104,6 +131,8 @@ func TestSilenceThreshold_GapsThatDoNotCount(t *testing.T) {
 	e.Heard(at)
 	at = beat(e, at, 30*time.Millisecond, time.Second).Add(500 * time.Millisecond)
 	e.Follow()
+	e.Heard(at)
+	at = beat(e, at, 30*time.Millisecond, settling/2).Add(140 * time.Millisecond) // a connection recovers
 	e.Heard(at)
 	if got := e.Threshold(at).Value; got != 45*time.Millisecond {
 		t.Errorf("threshold %v", got)

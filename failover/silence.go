@@ -134,6 +134,9 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 		(claim == nil || claim.BootID == s.leader.boot) {
 		s.again = now
 	}
+	if claim != nil && claim.SilenceMeasured > 0 && from != w.leader.id {
+		w.estimator.HeardFollower(from, claim.SilenceMeasured, now)
+	}
 	if from != w.leader.id || claim != nil && (claim.Role != cluster.Leader || claim.Disk.Stalled) {
 		return news
 	}
@@ -166,6 +169,9 @@ func (c *Controller) annotateSilence(claim *cluster.Claim) {
 	defer w.mu.Unlock()
 	if c.cfg.Fast {
 		claim.SilenceLimit = w.estimator.Limit(now)
+		if t := w.estimator.Threshold(now); t.Source == election.SilenceMeasured {
+			claim.SilenceMeasured = t.Value
+		}
 	}
 	claim.NeedlessTerm = w.estimator.RaisedBy(now)
 	if ago := now.Sub(w.stopped); !w.stopped.IsZero() && ago < stoppedFor {

@@ -13,12 +13,36 @@ import (
 // beat lets n1 be heard for a while. The longest gap is 30 ms.
 func (w *testCluster) beat(d time.Duration) {
 	w.hear()
-	gap := 30 * time.Millisecond
-	for end := time.Now().Add(d); time.Now().Before(end); gap = 28 * time.Millisecond {
+	for end, i := time.Now().Add(d), 0; time.Now().Before(end); i++ {
+		gap := 28 * time.Millisecond
+		if i == 100 {
+			gap = 30 * time.Millisecond
+		}
 		time.Sleep(gap)
 		w.hear()
 	}
 	w.edit(func() { w.asked = nil })
+}
+
+// A node that has just begun to follow begins with what another follower measured, and tells what it measured itself.
+func TestSilence_BeginsWithOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.start(Config{Fast: true})
+		w.hear()
+		w.c.OnHeard("n1", &cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, SilenceMeasured: time.Millisecond})
+		if got := w.claim(); got.SilenceLimit != timeoutMin || got.SilenceMeasured != 0 {
+			t.Errorf("the leader does not follow: %+v", got)
+		}
+		w.c.OnHeard("n3", &cluster.Claim{NodeID: "n3", Term: 5, SilenceMeasured: 45 * time.Millisecond})
+		if got := w.claim(); got.SilenceLimit != 45*time.Millisecond || got.SilenceMeasured != 0 {
+			t.Errorf("with another follower: %+v", got)
+		}
+		w.beat(20 * time.Second)
+		if got := w.claim(); got.SilenceLimit != 45*time.Millisecond || got.SilenceMeasured != 45*time.Millisecond {
+			t.Errorf("once it has measured: %+v", got)
+		}
+	})
 }
 
 // hear is a message of n1.

@@ -3,11 +3,9 @@ package node
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,31 +16,17 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"northstar/chaos/ports"
+	"northstar/chaos/testenv"
 	"northstar/cluster"
 )
 
 // The tests of this package wait much and compute little: more of them run at
-// once than the machine has processors, unless -parallel says otherwise.
+// once than the machine has processors.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		if err := flag.Set("test.parallel", "8"); err != nil {
-			panic(err)
-		}
-	}
-	// Verdicts on elections must not depend on how long a shared disk takes to sync.
-	var shm unix.Statfs_t
-	if err := unix.Statfs("/dev/shm", &shm); err == nil && os.Getenv("TMPDIR") == "" &&
-		shm.Bavail*uint64(shm.Bsize) > maxTestData {
-		if err := os.Setenv("TMPDIR", "/dev/shm"); err != nil {
-			panic(err)
-		}
-	}
+	testenv.Parallel(8)
+	testenv.InMemory(maxTestData)
 	goleak.VerifyTestMain(m)
 }
 
@@ -112,7 +96,8 @@ func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
 	n.cfg.ID, n.cfg.DataDir, n.cfg.Disk.Reserve = id, filepath.Join(t.TempDir(), string(id)), 1<<20
 	n.cfg.RaftAddr, n.cfg.HTTPAddr = "127.0.0.1:0", "127.0.0.1:0"
 	// no needless elections on a busy machine
-	n.cfg.Election.TimeoutMin, n.cfg.Election.TimeoutMax = slowdown*time.Second, slowdown*2*time.Second
+	n.cfg.Election.TimeoutMin = testenv.Slowdown() * slowdown * time.Second
+	n.cfg.Election.TimeoutMax = 2 * n.cfg.Election.TimeoutMin
 	if change != nil {
 		change(&n.cfg)
 	}
@@ -212,7 +197,7 @@ func (n *testNode) stop() {
 }
 
 // soon is when something must have happened even on a machine that is very busy.
-const soon = slowdown * time.Minute
+var soon = testenv.Slowdown() * slowdown * time.Minute
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()

@@ -163,16 +163,17 @@ func (w *Detector) Check(ctx context.Context) (Report, error) {
 func (w *Detector) Run(ctx context.Context) error {
 	defer w.background.Wait()
 	for ctx.Err() == nil {
+		known := w.peersWithNewerLeader() // before the check, which may miss claims that arrive during it
 		w.publish(w.check(ctx))
-		w.wait(ctx)
+		w.wait(ctx, known)
 	}
 	return nil
 }
 
-// wait waits for the next reason to check.
-func (w *Detector) wait(ctx context.Context) {
+// wait waits for the next reason to check. The last check knew of so many peers with a newer leader: only a larger
+// number justifies another check without delay.
+func (w *Detector) wait(ctx context.Context, known int) {
 	pause := w.cfg.Interval
-	known := w.peersWithNewerLeader() // only a larger number justifies another check without delay
 	if known > 0 || w.Refusing() != "" {
 		pause = min(pause, conflictInterval)
 	}

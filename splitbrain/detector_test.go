@@ -37,6 +37,7 @@ type testCluster struct {
 	detected int
 	onPoll   func()
 	proves   bool
+	onLook   func() // called once, when a check has looked at the claims
 }
 
 func newTestCluster() *testCluster {
@@ -73,6 +74,22 @@ func (w *testCluster) change(f func()) {
 	w.mu.Unlock()
 }
 
+// looked calls onLook, if this is the first look at the claims after a check has asked peers for their leader.
+func (w *testCluster) looked() {
+	w.mu.Lock()
+	f := w.onLook
+	if w.fetched == 0 {
+		f = nil
+	}
+	if f != nil {
+		w.onLook = nil
+	}
+	w.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
 func get[T any](w *testCluster, f func() T) T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,6 +102,7 @@ func (w *testCluster) deps() Deps {
 		Servers: func() []cluster.Server { return get(w, func() []cluster.Server { return w.servers }) },
 		Changed: func() <-chan struct{} { return get(w, func() <-chan struct{} { return w.changed }) },
 		Claims: func() map[cluster.NodeID]cluster.ReceivedClaim {
+			defer w.looked()
 			return get(w, func() map[cluster.NodeID]cluster.ReceivedClaim {
 				seen := map[cluster.NodeID]cluster.ReceivedClaim{}
 				for id, c := range w.claims {
@@ -257,6 +275,27 @@ func TestHungPeerHoldsUpNoCheck(t *testing.T) {
 	})
 }
 
+// A claim that arrives while a check runs, after the check has looked at the claims, leads to another one immediately.
+func TestStaleSelf_ClaimDuringACheck(t *testing.T) {
+	watched(t, func(t *testing.T, w *testCluster, _ *Detector) {
+		w.change(func() { w.claims["n2"] = w.claim("n2", 6, "n2") })
+		synctest.Wait()
+		looked := make(chan struct{})
+		w.mu.Lock()
+		w.fetched = 0
+		w.onLook = func() {
+			w.change(func() { w.claims["n3"] = w.claim("n3", 6, "n2") })
+			close(looked)
+		}
+		w.mu.Unlock()
+		<-looked
+		time.Sleep(10 * time.Millisecond)
+		if s := get(w, func() int { return len(w.stepped) }); s != 1 {
+			t.Errorf("deposed %d times within 10 ms", s)
+		}
+	})
+}
+
 // TestStaleSelf: a leader learns immediately from its peers' claims that it no longer leads. One peer alone
 // cannot make it believe that.
 func TestStaleSelf(t *testing.T) {
@@ -275,7 +314,7 @@ func TestStaleSelf(t *testing.T) {
 			w.proves = false
 			w.claims["n3"] = w.claim("n3", 5, "n1")
 		})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second + conflictInterval/2) // until between two checks
 		if s := get(w, func() int { return len(w.stepped) }); s != 0 {
 			t.Fatal("deposed by one claim")
 		}

@@ -13,10 +13,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // patience is how long a test waits for what a page should show.
-const patience = 30 * time.Second
+var patience = testenv.Slowdown() * 30 * time.Second
 
 // browser is a Chromium without a window. It is driven by the DevTools protocol over two pipes, one JSON text for each
 // message, so that it needs neither a port nor a library.

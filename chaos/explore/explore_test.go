@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"northstar/chaos/testenv"
 )
 
 // Every model holds its properties up to the depth that takes seconds, and every kind of step happens in some model.
@@ -12,7 +14,11 @@ func TestModels(t *testing.T) {
 	ran := 0 // fewer than all with -run
 	for _, m := range Models() {
 		t.Run(m.Name, func(t *testing.T) {
-			r, err := Run(t.Context(), m, Limit{Depth: m.Depth})
+			depth := m.Depth
+			if depth > 0 && testenv.Repeats(3) < 3 {
+				depth-- // the last step has most of the states
+			}
+			r, err := Run(t.Context(), m, Limit{Depth: depth})
 			if err != nil {
 				t.Fatal(err)
 			}

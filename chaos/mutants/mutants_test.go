@@ -54,14 +54,14 @@ func TestPatchesApply(t *testing.T) {
 	}
 }
 
-// The table of docs/testing.md has a row for each mutant and no other, with its guard,
+// The table of docs/planted-bugs.md has a row for each mutant and no other, with its guard,
 // where it was found, within its budget, and what was broken.
 func TestTable(t *testing.T) {
 	all, err := All()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "testing.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "planted-bugs.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"northstar/chaos/check"
 	timeline "northstar/chaos/report"
+	"northstar/chaos/testenv"
 )
 
 // segment is the number of faults between two checks of all client observations. Each segment has new clients.
@@ -209,7 +210,7 @@ func (s *suite) iterate(i int) {
 
 // awaitWrite waits until a node takes a write after a fault. A stall of the machine extends the deadline.
 func (s *suite) awaitWrite(f fault, n *Node) {
-	const within = 20 * time.Second
+	within := testenv.Slowdown() * 20 * time.Second
 	begin, last := time.Now(), ""
 	for time.Now().Before(s.stalls.deadline(begin, within)) {
 		ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // twoTimeouts is 2 × election.timeout-max of the default configuration: the longest time that a request is queued for a
@@ -259,11 +261,11 @@ func TestContractNoLeader(t *testing.T) {
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		h := c.ask(lead, method, path, "").is(503, 4002)
-		if h.took < twoTimeouts-50*time.Millisecond || h.took > twoTimeouts+2*time.Second {
+		if h.took < twoTimeouts-50*time.Millisecond || h.took > twoTimeouts+testenv.Slowdown()*2*time.Second {
 			t.Errorf("%s was held for %v", h.what, h.took)
 		}
 	}
-	if h := c.ask(lead, "PUT", "/v1/kv/k?timeout_ms=50", "v").is(503, 4002); h.took > twoTimeouts {
+	if h := c.ask(lead, "PUT", "/v1/kv/k?timeout_ms=50", "v").is(503, 4002); h.took > testenv.Slowdown()*twoTimeouts {
 		t.Errorf("%s took %v", h.what, h.took)
 	}
 	for _, path := range []string{"/v1/kv/k?consistency=stale", "/v1/kv?consistency=stale"} {

@@ -40,9 +40,16 @@ func TestNetworkDelay(t *testing.T) {
 	if ok, took := refused(w.inside(0)); !ok || took < 2*oneWay {
 		t.Errorf("between nodes: refused %v after %v, want %v", ok, took, 2*oneWay)
 	}
-	at := time.Now()
-	if _, err := net.Dial("tcp", c.Nodes[1].HTTP); err == nil || time.Since(at) >= 2*oneWay {
-		t.Errorf("from outside: %v after %v", err, time.Since(at))
+	fastest := time.Hour // a busy machine delays most dials, but not each of them
+	for range 20 {
+		at := time.Now()
+		if _, err := net.Dial("tcp", c.Nodes[1].HTTP); err == nil {
+			t.Fatal("from outside: somebody listens")
+		}
+		fastest = min(fastest, time.Since(at))
+	}
+	if fastest >= 2*oneWay {
+		t.Errorf("from outside: refused after %v at best", fastest)
 	}
 	if err := w.Cut(c.Nodes[0], c.Nodes[1]); err != nil {
 		t.Fatal(err)

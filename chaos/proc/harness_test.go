@@ -22,6 +22,7 @@ import (
 	"northstar/chaos/mutants"
 	"northstar/chaos/overlay"
 	"northstar/chaos/ports"
+	"northstar/chaos/testenv"
 )
 
 var (
@@ -156,6 +157,7 @@ const soon = 30 * time.Second
 // eventually polls until ok returns nil, and fails the test with its last error otherwise.
 func eventually(t *testing.T, within time.Duration, ok func() error) {
 	t.Helper()
+	within *= testenv.Slowdown()
 	deadline := time.Now().Add(within)
 	for {
 		err := ok()

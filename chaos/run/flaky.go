@@ -30,14 +30,18 @@ type flaky struct {
 	race     bool
 	tests    string        // a pattern of their names; empty: all
 	timeout  time.Duration // of one run
-	output   string        // directory for what failed runs printed; empty: it is not kept
+	within   time.Duration // no run begins later; 0: all begin
+	skip     *regexp.Regexp
+	output   string // directory for what failed runs printed; empty: it is not kept
+	journal  journal
 
 	mu  sync.Mutex // guards out, and the results in each testPackage
 	out io.Writer
 }
 
 // runFlaky runs every test package many times, several concurrently, next to busy loops. It prints each run as it
-// ends, with the tests that failed, and a table of all packages at the end.
+// ends, with the tests that failed, and a table of all packages at the end. The runs that a journal has for the same
+// commit and flags count: an interrupted command, or one with -for, is continued by the next one.
 func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("flaky", flag.ContinueOnError)
 	f := flaky{dir: ".", out: out}
@@ -48,9 +52,19 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&f.tests, "run", "", "only the tests whose names match")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Minute, "of one run of a package")
 	fs.StringVar(&f.output, "output", "out/flaky", "directory for the output of failed runs; empty: it is not kept")
+	fs.DurationVar(&f.within, "for", 0, "time after which no run begins; the next command continues; 0: all begin")
+	fs.StringVar(&f.journal.path, "journal", "out/flaky/runs.tsv", "file with a line for each run; empty: none")
+	skip := fs.String("skip", "^$", "no packages whose paths match")
 	pkgs := fs.String("pkgs", "./...", "packages, separated by blanks")
 	if err := fs.Parse(args); err != nil {
 		return err
+	}
+	var err error
+	if f.skip, err = regexp.Compile(*skip); err != nil {
+		return fmt.Errorf("-skip: %w", err)
+	}
+	if head := revision(ctx, f.dir); head != "" {
+		f.journal.key = fmt.Sprintf("%s race=%v run=%q", head, f.race, f.tests)
 	}
 	return f.run(ctx, strings.Fields(*pkgs))
 }
@@ -60,7 +74,8 @@ type testPackage struct {
 	path, dir string
 	bin       string
 	build     func() error // builds bin, once
-	runs      int
+	begun     int          // runs, with those of the journal
+	runs      int          // that ended
 	failures  int
 	broken    bool           // the tests cannot be built
 	tests     map[string]int // failures by test
@@ -78,6 +93,15 @@ func (f *flaky) run(ctx context.Context, patterns []string) error {
 		if err != nil {
 			return err
 		}
+		before, err := f.journal.read()
+		if err != nil {
+			return err
+		}
+		for _, p := range all {
+			p.count(before)
+			p.begun = p.runs
+		}
+		began := time.Now()
 		loops, endLoops := context.WithCancel(ctx)
 		defer endLoops()
 		for range f.busy {
@@ -89,10 +113,16 @@ func (f *flaky) run(ctx context.Context, patterns []string) error {
 		// Round by round: each package has run before one runs again, and an interrupted command has seen them all.
 		var running errgroup.Group
 		running.SetLimit(f.parallel)
-		for range f.runs {
+		for round := range f.runs {
 			for _, p := range all {
+				if p.begun > round {
+					continue
+				}
+				p.begun++
 				running.Go(func() error {
-					f.runOnce(ctx, p)
+					if f.within == 0 || time.Since(began) < f.within {
+						f.runOnce(ctx, p)
+					}
 					return nil
 				})
 			}
@@ -114,6 +144,9 @@ func (f *flaky) list(ctx context.Context, tmp string, patterns []string) (all []
 	for line := range strings.Lines(string(text)) {
 		p := &testPackage{bin: filepath.Join(tmp, fmt.Sprintf("%d.test", len(all))), tests: map[string]int{}}
 		p.path, p.dir, _ = strings.Cut(strings.TrimSpace(line), " ")
+		if f.skip != nil && f.skip.MatchString(p.path) {
+			continue
+		}
 		p.build = sync.OnceValue(func() error {
 			args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", f.race), "-o", p.bin, p.path}
 			if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
@@ -150,17 +183,21 @@ func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
 	wall := time.Since(began)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p.runs++
-	p.wall += wall
-	p.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	e := ended{
+		pkg: p.path, result: "ok", wall: wall, cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
+	}
+	var names []string
+	if err != nil {
+		names = failedNames(text)
+		e.result, e.failed = "FAIL", strings.ReplaceAll(strings.Join(names, ","), "\t", " ")
+	}
+	p.count([]ended{e})
+	if err := f.journal.write(e, time.Now()); err != nil {
+		_, _ = fmt.Fprintf(f.out, "the journal lacks this run: %v\n", err)
+	}
 	if err == nil {
 		_, _ = fmt.Fprintf(f.out, "ok    %s, run %d, %.0f s\n", p.path, p.runs, wall.Seconds())
 		return
-	}
-	p.failures++
-	names := failedNames(text)
-	for _, name := range names {
-		p.tests[name]++
 	}
 	_, _ = fmt.Fprintf(
 		f.out, "FAIL  %s, run %d, %.0f s: %v: %s\n%s\n", p.path, p.runs, wall.Seconds(), err,
@@ -168,6 +205,25 @@ func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
 	)
 	if err := f.keep(p, text); err != nil {
 		_, _ = fmt.Fprintf(f.out, "the output of this run is lost: %v\n", err)
+	}
+}
+
+// count adds the package's runs among those that ended. Called with the lock held, or before the first run.
+func (p *testPackage) count(all []ended) {
+	for _, e := range all {
+		if e.pkg != p.path {
+			continue
+		}
+		p.runs++
+		p.wall += e.wall
+		p.cpu += e.cpu
+		if e.result == "ok" {
+			continue
+		}
+		p.failures++
+		for name := range strings.SplitSeq(e.failed, ",") {
+			p.tests[name]++
+		}
 	}
 }
 
@@ -202,6 +258,13 @@ func (f *flaky) summarize(all []*testPackage) error {
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d packages failed", failed, len(all))
+	}
+	missing := 0
+	for _, p := range all {
+		missing += max(f.runs-p.runs, 0)
+	}
+	if missing > 0 {
+		_, _ = fmt.Fprintf(f.out, "%d runs are missing; the same command makes them\n", missing)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,47 @@ func TestFlaky(t *testing.T) {
 	}
 	if text, err := os.ReadFile(kept[0]); err != nil || !strings.Contains(string(text), "an even run") {
 		t.Errorf("kept: %q, %v", text, err)
+	}
+}
+
+// Runs of a journal count, so that the next command makes those that are missing.
+func TestFlaky_Continued(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module m\n", "a/x_test.go": "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n",
+		"b/x_test.go": "package b\nimport \"testing\"\nfunc TestB(t *testing.T) {}\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(key string, within time.Duration, pattern string) string {
+		var out strings.Builder
+		f := flaky{dir: dir, runs: 3, parallel: 1, timeout: time.Minute, within: within, out: &out}
+		f.journal = journal{path: filepath.Join(dir, "out", "runs.tsv"), key: key}
+		f.skip = regexp.MustCompile(pattern)
+		if err := f.run(t.Context(), []string{"./..."}); err != nil {
+			t.Error(err)
+		}
+		return out.String()
+	}
+	got := run("c1", time.Nanosecond, "^$")
+	if strings.Contains(got, "ok ") || !strings.Contains(got, "6 runs are missing") {
+		t.Errorf("no time for a run: %s", got)
+	}
+	if got := run("c1", 0, "/b$"); strings.Count(got, "ok ") != 3 || strings.Contains(got, "m/b") {
+		t.Errorf("one package: %s", got)
+	}
+	for key, want := range map[string]int{"c1": 3, "c2": 6} { // runs of another commit do not count
+		got := run(key, 0, "^$")
+		if strings.Count(got, "ok ") != want || !strings.Contains(got, "| `m/a` | 3 | 0 |") {
+			t.Errorf("%s, %d runs are left: %s", key, want, got)
+		}
 	}
 }
 

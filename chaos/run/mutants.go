@@ -33,7 +33,7 @@ func runMutants(ctx context.Context, args []string, out io.Writer) error {
 	only := fs.String("only", "", "these, separated by commas; absent: all")
 	budget := fs.Int("budget", math.MaxInt, "without -only, those that at most so many simulation runs are to find, and that are not marked Nightly")
 	procs := fs.Int("procs", runtime.NumCPU(), "mutants at a time: each uses one core")
-	update := fs.Bool("update", false, "begin with the seed that found it from now on: in its patch and in docs/testing.md")
+	update := fs.Bool("update", false, "begin with the seed that found it from now on: in its patch and in docs/planted-bugs.md")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (f detection) in(m mutants.Mutant) string {
 func record(root string, m mutants.Mutant, f detection) error {
 	m.Seed, f.runs = f.seed, 1
 	patch := filepath.Join(root, "chaos", "mutants", "patches", m.Name+".patch")
-	page := filepath.Join(root, "docs", "testing.md")
+	page := filepath.Join(root, "docs", "planted-bugs.md")
 	return errors.Join(
 		replaceIn(patch, `(?m)^Seed: \d+$`, fmt.Sprintf("Seed: %d", m.Seed)),
 		replaceIn(page, "(?m)^(\\| `"+m.Name+"` \\|[^|]*\\|).*(\\|[^|]*\\|)$",

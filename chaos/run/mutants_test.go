@@ -11,7 +11,7 @@ import (
 // The seed that found a mutant becomes the first of its patch and of its row. Other rows stay as they are.
 func TestRecord(t *testing.T) {
 	root := t.TempDir()
-	patch, page := filepath.Join(root, "chaos/mutants/patches/m.patch"), filepath.Join(root, "docs/testing.md")
+	patch, page := filepath.Join(root, "chaos/mutants/patches/m.patch"), filepath.Join(root, "docs/planted-bugs.md")
 	const other = "| `n` | g | `calm`, 3 nodes, seed 4 (the first of 9) | b | 1 s |\n"
 	write := func(file, text string) {
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {

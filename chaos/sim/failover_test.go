@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"northstar/chaos/testenv"
 	"northstar/node"
 	"northstar/transport"
 )
@@ -101,7 +102,7 @@ func TestSimFailoverIsFast(t *testing.T) {
 // in order.
 func failovers(t *testing.T, kind FaultKind, nodes int, fast bool) []time.Duration {
 	var gaps []time.Duration
-	for seed := range uint64(2) {
+	for seed := range uint64(2) { // the limits allow one of so many gaps to be longer
 		cfg := DefaultConfig(seed, nodes)
 		cfg.Length, cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 32*time.Second, 1, 0, 0, 0
 		for at := 2 * time.Second; at < 30*time.Second; at += 2 * time.Second {
@@ -127,7 +128,7 @@ func failovers(t *testing.T, kind FaultKind, nodes int, fast bool) []time.Durati
 func TestSimFirstElectionIsFast(t *testing.T) {
 	for _, nodes := range []int{3, 5} {
 		var took []time.Duration
-		for seed := range uint64(20) {
+		for seed := range uint64(testenv.Repeats(20)) {
 			cfg := DefaultConfig(seed, nodes)
 			cfg.Length, cfg.Clients, cfg.Plan = 2*time.Second, 1, []Fault{}
 			words := listen(&cfg, func(*node.Config) {})
@@ -161,7 +162,7 @@ func TestSimNoNeedlessElection(t *testing.T) {
 		{Kind: Pause, A: AnyFollower},
 	}
 	for _, nodes := range []int{3, 5} {
-		for seed := range uint64(3) {
+		for seed := range uint64(testenv.Repeats(3)) {
 			cfg := DefaultConfig(seed, nodes)
 			cfg.Length, cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 40*time.Second, 1, 0, 0, 0
 			for i, at := 0, 2*time.Second; at < 38*time.Second; i, at = i+1, at+time.Second {
@@ -184,7 +185,7 @@ func TestSimNoNeedlessElection(t *testing.T) {
 // one that may lead lacks some entries. The drained node leads until the other has
 // caught up, without a call of an operator.
 func TestSimDrainedVoterHasTheNewestLog(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range uint64(testenv.Repeats(3)) {
 		cfg := DefaultConfig(seed, 3)
 		cfg.Length, cfg.Clients, cfg.AnyNodeRatio = 25*time.Second, 3, 1
 		cfg.Plan = []Fault{

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/chaos/check"
+	"northstar/chaos/testenv"
 	"northstar/cluster"
 	"northstar/consensus"
 )
@@ -245,7 +246,7 @@ func TestMutantsAreCaught(t *testing.T) {
 func TestGuardsHold(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
-			for _, seed := range seeds(t, 3) {
+			for _, seed := range seeds(t, testenv.Repeats(3)) {
 				if _, report := Run(t, m.config(seed, true)); report != "" {
 					t.Error(report)
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"northstar/chaos/testenv"
 	"northstar/cluster"
 	"northstar/node"
 	"northstar/transport"
@@ -136,7 +137,8 @@ func (w victory) best(failed cluster.NodeID) (id cluster.NodeID) {
 // Of five nodes with a priority each, the best placed wins when the leader dies or
 // falls silent: the highest priority of those with the newest log.
 func TestSimBestPlacedWins(t *testing.T) {
-	const want, seeds = 98, 2 // percent
+	const want = 98 // percent
+	seeds := testenv.Repeats(2)
 	each := int(number(t, "NORTHSTAR_SIM_ROUNDS", 12))
 	for _, kind := range []FaultKind{Kill, PowerLoss, Isolate, Deafen, Mute, Pause, StallDisk} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -200,7 +202,7 @@ func TestSimBridge(t *testing.T) {
 	} {
 		for way, cut := range ways {
 			t.Run(fmt.Sprintf("%d nodes, %s", tt.nodes, way), func(t *testing.T) {
-				for seed := range uint64(2) {
+				for seed := range uint64(testenv.Repeats(2)) {
 					cfg := DefaultConfig(seed, tt.nodes)
 					cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
 					cfg.MaxGap = time.Second

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // One bubble runs on one core: more only pass its goroutines around. Memory is cheaper than collecting it.
@@ -98,7 +100,7 @@ func TestSim(t *testing.T) {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			var total sum
 			start, cpu := time.Now(), cpuTime()
-			for _, seed := range seeds(t, 2) {
+			for _, seed := range seeds(t, testenv.Repeats(2)) {
 				cfg, err := NewConfig(os.Getenv("NORTHSTAR_SIM_SCENARIO"), seed, nodes)
 				if err != nil {
 					t.Fatal(err)

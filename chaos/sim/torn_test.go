@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/chaos/check"
+	"northstar/chaos/testenv"
 	"northstar/consensus"
 )
 
@@ -33,7 +34,7 @@ func (n noPreVote) Close() error { return n.Transport.(raft.WithClose).Close() }
 func TestTornVoteIsCaught(t *testing.T) {
 	for _, torn := range []bool{true, false} {
 		caught := false
-		for seed := range uint64(20) {
+		for seed := range uint64(testenv.Repeats(20)) {
 			bubble(t, func(t *testing.T) { caught = caught || tornVote(t, seed, torn) })
 		}
 		if caught != torn {

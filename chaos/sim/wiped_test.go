@@ -3,12 +3,14 @@ package sim
 import (
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // A node that comes back with an empty disk is refused permanently and neither
 // votes nor keeps the others from going on.
 func TestSimWiped(t *testing.T) {
-	for _, seed := range seeds(t, 5) {
+	for _, seed := range seeds(t, testenv.Repeats(5)) {
 		cfg := DefaultConfig(seed, 3)
 		cfg.Weights[WipeRejoin] = 3
 		if _, report := Run(t, cfg); report != "" {
@@ -60,7 +62,7 @@ var firstMoments = []struct {
 func TestSimWipedInTheFirstMoments(t *testing.T) {
 	for _, tt := range firstMoments {
 		t.Run(tt.name, func(t *testing.T) {
-			for _, seed := range seeds(t, 3) {
+			for _, seed := range seeds(t, testenv.Repeats(3)) {
 				cfg := DefaultConfig(seed, tt.nodes)
 				cfg.Plan, cfg.Length = tt.plan, 5*time.Second
 				if _, report := Run(t, cfg); report != "" {

@@ -15,13 +15,14 @@ import (
 	"go.uber.org/goleak"
 
 	"northstar/chaos/pg"
+	"northstar/chaos/testenv"
 	"northstar/client"
 )
 
-const (
-	shortTTL    = minTTL
-	testTimeout = 20 * time.Second // for steps that are fast on an idle machine
-)
+const shortTTL = minTTL
+
+// testTimeout is for steps that are fast on an idle machine.
+var testTimeout = testenv.Slowdown() * 20 * time.Second
 
 var (
 	serverOnce sync.Once

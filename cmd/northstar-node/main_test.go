@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"northstar/chaos/proc"
+	"northstar/chaos/testenv"
 )
 
 var binary string // northstar-node, built once
@@ -46,7 +47,7 @@ func testMain(m *testing.M) int {
 }
 
 // soon is the timeout for events on a busy machine.
-const soon = 30 * time.Second
+var soon = testenv.Slowdown() * 30 * time.Second
 
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {

@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"northstar/chaos/ports"
+	"northstar/chaos/testenv"
 )
 
 // refused returns n addresses where nothing listens.
@@ -42,7 +43,7 @@ func TestUnreachable_FailsFast(t *testing.T) {
 			var out, errs bytes.Buffer
 			words := append(strings.Fields(args), "--endpoints", endpoints)
 			code := run(t.Context(), words, strings.NewReader(""), &out, &errs)
-			if took := time.Since(begin); code != exitUnreachable || took > 5*time.Second {
+			if took := time.Since(begin); code != exitUnreachable || took > testenv.Slowdown()*5*time.Second {
 				t.Errorf("%s at %s: exit %d after %v", args, endpoints, code, took)
 			}
 			if text := errs.String(); !strings.Contains(text, "--endpoints") ||

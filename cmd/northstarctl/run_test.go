@@ -23,11 +23,12 @@ import (
 
 	"northstar/chaos/pg"
 	"northstar/chaos/ports"
+	"northstar/chaos/testenv"
 	"northstar/client"
 	"northstar/node"
 )
 
-const testTimeout = 20 * time.Second // for steps that are fast on an idle machine
+var testTimeout = testenv.Slowdown() * 20 * time.Second // for steps that are fast on an idle machine
 
 // oneNode runs a cluster of one node in this process until the test ends.
 func oneNode(t *testing.T) (endpoint string, c *client.Client) {

@@ -247,8 +247,7 @@ func (c *boltChecker) page(id uint64) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	// bbolt allocates the pages for one byte more than the content.
-	if p.id != id || int64(p.overflow) != p.used/c.meta.pageSize || uint64(p.overflow) >= c.meta.pages-id {
+	if p.id != id || int64(p.overflow) != (p.used-1)/c.meta.pageSize || uint64(p.overflow) >= c.meta.pages-id {
 		return page{}, fmt.Errorf("page %d has a wrong header", id)
 	}
 	return p, nil

@@ -3,8 +3,10 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,8 +16,9 @@ import (
 
 const logName = "log.db"
 
-// boltLog is a raft.LogStore over raft-boltdb. It knows which entries exist without a call of bbolt, and keeps the tail
-// record. It turns a panic or fault of bbolt on a damaged file into an error, and then never calls bbolt again.
+// boltLog is a raft.LogStore over raft-boltdb, with a journal ahead of it. It knows which entries exist without a call
+// of bbolt, and keeps the tail record. It turns a panic or fault of bbolt on a damaged file into an error, and then
+// never calls bbolt again.
 type boltLog struct {
 	path   string
 	store  *raftboltdb.BoltStore
@@ -23,16 +26,19 @@ type boltLog struct {
 
 	writing sync.Mutex // one write at a time, as in bbolt
 	txid    uint64     // of the last transaction; guarded by writing
+	journal *journal   // guarded by writing
 
 	mu     sync.RWMutex
-	spans  indexRanges // guarded by mu
+	spans  indexRanges // guarded by mu, with those of journaled
 	damage atomic.Pointer[DamagedError]
+	// journaled are the entries that only the journal has. Guarded by mu, and changed by the holder of writing.
+	journaled map[uint64]*raft.Log
 }
 
 // createLog makes an empty log that exists completely or not at all.
 func createLog(path string) error {
 	temp := path + tempSuffix
-	if err := writeOpeningTail(temp, tail{}); err != nil {
+	if _, err := writeOpeningTail(temp, tail{}, nil); err != nil {
 		return errors.Join(fmt.Errorf("create %s: %w", path, err), os.Remove(temp))
 	}
 	if err := os.Rename(temp, path); err != nil {
@@ -46,15 +52,23 @@ func openLog(path string, c checkedLog) (*boltLog, error) {
 	if err := awaitFileLock(path, boltLockWait); err != nil {
 		return nil, err
 	}
-	l := &boltLog{path: path, spans: c.spans, newest: c.newest}
-	err := l.recoverBolt(func() (err error) {
-		if err = writeOpeningTail(path, c.tail); err == nil {
+	l := &boltLog{path: path, spans: c.spans, newest: c.newest, journaled: map[uint64]*raft.Log{}}
+	var err error
+	if l.journal, err = openJournal(path); err != nil {
+		return nil, err
+	}
+	err = l.recoverBolt(func() error {
+		opened := c.tail
+		opened.journal = true
+		txid, err := writeOpeningTail(path, opened, c.journaled)
+		if err == nil {
+			l.journal.begin(txid)
 			l.store, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
 		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), l.close())
 	}
 	if l.txid, err = readTxid(path); err != nil {
 		return nil, errors.Join(err, l.close())
@@ -106,6 +120,13 @@ func (l *boltLog) GetLog(index uint64, out *raft.Log) error {
 	if !l.has(index) {
 		return raft.ErrLogNotFound
 	}
+	l.mu.RLock()
+	e := l.journaled[index]
+	l.mu.RUnlock()
+	if e != nil {
+		*out = *e
+		return nil
+	}
 	*out = raft.Log{}
 	err := l.recoverBolt(func() error { return l.store.GetLog(index, out) })
 	if !errors.Is(err, raft.ErrLogNotFound) || !l.has(index) {
@@ -117,34 +138,67 @@ func (l *boltLog) GetLog(index uint64, out *raft.Log) error {
 // StoreLog stores one entry.
 func (l *boltLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
-// StoreLogs stores entries in one transaction, with one tail record.
+// StoreLogs stores entries in the journal. Those that have no room there go into bbolt, with all that the journal has.
 func (l *boltLog) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
 	}
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	l.mu.RLock()
-	last := l.spans.last()
-	l.mu.RUnlock()
-	batch := make([]*raft.Log, len(entries), len(entries)+1)
-	copy(batch, entries)
-	for _, e := range entries {
-		last = max(last, e.Index)
+	if b := l.damage.Load(); b != nil {
+		return b
 	}
-	batch = append(batch, tail{txid: l.txid + 1, last: last}.entry())
-	if err := l.update(func() error { return l.store.StoreLogs(batch) }); err != nil {
+	journaled, err := l.journal.append(entries)
+	if err != nil {
 		return err
+	}
+	if !journaled {
+		t := tail{last: l.lastOf(entries), journal: true}
+		if err := l.storeInBolt(entries, t); err != nil {
+			return err
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range entries {
 		l.spans.add(e.Index)
+		if journaled {
+			l.journaled[e.Index] = e
+		}
 	}
 	return nil
 }
 
-// DeleteRange deletes the entries from to to. It first writes a tail record that announces the deletion.
+// lastOf returns the last index of the log with entries.
+func (l *boltLog) lastOf(entries []*raft.Log) uint64 {
+	last, _ := l.LastIndex()
+	for _, e := range entries {
+		last = max(last, e.Index)
+	}
+	return last
+}
+
+// storeInBolt stores what the journal has, entries, and a tail record in one transaction, which begins an epoch of the
+// journal. The caller holds writing.
+func (l *boltLog) storeInBolt(entries []*raft.Log, t tail) error {
+	all := make([]*raft.Log, 0, len(l.journaled)+len(entries)+1)
+	for _, index := range slices.Sorted(maps.Keys(l.journaled)) {
+		all = append(all, l.journaled[index])
+	}
+	t.txid = l.txid + 1
+	all = append(append(all, entries...), t.entry())
+	if err := l.update(func() error { return l.store.StoreLogs(all) }); err != nil {
+		return err
+	}
+	l.journal.begin(t.txid)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.journaled)
+	return nil
+}
+
+// DeleteRange deletes the entries from to to. It first moves those of the journal to bbolt, with a tail record that
+// announces the deletion.
 func (l *boltLog) DeleteRange(from, to uint64) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -157,8 +211,7 @@ func (l *boltLog) DeleteRange(from, to uint64) error {
 	}
 	after := before.without(from, to)
 	l.setSpans(after) // before the deletion: see GetLog
-	mark := tail{txid: l.txid + 1, last: after.last(), untaggedTx: 1, from: from, to: to}
-	err := l.update(func() error { return l.store.StoreLog(mark.entry()) })
+	err := l.storeInBolt(nil, tail{last: after.last(), untaggedTx: 1, from: from, to: to, journal: true})
 	if err == nil {
 		err = l.update(func() error { return l.store.DeleteRange(from, to) })
 	}
@@ -193,10 +246,21 @@ func (l *boltLog) recoverBolt(f func() error) (err error) {
 	return f()
 }
 
-// close closes the file, but not after a panic in bbolt: its locks may be held for ever, and the process ends.
+// close moves the entries of the journal to bbolt, so that a build without a journal can open the log, and closes the
+// files. It does not after a panic in bbolt: its locks may be held for ever, and the process ends.
 func (l *boltLog) close() error {
-	if l.damage.Load() != nil || l.store == nil {
+	if l.damage.Load() != nil {
 		return nil
 	}
-	return l.recoverBolt(l.store.Close)
+	err := l.journal.close()
+	if l.store == nil {
+		return err
+	}
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.journal.err == nil && l.txid > 0 {
+		last, _ := l.LastIndex()
+		_ = l.storeInBolt(nil, tail{last: last}) // on a full disk the journal keeps them
+	}
+	return errors.Join(err, l.recoverBolt(l.store.Close))
 }

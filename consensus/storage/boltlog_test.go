@@ -23,8 +23,8 @@ func TestUnfinishedDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := g.storage.(*Dir).log
-	mark := tail{txid: l.txid + 1, last: 12, untaggedTx: 1, from: 13, to: 20}
-	if err := l.store.StoreLog(mark.entry()); err != nil {
+	mark := tail{last: 12, untaggedTx: 1, from: 13, to: 20, journal: true}
+	if err := l.storeInBolt(nil, mark); err != nil {
 		t.Fatal(err)
 	}
 	crashed := copyDir(t, path)
@@ -35,7 +35,8 @@ func TestUnfinishedDeletion(t *testing.T) {
 	for _, path := range []string{crashed, deleted} {
 		for range 3 { // each opening ends without a write
 			checkLogHolds(t, guardDir(t, copyDir(t, path)).Log(), terms(1, 12, 1))
-			if err := writeOpeningTail(filepath.Join(path, logName), tail{last: 12, from: 13, to: 20}); err != nil {
+			t12 := tail{last: 12, from: 13, to: 20}
+			if _, err := writeOpeningTail(filepath.Join(path, logName), t12, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -49,11 +50,13 @@ func TestOlderPages(t *testing.T) {
 	g := guardDir(t, path)
 	file := filepath.Join(path, logName)
 	mustStore(t, g.Log(), entries(1, 60, 1, 100))
+	toBolt(t, g)
 	older, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustStore(t, g.Log(), entries(61, 1, 1, 100))
+	toBolt(t, g)
 	newer, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +74,49 @@ func TestOlderPages(t *testing.T) {
 	page := bytes.Clone(newer[olderMeta.root*4096:][:4096])
 	page[0] = byte(newerMeta.root)
 	copy(newer[newerMeta.root*4096:], page)
-	if all, err := decodeFile(bytes.NewReader(newer)); err == nil {
+	journal, err := os.ReadFile(filepath.Join(path, journalName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := decodeFile(bytes.NewReader(newer), journal); err == nil {
 		t.Fatalf("a log without its last entry passes: %d entries", len(all))
+	}
+}
+
+// TestFullPages writes entries of many sizes, so that some pages of the log have no byte left.
+func TestFullPages(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	g := guardDir(t, path)
+	full := 0
+	for size := 3700; size < 3950; size++ {
+		first, _ := g.Log().LastIndex()
+		mustStore(t, g.Log(), entries(first+1, 1, 1, size))
+		toBolt(t, g)
+		file, err := os.ReadFile(filepath.Join(path, logName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &boltChecker{r: bytes.NewReader(file)}
+		if c.meta, err = newestMeta(c.r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := checkBolt(c.r.(*bytes.Reader), int64(len(file)), func(uint64, func() ([]byte, error)) error {
+			return nil
+		}); err != nil {
+			t.Fatalf("entries of %d bytes: %v", size, err)
+		}
+		for id := uint64(2); id < c.meta.pages; id++ {
+			if p, err := c.page(id); err == nil && p.used == c.meta.pageSize {
+				full++
+			}
+		}
+		if err := g.Log().DeleteRange(1, first+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if full == 0 {
+		t.Error("no page was full")
 	}
 }
 

@@ -248,8 +248,8 @@ func damageFile(t *testing.T, sample, rel string, want contents) {
 // samples, always the same ones.
 func exhaustive() bool { return os.Getenv("NORTHSTAR_EXHAUSTIVE") != "" }
 
-// TestEveryBitOfTheLog flips the bits of a log file, one at a time. It compares the content that passes the
-// checks with the sound content.
+// TestEveryBitOfTheLog flips the bits of a log file and of its journal, one at a time. It compares the content that
+// passes the checks with the sound content.
 func TestEveryBitOfTheLog(t *testing.T) {
 	path := t.TempDir()
 	g := guardDir(t, path)
@@ -264,24 +264,23 @@ func TestEveryBitOfTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := decodeFile(bytes.NewReader(file))
+	journal, err := os.ReadFile(filepath.Join(path, journalName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := decodeFile(bytes.NewReader(file), journal)
 	if err != nil || len(want) != 34 {
 		t.Fatalf("%d entries, %v", len(want), err)
 	}
 	used := touched{r: bytes.NewReader(file), bytes: map[int]bool{}}
-	if _, err := decodeFile(used); err != nil {
+	if _, err := decodeFile(used, journal); err != nil {
 		t.Fatal(err)
 	}
-	step, tried, passed := 11, 0, 0
-	if exhaustive() {
-		step = 1
-	}
-	for bit := 0; bit < len(file)*8; bit += step {
-		if !used.bytes[bit/8] {
-			continue
-		}
-		file[bit/8] ^= 1 << (bit % 8)
-		got, err := decodeFile(bytes.NewReader(file))
+	tried, passed := 0, 0
+	flip := func(content []byte, bit int) {
+		content[bit/8] ^= 1 << (bit % 8)
+		got, err := decodeFile(bytes.NewReader(file), journal)
+		content[bit/8] ^= 1 << (bit % 8)
 		tried++
 		if err == nil {
 			passed++
@@ -289,7 +288,19 @@ func TestEveryBitOfTheLog(t *testing.T) {
 				t.Errorf("bit %d of byte %d of page %d: other content passes", bit%8, bit/8%4096, bit/8/4096)
 			}
 		}
-		file[bit/8] ^= 1 << (bit % 8)
+	}
+	step := 11
+	if exhaustive() {
+		step = 1
+	}
+	for bit := 0; bit < len(file)*8; bit += step {
+		if used.bytes[bit/8] {
+			flip(file, bit)
+		}
+	}
+	end := int(g.storage.(*Dir).log.journal.off) + sectorSize // with the sector behind the last record
+	for bit := 0; bit < end*8; bit += step {
+		flip(journal, bit)
 	}
 	t.Logf("%d of %d flips change nothing", passed, tried)
 }
@@ -315,7 +326,7 @@ type sizedReader interface {
 }
 
 // decodeFile reads all entries of a log file as Open and GetLog would.
-func decodeFile(file sizedReader) (map[uint64]raft.Log, error) {
+func decodeFile(file sizedReader, journal []byte) (map[uint64]raft.Log, error) {
 	all := map[uint64]raft.Log{}
 	content, err := checkBolt(file, file.Size(), func(index uint64, value func() ([]byte, error)) error {
 		b, err := value()
@@ -333,7 +344,18 @@ func decodeFile(file sizedReader) (map[uint64]raft.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = checkTail(content)
+	tail, _, err := checkTail(content)
+	if err != nil || !tail.journal {
+		return all, err
+	}
+	journaled, err := decodeJournal(journal, tail.txid)
+	for _, e := range journaled {
+		if err := verifyChecksum(e.Index, &e); err != nil {
+			return nil, err
+		}
+		e.AppendedAt = instant(e.AppendedAt)
+		all[e.Index] = e
+	}
 	return all, err
 }
 
@@ -372,6 +394,6 @@ func FuzzCheckBolt(f *testing.F) {
 		if len(b) > 0 {
 			copy(b[int(at)%len(b):], patch)
 		}
-		_, _ = decodeFile(bytes.NewReader(b))
+		_, _ = decodeFile(bytes.NewReader(b), nil)
 	})
 }

@@ -154,7 +154,7 @@ func (d *Dir) Snapshots() raft.SnapshotStore { return d.snapshots }
 
 // ownNames are the files of the directory that are not small files.
 var ownNames = []string{
-	lockName, reserveName, logName, voteName, snapshotsName, damagedName, pendingResetName, asideName,
+	lockName, reserveName, logName, journalName, voteName, snapshotsName, damagedName, pendingResetName, asideName,
 }
 
 func checkName(name string) error {

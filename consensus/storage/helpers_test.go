@@ -80,3 +80,13 @@ func mustStore(t testing.TB, l raft.LogStore, e []*raft.Log) {
 		t.Fatalf("StoreLogs: %v", err)
 	}
 }
+
+// toBolt moves what the journal has to bbolt.
+func toBolt(t testing.TB, g *Guarded) {
+	t.Helper()
+	l := g.storage.(*Dir).log
+	last, _ := l.LastIndex()
+	if err := l.storeInBolt(nil, tail{last: last, journal: true}); err != nil {
+		t.Fatal(err)
+	}
+}

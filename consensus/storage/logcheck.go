@@ -15,6 +15,8 @@ type checkedLog struct {
 	spans  indexRanges // the entries' indexes after an unfinished deletion is done
 	term   uint64      // of the last entry, or of the snapshot before it
 	newest *cache      // the last entries that were checked
+	// journaled are the entries that only the journal has; spans has their indexes.
+	journaled []raft.Log
 }
 
 // checkLog checks a log file and all entries after a snapshot's index, because Raft reads those at its start and panics
@@ -43,10 +45,13 @@ func checkLog(path string, index, term uint64, see func(raft.Log) error) (checke
 	if err != nil {
 		return checkedLog{}, &DamagedError{Path: path, What: err.Error()}
 	}
-	c.log.term = c.term
 	if t := c.log.tail; t.to > 0 {
 		c.log.newest.deleteRange(t.from, t.to)
 	}
+	if err := c.visitJournal(path); err != nil {
+		return checkedLog{}, err
+	}
+	c.log.term = c.term
 	return c.log, nil
 }
 
@@ -65,9 +70,34 @@ func (c *entryVerifier) visit(index uint64, value func() ([]byte, error)) error 
 		return err
 	}
 	e, err := decodeEntry(b)
-	if err == nil {
-		err = verifyChecksum(index, &e)
+	if err != nil {
+		return fmt.Errorf("entry %d: %w", index, err)
 	}
+	return c.verify(index, e)
+}
+
+// visitJournal checks the entries of the journal, which follow those of the log.
+func (c *entryVerifier) visitJournal(logPath string) (err error) {
+	if !c.log.tail.journal {
+		return nil
+	}
+	if c.log.journaled, err = readJournal(logPath, c.log.tail.txid); err != nil {
+		return err
+	}
+	for _, e := range c.log.journaled {
+		c.log.spans.add(e.Index)
+		if e.Index <= c.after {
+			continue
+		}
+		if err := c.verify(e.Index, e); err != nil {
+			return &DamagedError{Path: journalPath(logPath), What: err.Error()}
+		}
+	}
+	return nil
+}
+
+func (c *entryVerifier) verify(index uint64, e raft.Log) error {
+	err := verifyChecksum(index, &e)
 	if err == nil && c.see != nil {
 		err = c.see(e)
 	}

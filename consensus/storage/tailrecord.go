@@ -19,7 +19,9 @@ import (
 const (
 	tailKey   = math.MaxUint64
 	tailMagic = 0x4e535431 // "NST1"
-	tailSize  = 4 + 5*8 + 4
+	// "NST2": journal is set. A build that knows no journal refuses such a log, in place of losing its last entries.
+	journalMagic = 0x4e535432
+	tailSize     = 4 + 5*8 + 4
 )
 
 // tail is the content of the tail record. Two transactions cannot write it themselves: the one in which
@@ -30,10 +32,15 @@ type tail struct {
 	last       uint64 // last index of the log when all is done, 0 for none
 	untaggedTx uint64 // 1 if one transaction without a tail may have followed
 	from, to   uint64 // range being deleted; to is 0 for none
+	journal    bool   // entries of the epoch txid may be in the journal
 }
 
 func (t tail) encode() []byte {
-	b := binary.BigEndian.AppendUint32(nil, tailMagic)
+	magic := uint32(tailMagic)
+	if t.journal {
+		magic = journalMagic
+	}
+	b := binary.BigEndian.AppendUint32(nil, magic)
 	for _, v := range []uint64{t.txid, t.last, t.untaggedTx, t.from, t.to} {
 		b = binary.BigEndian.AppendUint64(b, v)
 	}
@@ -46,12 +53,16 @@ func (t tail) entry() *raft.Log { return &raft.Log{Index: tailKey, Data: t.encod
 func decodeTail(value []byte) (tail, error) {
 	e, err := decodeEntry(value)
 	b := e.Data
-	if err != nil || e.Index != tailKey || len(b) != tailSize || binary.BigEndian.Uint32(b) != tailMagic ||
+	if err != nil || e.Index != tailKey || len(b) != tailSize ||
 		binary.BigEndian.Uint32(b[tailSize-4:]) != crc32.Checksum(b[:tailSize-4], castagnoli) {
 		return tail{}, errors.New("its last record does not verify")
 	}
+	magic := binary.BigEndian.Uint32(b)
+	if magic != tailMagic && magic != journalMagic {
+		return tail{}, errors.New("its last record is of a newer version")
+	}
 	u := func(i int) uint64 { return binary.BigEndian.Uint64(b[4+8*i:]) }
-	return tail{txid: u(0), last: u(1), untaggedTx: u(2), from: u(3), to: u(4)}, nil
+	return tail{txid: u(0), last: u(1), untaggedTx: u(2), from: u(3), to: u(4), journal: magic == journalMagic}, nil
 }
 
 // The handle is safe for concurrent use; a new one for each call would be slow.
@@ -90,14 +101,16 @@ func boltOptions() *bbolt.Options {
 }
 
 // writeOpeningTail writes a tail record, directly in bbolt, that lets raft-boltdb's opening transaction follow the one
-// that wrote t. It also finishes the deletion that t names, and creates the buckets of a new file.
-func writeOpeningTail(path string, t tail) (err error) {
+// that wrote t, and returns its transaction. It also finishes the deletion that t names, adds the entries of the
+// journal, and creates the buckets of a new file.
+func writeOpeningTail(path string, t tail, journaled []raft.Log) (txid uint64, err error) {
 	db, err := bbolt.Open(path, 0o600, boltOptions())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return db.Update(func(tx *bbolt.Tx) error {
+	return txid, db.Update(func(tx *bbolt.Tx) error {
+		txid = uint64(tx.ID())
 		if _, err := tx.CreateBucketIfNotExists([]byte("conf")); err != nil {
 			return err
 		}
@@ -108,13 +121,24 @@ func writeOpeningTail(path string, t tail) (err error) {
 		if err := deleteKeys(logs, t.from, t.to); err != nil {
 			return err
 		}
-		var value []byte
-		e := tail{txid: uint64(tx.ID()), last: t.last, untaggedTx: 1}.entry()
-		if err := codec.NewEncoderBytes(&value, &msgpack).Encode(e); err != nil {
-			return err
+		last := t.last
+		for i := range journaled {
+			last = max(last, journaled[i].Index)
+			if err := putEntry(logs, &journaled[i]); err != nil {
+				return err
+			}
 		}
-		return logs.Put(indexKey(tailKey), value)
+		return putEntry(logs, tail{txid: txid, last: last, untaggedTx: 1, journal: t.journal}.entry())
 	})
+}
+
+// putEntry stores an entry as raft-boltdb does.
+func putEntry(logs *bbolt.Bucket, e *raft.Log) error {
+	var value []byte
+	if err := codec.NewEncoderBytes(&value, &msgpack).Encode(e); err != nil {
+		return err
+	}
+	return logs.Put(indexKey(e.Index), value)
 }
 
 // deleteKeys deletes the entries from to to; none if to is 0.
