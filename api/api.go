@@ -135,6 +135,8 @@ type Deps struct {
 	Silence func() *apiv1.Silence
 	// Warnings returns the differences between member record and configuration, for /status.
 	Warnings func() []string
+	// ElectionObstacle returns why this node starts no election by itself; "": it may.
+	ElectionObstacle func() string
 	// Restart restarts the node once requests in flight are answered.
 	Restart func()
 

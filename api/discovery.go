@@ -95,6 +95,8 @@ func (s *Server) status(now time.Time) apiv1.Status {
 		Version:   facts.Version,
 		StartedAt: facts.StartedAt.UTC(),
 		Warnings:  []string{},
+
+		ElectionObstacle: s.deps.ElectionObstacle(),
 	}
 	if s.deps.Silence != nil {
 		out.Silence = s.deps.Silence()

@@ -116,7 +116,7 @@ func wireVotes(votes []cluster.Vote) []apiv1.Vote {
 }
 
 func wireVote(v cluster.Vote) apiv1.Vote {
-	return apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason}
+	return apiv1.Vote{VoterID: string(v.Voter), Granted: v.Granted, Reason: v.Reason, Pre: v.Pre}
 }
 
 // completeVotes returns the votes of a record, with those that arrived later in place of the missing ones.

@@ -369,6 +369,7 @@ func testDeps(f *fakeCluster) Deps {
 		AddressOf:         func(cluster.NodeID) string { return "" },
 		LeaderProcessDead: func(cluster.NodeID, uint64) bool { return false },
 		Warnings:          func() []string { return nil },
+		ElectionObstacle:  func() string { return "" },
 		Restart:           func() {},
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)

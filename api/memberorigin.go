@@ -1,7 +1,9 @@
 package api
 
 import (
+	"net"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 
@@ -35,12 +37,31 @@ func (s *Server) memberOrigins(r *http.Request) (origins []string) {
 		ids = append(ids, sv.ID)
 	}
 	for _, id := range ids {
-		if addr := s.httpAddress(id); plainAddress.MatchString(addr) {
+		for _, addr := range namesOf(s.httpAddress(id)) {
 			origins = append(origins, scheme+"://"+defaultPort[scheme].ReplaceAllString(addr, ""))
 		}
 	}
 	slices.Sort(origins)
 	return slices.Compact(origins)
+}
+
+// namesOf returns an address as people may type it in a browser: a loopback address also as localhost, and localhost
+// also as 127.0.0.1. It is empty for an address that is not plain.
+func namesOf(addr string) []string {
+	if !plainAddress.MatchString(addr) {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil
+	}
+	switch ip, err := netip.ParseAddr(host); {
+	case err == nil && ip.IsLoopback():
+		return []string{addr, net.JoinHostPort("localhost", port)}
+	case host == "localhost":
+		return []string{addr, net.JoinHostPort("127.0.0.1", port)}
+	}
+	return []string{addr}
 }
 
 // allowMemberPage names the origin of a request in its response if that is the page of a member, and reports whether

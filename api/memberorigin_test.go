@@ -71,6 +71,28 @@ func TestMemberOrigin_TLS(t *testing.T) {
 	})
 }
 
+// TestMemberOrigin_Localhost: a page of a member on this machine may have been opened as localhost.
+func TestMemberOrigin_Localhost(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		f.addRecord(cluster.Member{ID: "n2", HTTPAddress: "127.0.0.1:7703"})
+		f.addRecord(cluster.Member{ID: "n3", HTTPAddress: "192.0.2.3:7705"})
+		f.addRecord(cluster.Member{ID: "n4", HTTPAddress: "localhost:7707"})
+		s := bareServerOf(t, f)
+		for origin, allowed := range map[string]bool{
+			"http://localhost:7703": true, "http://127.0.0.1:7703": true, "http://127.0.0.1:7707": true,
+			"http://localhost:7705": false, "http://localhost:7709": false, "https://localhost:7703": false,
+		} {
+			r := httptest.NewRequest("GET", "http://127.0.0.1:7701"+apiv1.PathLeader, nil)
+			r.Header.Set("Origin", origin)
+			named := serveBriefly(s, r).Header().Get("Access-Control-Allow-Origin")
+			if (named == origin) != allowed {
+				t.Errorf("%s: the response names %q", origin, named)
+			}
+		}
+	})
+}
+
 // TestMemberOrigin_Policy: the page may connect to members, and an address cannot change the policy.
 func TestMemberOrigin_Policy(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"northstar/api/apiv1"
@@ -44,9 +45,14 @@ func listRoles(c *request) error {
 	})
 }
 
-// getRole serves GET /v1/roles/{role}. The response, also a 404, has the revision from which a watch continues.
+// getRole serves GET /v1/roles/{role}. The response, also a 404, has the revision from which a watch continues. With
+// ?all a vacant role is no 404, so that its queue can be seen.
 func getRole(c *request) error {
 	if err := state.CheckRole(c.param); err != nil {
+		return err
+	}
+	all, err := c.queryBool("all")
+	if err != nil {
 		return err
 	}
 	return c.read(func(v *state.View) error {
@@ -55,11 +61,14 @@ func getRole(c *request) error {
 		if !ok {
 			r = &state.Role{Name: c.param}
 		}
-		if !r.Held() {
+		if !r.Held() && (!all || !ok) {
 			return vacantError(v, r)
 		}
 		out := c.wireRole(v, r)
 		out.Candidates = wireCandidates(r)
+		if !r.Held() {
+			out.Vacant = strings.TrimPrefix(vacantError(v, r).Detail, "role: ")
+		}
 		return c.reply(out)
 	})
 }
@@ -67,7 +76,7 @@ func getRole(c *request) error {
 func vacantError(v *state.View, r *state.Role) *cluster.Error {
 	e := problem.Status(http.StatusNotFound, "role: nobody holds %q", r.Name)
 	if len(r.Queue) > 0 {
-		e.Detail += fmt.Sprintf(", %d candidates wait for it", len(r.Queue))
+		e.Detail += fmt.Sprintf("; candidates that wait for it: %d", len(r.Queue))
 	}
 	if r.RevokedFrom != "" {
 		e.Detail += fmt.Sprintf("; it was taken from session %q, which has not resigned from it yet", r.RevokedFrom)

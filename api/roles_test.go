@@ -513,6 +513,12 @@ func TestEviction_OfUnresponsiveHolder(t *testing.T) {
 		changed := make(chan reply, 1)
 		go func() { changed <- n.do("DELETE", "/admin/roles/r", "") }()
 		eventually(t, func() bool { return n.revokedFrom("r") == a })
+		n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeNotFound)
+		if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r?all", "")); r.Holder != "" || len(r.Candidates) != 1 ||
+			r.Candidates[0].SessionID != b || !strings.Contains(r.Vacant, "it was taken from session") {
+			t.Errorf("the queue of a vacant role: %+v", r)
+		}
+		n.do("GET", "/v1/roles/unheard?all", "").is(t, 404, cluster.CodeNotFound)
 		n.Drain() // it waits no longer then
 		if out := into[apiv1.RoleChange](t, <-changed); out.NewHolder != "" || !strings.Contains(out.Message, `"b" is elected when`) {
 			t.Fatalf("%+v", out)

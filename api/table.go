@@ -75,8 +75,8 @@ func list(pattern string, h handler, summary string, value any, doc string, quer
 }
 
 // item is list for one item, which may not exist.
-func item(pattern string, h handler, summary string, value any, doc string) route {
-	r := list(pattern, h, summary, value, doc)
+func item(pattern string, h handler, summary string, value any, doc string, query ...openapi.Param) route {
+	r := list(pattern, h, summary, value, doc, query...)
 	r.ErrorStatuses = []int{307, 404, 503}
 	return r
 }
@@ -265,7 +265,8 @@ var table = []route{
 	list(apiv1.PathRoles, listRoles, "List held roles", apiv1.Roles{}, "a page",
 		pageParam, openapi.String("after", "only roles with a name greater than this: next of the previous page"),
 		openapi.Boolean("all", "also vacant roles")),
-	with(item("/v1/roles/{role}", getRole, "Get a role's holder and candidates", apiv1.Role{}, "the held role"),
+	with(item("/v1/roles/{role}", getRole, "Get a role's holder and candidates", apiv1.Role{}, "the role",
+		openapi.Boolean("all", "also a vacant role, instead of 404")),
 		func(r *route) { r.Responses[0].Headers = append(r.Responses[0].Headers, stateRevision) }),
 	with(write("DELETE", "/v1/roles/{role}", resignRole,
 		"Release a role, leave its queue, or acknowledge its revocation",

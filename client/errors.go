@@ -132,10 +132,12 @@ func (q *call) conclude(a *response, v classification) error {
 
 // unknown returns the error of a write that may have taken effect.
 func (q *call) unknown(cause error) error {
-	return &Error{
-		Op: q.op, IdempotencyKey: q.header.Get(apiv1.HeaderIdempotencyKey),
-		Problem: cluster.Errorf(cluster.CodeOutcomeUnknown, "the write may or may not have taken effect: %w", cause),
+	problem := cluster.Errorf(cluster.CodeOutcomeUnknown, "the write may or may not have taken effect: %w", cause)
+	var told *Error
+	if errors.As(cause, &told) && told.Problem != nil && told.Problem.Code == cluster.CodeOutcomeUnknown {
+		problem = told.Problem // a node has said so itself
 	}
+	return &Error{Op: q.op, IdempotencyKey: q.header.Get(apiv1.HeaderIdempotencyKey), Problem: problem}
 }
 
 // interrupted returns the error of a call whose context ended before a final response, and that certainly changed

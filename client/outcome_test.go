@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,4 +184,21 @@ func TestAdmin_NoLeaderUntilDeadline(t *testing.T) {
 			}
 		}, "n1")
 	}
+}
+
+// TestUnknownOutcome_IsSaidOnce: a node that has said so itself is quoted, and not wrapped in the same sentence again.
+func TestUnknownOutcome_IsSaidOnce(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+			problem(w, cluster.Errorf(cluster.CodeOutcomeUnknown, "leadership lost while committing"))
+		}
+		_, err := c.Drain(t.Context(), "n1", apiv1.Drain{})
+		if !errors.Is(err, ErrOutcomeUnknown) || strings.Count(err.Error(), "ERR_OUTCOME_UNKNOWN") != 1 ||
+			!strings.Contains(err.Error(), "leadership lost while committing") {
+			t.Error(err)
+		}
+	}, "n1")
 }

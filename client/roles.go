@@ -53,6 +53,13 @@ func (c *Client) GetRole(ctx context.Context, role string) (Role, error) {
 	return get[Role](ctx, c, &call{op: "role " + role, path: rolePath(role), hasTimeoutParam: true})
 }
 
+// InspectRole returns a role with its queue, also without a holder. It returns ErrNotFound for an unknown role.
+func (c *Client) InspectRole(ctx context.Context, role string) (Role, error) {
+	return get[Role](ctx, c, &call{
+		op: "role " + role, path: rolePath(role), query: params("all", "true"), hasTimeoutParam: true,
+	})
+}
+
 // Roles lists the held roles, or with all also the vacant ones, after the given name ("": from the first).
 func (c *Client) Roles(ctx context.Context, all bool, after string) (Roles, error) {
 	query := params("limit", limitParam(apiv1.MaxListLimit), "after", after)

@@ -95,6 +95,7 @@ type Vote struct {
 	Voter   NodeID `json:"voter_id"`
 	Granted bool   `json:"granted"`
 	Reason  string `json:"reason"`
+	Pre     bool   `json:"pre,omitempty"` // the answer to a pre-vote, which promises nothing
 }
 
 // VoteGiven is a voter's answer to a candidate.

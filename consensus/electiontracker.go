@@ -20,6 +20,7 @@ type electionTracker struct {
 	leaderSeen      bool               // this process has known some leader
 	lastLeaderTerm  uint64             // the last term whose leader this node has known
 	electedAt       time.Time          // when this node was last sampled as a new leader
+	recoveredTerm   uint64             // the first term in which this node led after its recovery
 
 	candidateSince   time.Time     // zero: this node is not a candidate
 	candidacyMinTerm uint64        // the lowest term that the candidacy can be for

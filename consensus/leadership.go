@@ -269,8 +269,15 @@ func (n *Node) facts(term uint64) ElectionFacts {
 // wonElectionRecord returns what is known about the election that this node has won. With over the candidacy ends.
 func (n *Node) wonElectionRecord(term uint64, now time.Time, over bool) Election {
 	facts := n.facts(term)
+	recovery, first := n.ident.get().Recovery, n.generationPending()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if first {
+		n.elections.recoveredTerm = term
+	}
+	if recovery != nil && n.elections.recoveredTerm == term {
+		facts = recovery.electionFacts(facts, now)
+	}
 	record := n.elections.won(term, facts, now)
 	if over {
 		n.elections.finish(term)

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
 	"northstar/consensus/storage"
+	"northstar/election"
 	"northstar/state"
 )
 
@@ -33,6 +35,17 @@ type recoveryRecord struct {
 	Reason   string `json:"reason,omitempty"` // as the operator gave it
 	Operator string `json:"operator,omitempty"`
 	Logged   bool   `json:"logged"` // term and entry are on disk
+}
+
+// electionFacts returns what is known of the first election after the recovery. The operator caused it, and not the
+// candidacy before the recovery.
+func (r *recoveryRecord) electionFacts(f ElectionFacts, now time.Time) ElectionFacts {
+	f.Trigger, f.Operator, f.StartedAt, f.Votes = election.TriggerManual, r.Operator, now, nil
+	f.Reason = "recovery from a lost quorum: this node became the only voter of a new generation"
+	if r.Reason != "" {
+		f.Reason += ": " + r.Reason
+	}
+	return f
 }
 
 // recoveryFacts is the content of a data directory on which its recovery depends.

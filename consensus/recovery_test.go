@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -175,6 +176,11 @@ func TestRecoverLastOfThree(t *testing.T) {
 	}
 	t.Logf("%d writes, up to revision %d; recovered to %d", writes, acked, left.View().Revision())
 	checkRecovered(t, left, acked)
+	all := left.View().Elections()
+	if e := all[len(all)-1]; e.Trigger != "manual" || e.Operator != order.Operator ||
+		!strings.Contains(e.Reason, "recovery from a lost quorum") {
+		t.Errorf("the election after the recovery: %+v", e)
+	}
 	if st := left.Status(); st.Term <= term+1000 {
 		t.Errorf("term %d after %d", st.Term, term)
 	}

@@ -145,7 +145,9 @@ func (n *Node) peerStatus(st cluster.NodeStatus, id cluster.NodeID) cluster.Peer
 		}
 	}
 	if st.Role == cluster.Leader || id == st.LeaderID {
-		if !p.Contacted {
+		if !p.Contacted && st.Role == cluster.Leader {
+			p.Reasons = append(p.Reasons, "not heard from since this node leads")
+		} else if !p.Contacted {
 			p.Reasons = append(p.Reasons, "not heard from yet")
 		} else if p.LastContact > n.contactLimit() {
 			p.AddSilence(p.LastContact)

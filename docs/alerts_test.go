@@ -31,7 +31,7 @@ var alertNames = map[string]string{
 	"failover_rate_high": "northstar_failover_count",
 	"no_role_holder":     "northstar_role_held",
 	"disk_stalled":       "northstar_disk_stalled",
-	"quorum_at_risk":     "northstar_peer_healthy",
+	"quorum_at_risk":     "northstar_quorum_failures_tolerated",
 	"follower_lagging":   "northstar_peer_lag_entries",
 	"quota_exceeded":     "northstar_state_bytes",
 	"member_down":        "northstar_peer_healthy",

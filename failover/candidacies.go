@@ -27,7 +27,7 @@ type CandidacyRecord struct {
 	Ordered         bool   // voters were asked to ignore a leader that they know
 	Began           time.Time
 	LeaderlessSince time.Time      // when the leader was last heard; zero: unknown
-	Votes           []cluster.Vote // by voter, with this node's own
+	Votes           []cluster.Vote // by voter, with this node's own; all of pre-votes if it got no further
 	Steps           Timeline
 	Needless        string // why the election turned out to be needless; "": it did not
 
@@ -127,7 +127,7 @@ func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 		b.last[i].votedAt = now
 	}
 	earlier := slices.DeleteFunc(*answers, func(v cluster.Vote) bool { return v.Voter == a.Voter })
-	*answers = append(earlier, cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason})
+	*answers = append(earlier, cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason, Pre: a.Pre})
 }
 
 // unwinnable reports whether so many of the voters refused that the candidacy for a term cannot be won.
@@ -157,7 +157,9 @@ func (b *candidacyLog) facts(self cluster.NodeID, term uint64) (c CandidacyRecor
 			c.Votes = slices.Clone(c.preVotes)
 		}
 		if len(c.Votes) > 0 && !answered(c.Votes, self) {
-			c.Votes = append(c.Votes, cluster.Vote{Voter: self, Granted: true, Reason: "itself"})
+			c.Votes = append(c.Votes, cluster.Vote{
+				Voter: self, Granted: true, Reason: "itself", Pre: c.Votes[0].Pre,
+			})
 		}
 		return c, true
 	}
@@ -202,6 +204,18 @@ func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, tim
 // NeedlessElections returns the causes of this node's last elections that turned out to be needless, by term.
 func (c *Controller) NeedlessElections() map[uint64]string { return c.book.needless() }
 
+// Backoff is the pause of a node between its elections, which it makes after it has lost several in a row.
+type Backoff struct {
+	Lost  int           // elections lost since the last leader
+	Pause time.Duration // after each of them; 0: none
+}
+
+// Backoff returns the pause between this node's elections. It does not block.
+func (c *Controller) Backoff() Backoff {
+	lost, _ := c.book.lost(c.lastLeader().term)
+	return Backoff{Lost: lost, Pause: election.CandidacyPause(lost, c.cfg.TimeoutMax)}
+}
+
 // BacksOff reports whether this node has lost so many elections in a row that it starts none by itself for a while. It
 // does not block.
 func (c *Controller) BacksOff(now time.Time) bool {
@@ -218,7 +232,7 @@ func (c *Controller) Facts(term uint64) CandidacyRecord {
 	}
 	for _, sv := range c.deps.Consensus.Status().Servers {
 		if sv.Suffrage == cluster.Voter && !answered(f.Votes, sv.ID) {
-			f.Votes = append(f.Votes, cluster.Vote{Voter: sv.ID, Reason: cluster.VotePending})
+			f.Votes = append(f.Votes, cluster.Vote{Voter: sv.ID, Reason: cluster.VotePending, Pre: f.Votes[0].Pre})
 		}
 	}
 	slices.SortFunc(f.Votes, func(a, b cluster.Vote) int { return cmp.Compare(a.Voter, b.Voter) })

@@ -225,7 +225,7 @@ func TestBookIsBounded(t *testing.T) {
 		t.Errorf("%d candidacies are kept", len(b.last))
 	}
 	if f, ok := b.facts("n2", 99); !ok || len(f.Votes) != 2 || f.Votes[0].Reason != "log behind: 41 < 44" ||
-		f.Votes[0].Granted {
+		f.Votes[0].Granted || f.Votes[0].Pre {
 		t.Errorf("facts: %+v", f)
 	}
 	if _, ok := b.facts("n2", 10); ok {
@@ -233,7 +233,8 @@ func TestBookIsBounded(t *testing.T) {
 	}
 	// A candidacy that ended with pre-votes.
 	b.vote(cluster.VoteResponse{Term: 200, Voter: "n3", Pre: true, Reason: "knows leader n1"}, time.Unix(200, 0))
-	if f, _ := b.facts("n2", 203); f.Term != 200 || len(f.Votes) != 2 || f.Votes[0].Reason != "knows leader n1" {
+	if f, _ := b.facts("n2", 203); f.Term != 200 || len(f.Votes) != 2 || f.Votes[0].Reason != "knows leader n1" ||
+		!f.Votes[0].Pre || !f.Votes[1].Pre {
 		t.Errorf("facts: %+v", f)
 	}
 }

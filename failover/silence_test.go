@@ -267,6 +267,9 @@ func TestBacksOff(t *testing.T) {
 			if got := c.BacksOff(time.Now()); got != (want > 0) {
 				t.Errorf("lost election %d: %v", i+1, got)
 			}
+			if got := c.Backoff(); got.Lost != i+1 || got.Pause != max(0, want-1)*2*timeoutMin {
+				t.Errorf("lost election %d: %+v", i+1, got)
+			}
 			time.Sleep(time.Nanosecond)
 			if c.BacksOff(time.Now()) {
 				t.Errorf("lost election %d: after its pause", i+1)

@@ -3,7 +3,6 @@ package node
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"northstar/cluster"
 )
@@ -43,33 +42,6 @@ func lastResortReason(self cluster.NodeID, rec cluster.Member, trigger string) s
 	}
 	return fmt.Sprintf("last resort: node %s %s, and no eligible node could win: it leads to hand leadership over",
 		self, why)
-}
-
-// electionObstacleAfter is how long after its start a node may have no leader before it says why it elects none.
-const electionObstacleAfter = 5 * time.Second
-
-// electionObstacle returns what keeps a node from starting an election. Before it has a record, its configuration says
-// whether it may lead: if no member may, a new cluster elects no leader.
-func electionObstacle(consensus string, rec cluster.Member, cfg *Config) string {
-	if consensus != "" {
-		return consensus
-	}
-	if rec.ID == "" {
-		rec = cluster.Member{Priority: cfg.Priority, Eligible: cfg.Eligible}
-	}
-	if !mayBeBarred(cluster.Member{ID: cfg.ID, Priority: rec.Priority, Eligible: rec.Eligible}) {
-		return ""
-	}
-	return "it " + rec.IneligibleReason()
-}
-
-// electionWarning warns of what keeps a node that knows no leader from starting an election; "" if nothing does, or
-// shortly after its start.
-func electionWarning(leader cluster.NodeID, obstacle string, running time.Duration) string {
-	if leader != "" || obstacle == "" || running < electionObstacleAfter {
-		return ""
-	}
-	return "this node knows no leader and starts no election: " + obstacle
 }
 
 // lastResortWarning warns when voters that may not lead, with the leader, are a majority. They can be the only ones

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -87,54 +86,6 @@ func TestLastResortWarning(t *testing.T) {
 		got := lastResortWarning(servers, members)
 		if !strings.HasPrefix(got, tt.want) || (got != "") != (tt.want != "") {
 			t.Errorf("got %q, want %q", got, tt.want)
-		}
-	}
-}
-
-// A node that may not lead says so, also before it has a record.
-func TestElectionObstacle(t *testing.T) {
-	t.Parallel()
-	may := cluster.Member{ID: "n1", Priority: 100, Eligible: true}
-	for name, tt := range map[string]struct {
-		consensus string
-		record    cluster.Member
-		priority  int
-		eligible  bool
-		want      string
-	}{
-		"none":                    {"", may, 0, true, ""},
-		"consensus":               {"its disk is full", may, 100, true, "its disk is full"},
-		"the record":              {"", cluster.Member{ID: "n1", Eligible: true}, 100, true, "it has priority 0"},
-		"no record, priority 0":   {"", cluster.Member{}, 0, true, "it has priority 0"},
-		"no record, not eligible": {"", cluster.Member{}, 100, false, "it is not eligible"},
-		"no record":               {"", cluster.Member{}, 100, true, ""},
-	} {
-		cfg := Default()
-		cfg.ID, cfg.Priority, cfg.Eligible = "n1", tt.priority, tt.eligible
-		if got := electionObstacle(tt.consensus, tt.record, &cfg); got != tt.want {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
-		}
-	}
-}
-
-// A node without a leader says what keeps it from electing one, but not while it starts.
-func TestElectionWarning(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		leader   cluster.NodeID
-		obstacle string
-		running  time.Duration
-		want     string
-	}{
-		"no leader": {
-			"", "its disk is full", time.Minute, "this node knows no leader and starts no election: its disk is full",
-		},
-		"leader":   {"n1", "its disk is full", time.Minute, ""},
-		"starting": {"", "it has not reached enough peers since it started", time.Second, ""},
-		"may":      {"", "", time.Minute, ""},
-	} {
-		if got := electionWarning(tt.leader, tt.obstacle, tt.running); got != tt.want {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
 }

@@ -318,11 +318,10 @@ func (n *Node) warnings() []string {
 	if what := reloads[fileEtcdTLS]; what != "" {
 		all = append(all, "etcd.tls: reload failed, previous certificate remains active: "+what)
 	}
-	if n.consensus.Status().LeaderID == "" && !n.autoFailoverEnabled() {
+	leader := n.consensus.Status().LeaderID
+	if leader == "" && !n.autoFailoverEnabled() {
 		all = append(all, noLeaderWhilePaused)
-	}
-	if what := electionWarning(n.consensus.Status().LeaderID,
-		electionObstacle(n.consensus.ElectionObstacle(), n.ownRecord(), &n.cfg), time.Since(n.builtAt)); what != "" {
+	} else if what := electionWarning(leader, n.electionObstacle(), time.Since(n.builtAt)); what != "" {
 		all = append(all, what)
 	}
 	view := n.consensus.View()

@@ -99,11 +99,23 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	st := src.Status()
 	leading := st.Role == cluster.Leader
 	set("current_term", float64(st.Term))
-	set("is_leader", boolToFloat(leading))
 	set("commit_index", float64(st.CommitIndex))
 	set("applied_index", float64(st.AppliedIndex))
 	set("disk_stalled", boolToFloat(st.Disk.Stalled))
 	set("disk_read_only", boolToFloat(st.Disk.ReadOnly))
+	collectLeader(st, now, set)
+	peers := src.Peers()
+	collectPeers(peers, leading, set)
+	set("voters", float64(cluster.CountVoters(st.Servers)))
+	if leading {
+		set("quorum_failures_tolerated", float64(failuresTolerated(st, peers)))
+	}
+}
+
+// collectLeader shows whom this node takes for the leader.
+func collectLeader(st cluster.NodeStatus, now time.Time, set func(name string, v float64, labels ...string)) {
+	leading := st.Role == cluster.Leader
+	set("is_leader", boolToFloat(leading))
 	if st.LeaderID != "" {
 		set("current_leader_id", 1, string(st.LeaderID))
 	}
@@ -118,7 +130,21 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	case st.LeaderContactAge >= 0:
 		set("heartbeat_age_ms", ms(st.LeaderContactAge))
 	}
-	collectPeers(src.Peers(), leading, set)
+}
+
+// failuresTolerated returns how many of the voters that are healthy, as the leader sees them, may fail before the
+// quorum is lost.
+func failuresTolerated(leader cluster.NodeStatus, peers []cluster.PeerStatus) int {
+	healthy := 0
+	if leader.Suffrage() == cluster.Voter && !leader.Disk.Stalled && !leader.Disk.ReadOnly {
+		healthy++
+	}
+	for _, p := range peers {
+		if sv, ok := cluster.FindServer(leader.Servers, p.ID); ok && sv.Suffrage == cluster.Voter && p.Healthy {
+			healthy++
+		}
+	}
+	return max(0, healthy-cluster.Quorum(cluster.CountVoters(leader.Servers)))
 }
 
 // collectInstallation shows what belongs to the program and its files.

@@ -212,6 +212,40 @@ func TestGauges(t *testing.T) {
 	}
 }
 
+// Only voters count for the quorum.
+func TestFailuresTolerated(t *testing.T) {
+	t.Parallel()
+	leader := cluster.NodeStatus{Identity: cluster.Identity{NodeID: "n1"}}
+	for _, id := range []cluster.NodeID{"n1", "n2", "n3"} {
+		leader.Servers = append(leader.Servers, cluster.Server{ID: id, Suffrage: cluster.Voter})
+	}
+	for _, id := range []cluster.NodeID{"n4", "n5"} {
+		leader.Servers = append(leader.Servers, cluster.Server{ID: id, Suffrage: cluster.NonVoter})
+	}
+	full := leader
+	full.Disk.ReadOnly = true
+	for _, tt := range []struct {
+		name    string
+		leader  cluster.NodeStatus
+		healthy string
+		want    int
+	}{
+		{"all", leader, "n2 n3 n4 n5", 1},
+		{"a voter is down", leader, "n3 n4 n5", 0},
+		{"a non-voter is down", leader, "n2 n3 n4", 1},
+		{"just elected", leader, "", 0},
+		{"the leader's disk is full", full, "n2 n3 n4 n5", 0},
+	} {
+		var peers []cluster.PeerStatus
+		for _, id := range []cluster.NodeID{"n2", "n3", "n4", "n5"} {
+			peers = append(peers, cluster.PeerStatus{ID: id, Healthy: strings.Contains(tt.healthy, string(id))})
+		}
+		if got := failuresTolerated(tt.leader, peers); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestGauges_NoLeader(t *testing.T) {
 	t.Parallel()
 	m := New()
@@ -230,7 +264,9 @@ func TestGauges_NoLeader(t *testing.T) {
 		Reloads:      func() map[string]string { return nil },
 	})
 	shown := gather(t, m)
-	for _, name := range []string{"current_leader_id", "heartbeat_age_ms", "peer_lag_entries"} {
+	for _, name := range []string{
+		"current_leader_id", "heartbeat_age_ms", "peer_lag_entries", "quorum_failures_tolerated",
+	} {
 		if shown[name] != nil {
 			t.Errorf("%s is shown: %v", name, shown[name])
 		}

@@ -49,6 +49,7 @@ type Status struct {
 	Disk             Disk      `json:"disk"`
 	Version          string    `json:"version"`
 	StartedAt        time.Time `json:"started_at"`
+	ElectionObstacle string    `json:"election_obstacle" doc:"for people: why this node starts no election by itself; empty: it may"`
 	Warnings         []string  `json:"warnings" doc:"for people: what differs from the configuration, why the node is dead"`
 }
 

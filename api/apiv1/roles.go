@@ -22,6 +22,7 @@ type Role struct {
 	AcquiredAt *time.Time      `json:"acquired_at" doc:"null where nobody holds the role"`
 	Required   bool            `json:"required,omitempty" doc:"the last campaign for it has asked for an alert where nobody holds it"`
 	LeaseUntil *time.Time      `json:"lease_until" doc:"when the cluster would free the role, were the session not renewed again; null in a stale answer"`
+	Vacant     string          `json:"vacant,omitempty" doc:"for people: why nobody holds the role; only of a single role"`
 	Candidates []RoleCandidate `json:"candidates,omitempty" doc:"in the order in which they will be elected; only of a single role"`
 }
 

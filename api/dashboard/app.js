@@ -7,7 +7,7 @@ import { elections } from "./elections.js";
 import { events } from "./events.js";
 import { keys } from "./keys.js";
 import { login, showPublic } from "./login.js";
-import { caller, isStale, may, net, onChange, run, useToken } from "./net.js";
+import { caller, isStale, may, membersElsewhere, net, onChange, run, useToken } from "./net.js";
 import { nodes } from "./nodes.js";
 import { overview } from "./overview.js";
 import { roles } from "./roles.js";
@@ -47,6 +47,7 @@ function drawAround(page) {
     words
       .banners(view, { stale: old && !net.failed, failed: net.failed })
       .map((b) => h("p", { class: `banner ${b.mood}` }, b.text)),
+    net.failed ? elsewhere() : "",
   );
   const c = view?.cluster;
   const name = (c?.cluster_name ?? $("cluster-name").textContent) || "";
@@ -71,6 +72,18 @@ function drawAround(page) {
     self
       ? `Node ${self.node_id}, ${self.version}, cluster ${c.cluster_id || "without an ID yet"}, generation ${c.generation}`
       : "",
+  );
+}
+
+// elsewhere links to the pages of the members, where this page cannot move to them by itself.
+function elsewhere() {
+  const pages = membersElsewhere();
+  if (pages.length === 0) return "";
+  return h(
+    "p",
+    { class: "banner warn" },
+    `This page was opened as ${location.host}, which is no member's address, so it cannot move to another node. Open one: `,
+    pages.map((page) => [h("a", { href: page }, page.replace(/^https?:\/\/|\/$/g, "")), " "]),
   );
 }
 

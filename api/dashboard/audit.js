@@ -1,6 +1,6 @@
 // The audit log: who did what, why, and what came of it.
 
-import { clock, count, h, note, pill, section, table } from "./dom.js";
+import { clock, count, decoded, h, note, pill, section, table } from "./dom.js";
 import { get, readFrom, reload } from "./net.js";
 
 let answer = null;
@@ -80,11 +80,3 @@ const request = (r) =>
     .filter(([k]) => !["reason", "dry_run", "plan_id"].includes(k))
     .map(([k, v]) => `${k}: ${Array.isArray(v) ? v.join(", ") : v}`)
     .join(", ");
-
-function decoded(what) {
-  try {
-    return decodeURIComponent(what);
-  } catch {
-    return what;
-  }
-}

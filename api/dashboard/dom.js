@@ -110,6 +110,15 @@ export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one
 // sentence is a text of the server as a sentence.
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 
+// decoded undoes the percent-encoding of a text; a text with other percent signs stays as it is.
+export function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 // span is a duration in the unit that fits.
 export function span(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return "–";

@@ -107,6 +107,7 @@ function tenures(won) {
 }
 
 function mark(e) {
+  if (e.result !== "won" && (e.votes.length === 0 || words.preVotes(e))) return pill("", "attempt");
   if (e.result !== "won") return pill("bad", "failed");
   if (e.needless) return pill("bad", "needless");
   if (words.planned(e)) return pill("", "planned");
@@ -142,6 +143,11 @@ function lane(e, longest) {
   );
 }
 
+function answer(v) {
+  if (v.pre) return v.granted ? pill("", "yes") : pill("", "no");
+  return v.granted ? pill("good", "granted") : pill("bad", "not granted");
+}
+
 function explain(e) {
   const phases = words.steps(steps.get(e.term));
   return h(
@@ -153,12 +159,12 @@ function explain(e) {
           `Votes of term ${e.term}`,
           [
             ["Voter", ""],
-            ["Vote", ""],
+            [words.preVotes(e) ? "Would vote for it" : "Vote", ""],
             ["Reason", ""],
           ],
           e.votes.map((v) => ({
             key: v.voter_id,
-            cells: [v.voter_id, v.granted ? pill("good", "granted") : pill("bad", "not granted"), v.reason || "–"],
+            cells: [v.voter_id, answer(v), v.reason || "–"],
           })),
         )
       : note("No votes were recorded."),

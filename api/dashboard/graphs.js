@@ -48,7 +48,7 @@ export function graphs(samples, node, now) {
         (s) => s.write_p99_ms,
       ),
       graph(
-        "Without a leader",
+        "Without a leader, of each 5 s",
         (v) => span(v),
         (s) => s.leaderless_ms,
       ),

@@ -1,11 +1,11 @@
 // Keys: browse by prefix, look at a value in three ways, change it behind a confirmation.
 
-import { button, clock, count, h, note, pill, plural, section, size, table } from "./dom.js";
+import { button, clock, count, decoded, h, note, pill, plural, section, size, table } from "./dom.js";
 import { call, get, may, net, readFrom, redraw, reload } from "./net.js";
 
 const pageSize = 200;
 const state = { items: null, next: "", prefix: null, key: null, form: "text", edit: null, writer: null, failure: "" };
-const wanted = () => decodeURIComponent(location.hash.split("/").slice(2).join("/"));
+const wanted = () => decoded(location.hash.split("/").slice(2).join("/"));
 const link = (prefix) => `#/keys/${encodeURIComponent(prefix)}`;
 
 export const keys = {
@@ -159,13 +159,7 @@ function openKey(item) {
 async function findWriter(key) {
   try {
     const audit = await get(readFrom("/admin/audit?class=clients&limit=1000"));
-    const path = (r) => {
-      try {
-        return decodeURIComponent(r.what.replace(/^\S+ /, ""));
-      } catch {
-        return "";
-      }
-    };
+    const path = (r) => decoded(r.what.replace(/^\S+ /, ""));
     const last = audit.items.findLast(
       (r) => r.status < 300 && r.what.startsWith("PUT ") && path(r) === `/v1/kv/${key}`,
     );

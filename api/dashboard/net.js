@@ -161,6 +161,14 @@ function origins() {
   return [...new Set([net.origin, ...others, location.origin])];
 }
 
+// membersElsewhere returns the addresses of other members' pages if browsers do not let this page use them: it was opened
+// under a name that no member has, such as that of a load balancer.
+export function membersElsewhere() {
+  const all = (net.view?.cluster.members ?? []).map((m) => m.http_address).filter(Boolean);
+  const own = location.host.replace(/^localhost:/, "127.0.0.1:");
+  return all.includes(own) || all.includes(location.host) ? [] : all.map((a) => `${location.protocol}//${a}/`);
+}
+
 // run follows the stream of one node after the other.
 export async function run() {
   for (;;) {

@@ -110,7 +110,7 @@ function member(view, m) {
       leads
         ? "is the leader"
         : m.last_contact_ms === null
-          ? "never"
+          ? "none yet"
           : m.last_contact_ms < 1000
             ? "just now"
             : `${span(m.last_contact_ms)} ago`,
@@ -132,7 +132,11 @@ function member(view, m) {
     ["Version", m.version || "–"],
     ["Address", m.http_address || m.raft_address],
     ["Up for", st ? since(st.started_at) : "–"],
-    ["Silence threshold", st?.silence ? `${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–", "wide"],
+    [
+      "Silence threshold",
+      leads ? "is the leader" : st?.silence ? `${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–",
+      "wide",
+    ],
   ];
   return h(
     "article",
@@ -148,6 +152,9 @@ function member(view, m) {
     ),
     h("p", { class: "muted" }, m.suffrage === "voter" ? "has a vote" : "has no vote", disagrees(view, st)),
     m.reasons.length > 0 && h("p", { class: "reason" }, m.reasons.join("; ")),
+    m.suffrage === "voter" &&
+      st?.election_obstacle &&
+      note(`It starts no election by itself: ${st.election_obstacle}.`),
     h(
       "dl",
       {},

@@ -60,7 +60,7 @@ func TestDashboard_InChromium(t *testing.T) {
 	if own == leader {
 		own = s.Nodes[1]
 	}
-	p := b.open(t, "http://"+own.HTTP+"/", 1280, 900)
+	p := b.open(t, "http://"+strings.Replace(own.HTTP, "127.0.0.1", "localhost", 1)+"/", 1280, 900) // as people type it
 	step := func(name string, test func(t *testing.T)) {
 		t.Helper()
 		if t.Failed() {
@@ -256,6 +256,8 @@ func showsOtherPages(p *page) {
 	p.click("button", "Check")
 	p.waitText("It took")
 	p.click("button", "Close")
+	p.visit("#/keys/100%") // not an encoding of anything
+	p.waitText("No key begins with this.")
 	p.visit("#/overview")
 }
 
@@ -312,6 +314,7 @@ func changesMembers(p *page, n *proc.Node) {
 	press("Drain…")
 	p.runPlan(nil)
 	p.wait("the drain is shown", card+`.innerText.includes("draining")`)
+	p.wait("it says that it starts no election", card+`.innerText.includes("no election by itself: it is drained")`)
 	press("Undrain…")
 	p.runPlan(nil)
 	p.wait("it is active", card+`.innerText.includes("active")`)

@@ -1,13 +1,13 @@
 // Roles: who holds each, since when, who waits, and who held it before.
 
 import { open } from "./actions.js";
-import { button, clock, count, h, note, pill, plural, section, since, span, table } from "./dom.js";
+import { button, clock, count, decoded, h, note, pill, plural, section, sentence, since, span, table } from "./dom.js";
 import { get, list, may, net, readFrom } from "./net.js";
 import * as words from "./words.js";
 
 let items = null;
 let shown = null; // {name, role, history} of the opened role
-const opened = () => decodeURIComponent(location.hash.split("/")[2] ?? "");
+const opened = () => decoded(location.hash.split("/")[2] ?? "");
 
 export const roles = {
   title: "Roles",
@@ -20,8 +20,8 @@ export const roles = {
     }
     const path = `/v1/roles/${encodeURIComponent(name)}`;
     const [role, history] = await Promise.all([
-      get(readFrom(path)).catch((err) => {
-        if (err.status === 404) return { role: name, holder: "", why: err.message };
+      get(readFrom(`${path}?all`)).catch((err) => {
+        if (err.status === 404) return { role: name, holder: "", vacant: err.message };
         throw err;
       }),
       get(readFrom(`${path}/history`)).catch((err) => {
@@ -95,7 +95,7 @@ function one({ name, role, history }) {
             h("a", { href: "#/sessions" }, role.session_id),
             ".",
           ]
-        : role.why,
+        : sentence(role.vacant.replace(/^role: /, "")),
     ),
     role.value && h("p", {}, "Value: ", h("code", {}, role.value)),
     words.flapping(history.items) &&

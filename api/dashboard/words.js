@@ -43,7 +43,6 @@ export function banners(view, conditions) {
   else if (conditions.stale) add("bad", "No data has come for some seconds. What is below is old.");
   if (!view) return out;
   const c = view.cluster;
-  const self = view.nodes.find((n) => n.node_id === view.node_id);
   const split = view.split_brain;
   if (split && ["split_brain", "stale_leader", "foreign_cluster"].includes(split.verdict)) {
     add("bad", `${verdicts[split.verdict]} ${split.findings.map((f) => f.detail).join("; ")}`);
@@ -84,8 +83,19 @@ export function banners(view, conditions) {
       `The leader ${c.leader_id} does not answer node ${view.node_id}: members are shown as that node sees them.`,
     );
   }
-  for (const w of self?.lifecycle === "dead" ? [] : (self?.warnings ?? [])) add("warn", `Node ${self.node_id}: ${w}`);
+  for (const [text, ids] of warnings(view.nodes)) {
+    add("warn", `${ids.length === 1 ? "Node" : "Nodes"} ${ids.join(", ")}: ${text}`);
+  }
   return out;
+}
+
+// warnings lists the warnings of the nodes, the same one of several nodes once.
+function warnings(nodes) {
+  const by = new Map();
+  for (const n of nodes.filter((one) => one.lifecycle !== "dead")) {
+    for (const w of n.warnings) by.set(w, [...(by.get(w) ?? []), n.node_id]);
+  }
+  return by;
 }
 
 export const verdicts = {
@@ -117,26 +127,34 @@ const because = {
   timeout: "no leader was heard for too long",
   connection_lost: "the leader's connection broke or it fell silent, and the survivors agreed that it was dead",
   transfer: "leadership was handed over as planned",
-  manual: "an operator ordered a failover",
+  manual: "an operator ordered it",
   emergency: "an operator ordered an emergency failover",
   priority: "a better placed node took leadership over",
   disk_stall: "the leader's disk stopped answering",
 };
+// preVotes reports whether an election got no further than to the question who would vote.
+export const preVotes = (e) => e.votes.length > 0 && e.votes.every((v) => v.pre);
 export const planned = (e) => e.trigger === "transfer" || e.trigger === "priority";
 
 // election explains an election in full sentences.
 export function election(e) {
   const voters = e.votes.length;
+  const pre = preVotes(e);
   const granted = e.votes.filter((v) => v.granted).length;
   const out = [`The election of term ${count(e.term)} began because ${because[e.trigger] ?? `of ${e.trigger}`}.`];
   if (e.operator) out.push(`The operator ${e.operator} asked for it${e.reason ? `: ${e.reason}.` : "."}`);
   else if (e.reason) out.push(`In the words of the candidate: ${e.reason}.`);
-  const votes = voters ? ` with ${granted} of ${plural(voters, "recorded vote")}` : "";
+  const votes = voters && !pre ? ` with ${granted} of ${plural(voters, "recorded vote")}` : "";
   out.push(
     e.result === "won"
       ? `Node ${e.candidate_id} won${votes} after ${span(e.duration_ms)}.`
       : `Node ${e.candidate_id} did not win${votes ? `: ${granted} of ${plural(voters, "recorded vote")} granted` : ""}.`,
   );
+  if (pre) {
+    out.push(
+      `It asked whether the others would vote for it: ${granted} of ${plural(voters, "voter")} would. This pre-vote binds nobody. No answer to a vote is recorded.`,
+    );
+  }
   if (e.result === "won") {
     out.push(
       e.leaderless_ms > 0

@@ -173,6 +173,13 @@ func (a *app) printStatus(st apiv1.Status) error {
 		{"version", orDash(st.Version)},
 		{"started", formatTime(&st.StartedAt)},
 	}
+	if st.Silence != nil && st.State != "leader" {
+		rows = append(rows, []any{"silence", fmt.Sprintf("asks the others after %.0f ms without its leader: %s",
+			st.Silence.ThresholdMS, st.Silence.Reason)})
+	}
+	if st.ElectionObstacle != "" {
+		rows = append(rows, []any{"elections", a.colour(text.FgYellow, "starts none by itself: "+st.ElectionObstacle)})
+	}
 	for _, w := range st.Warnings {
 		rows = append(rows, []any{"warning", a.colour(text.FgYellow, w)})
 	}

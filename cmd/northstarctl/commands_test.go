@@ -223,7 +223,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// Every list has the verb ls, and list as its alias.
+// Every list has the verb ls, and list as its alias. A group without a verb lists, except kv, whose list can be long.
 func TestLists_HaveOneVerb(t *testing.T) {
 	t.Parallel()
 	n := 0
@@ -236,6 +236,9 @@ func TestLists_HaveOneVerb(t *testing.T) {
 			if !slices.Equal(node.Aliases, []string{"list"}) {
 				t.Errorf("%s: aliases %q", path, node.Aliases)
 			}
+			if isDefault := node.Parent.DefaultCmd == node; isDefault == (path == "kv ls") {
+				t.Errorf("%s is the default of its group: %v", path, isDefault)
+			}
 		}
 	}
 	if n < 7 {
@@ -245,6 +248,11 @@ func TestLists_HaveOneVerb(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
+	for _, typ := range cluster.EventTypes {
+		if help := strings.Join(strings.Fields(must(t, "events", "--help")), " "); !strings.Contains(help, typ) {
+			t.Errorf("the help of events does not name the type %q", typ)
+		}
+	}
 	_, want, _ := ctl(t, nil, "", "kv", "put", "--help")
 	if code, got, stderr := ctl(t, nil, "", "help", "kv", "put"); code != exitDone || got != want || want == "" {
 		t.Errorf("exit %d: %s%s", code, got, stderr)

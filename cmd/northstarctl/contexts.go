@@ -116,7 +116,7 @@ func (a *app) applyContext() error {
 }
 
 type contextCmd struct {
-	Ls  contextLsCmd  `cmd:"" aliases:"list" help:"List the contexts."`
+	Ls  contextLsCmd  `cmd:"" default:"1" aliases:"list" help:"List the contexts."`
 	Use contextUseCmd `cmd:"" help:"Make a context the current one: commands without --endpoints use it."`
 	Set contextSetCmd `cmd:"" help:"Add a context, or change one, with the flags --endpoints, --token-file, --ca, --cert and --key."`
 	Rm  contextRmCmd  `cmd:"" help:"Remove a context."`

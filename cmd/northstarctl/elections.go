@@ -13,7 +13,7 @@ import (
 )
 
 type electionsCmd struct {
-	Ls   electionsLsCmd   `cmd:"" default:"withargs" aliases:"list" help:"List elections, newest first."`
+	Ls   electionsLsCmd   `cmd:"" default:"withargs" aliases:"list" help:"List elections, the newest term first."`
 	Show electionsShowCmd `cmd:"" help:"Explain one election in full sentences: who, why, each vote, how long."`
 }
 
@@ -46,7 +46,7 @@ func (e *electionsLsCmd) Run(a *app) error {
 			}
 			return []any{
 				formatTime(&el.StartedAt), el.Term, el.Trigger, el.CandidateID, result(el),
-				fmt.Sprintf("%d of %d", granted, len(el.Votes)), ms(&el.DurationMS), ms(&el.LeaderlessMS),
+				votesCell(el, granted), ms(&el.DurationMS), ms(&el.LeaderlessMS),
 				orDash(el.Reason),
 			}
 		})
@@ -56,7 +56,11 @@ func (e *electionsLsCmd) Run(a *app) error {
 		var rows [][]any
 		for _, el := range list.Items {
 			for _, v := range el.Votes {
-				rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, yesNo(v.Granted), orDash(v.Reason)})
+				answer := yesNo(v.Granted)
+				if v.Pre {
+					answer += " (pre-vote)"
+				}
+				rows = append(rows, []any{el.Term, el.CandidateID, v.VoterID, answer, orDash(v.Reason)})
 			}
 		}
 		fmt.Fprintln(a.stdout)
@@ -81,6 +85,17 @@ func (e *electionsLsCmd) follow(a *app) error {
 		}
 		return ev, text
 	})
+}
+
+// votesCell returns how many voters granted their votes. Answers to a pre-vote are no votes.
+func votesCell(el apiv1.Election, granted int) string {
+	switch {
+	case len(el.Votes) == 0:
+		return "-"
+	case el.Votes[0].Pre:
+		return fmt.Sprintf("pre-vote %d of %d", granted, len(el.Votes))
+	}
+	return fmt.Sprintf("%d of %d", granted, len(el.Votes))
 }
 
 // result returns the election's result, and whether it was needless.

@@ -3,19 +3,24 @@ package main
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 
 	"northstar/api/apiv1"
 	"northstar/client"
+	"northstar/cluster"
 )
 
 type eventsCmd struct {
 	Follow bool   `short:"f" help:"Print events as they happen, until Ctrl-C."`
 	Since  string `placeholder:"SEQ" help:"Only events after the one with this seq."`
-	Type   string `help:"Only events of this type: election, failover, transfer, member, health, splitbrain, role, disk or node."`
+	Type   string `help:"Only events of this type: election, failover, transfer, member, health, splitbrain, role, disk, quota or node."`
 }
 
 func (e *eventsCmd) Run(a *app) error {
+	if e.Type != "" && !slices.Contains(cluster.EventTypes, e.Type) {
+		return usagef("--type: must be one of %s (got %q)", strings.Join(cluster.EventTypes, ", "), e.Type)
+	}
 	if e.Follow {
 		return e.follow(a)
 	}

@@ -21,7 +21,7 @@ func explainElection(el apiv1.Election, before string, steps []step) []string {
 	end := el.StartedAt.Add(time.Duration(el.DurationMS) * time.Millisecond)
 	lines := []string{fmt.Sprintf("Term %d: node %s was elected leader at %s.", el.Term, el.CandidateID, formatTime(&end))}
 	if !el.Won() {
-		lines[0] = fmt.Sprintf("Term %d: node %s asked for votes from %s on, and was not elected.", el.Term,
+		lines[0] = fmt.Sprintf("Term %d: node %s tried to be elected from %s on, and was not.", el.Term,
 			el.CandidateID, formatTime(&el.StartedAt))
 	}
 	lines = append(lines, "Cause: "+cause(el, before))
@@ -68,7 +68,7 @@ func cause(el apiv1.Election, before string) string {
 	case "transfer":
 		return fmt.Sprintf("a planned transfer: %s handed leadership over.", previous)
 	case "manual":
-		return "an operator asked for a failover."
+		return "an operator ordered it."
 	case "emergency":
 		return "an operator asked for an emergency failover, without health checks."
 	case "priority":
@@ -81,6 +81,9 @@ func cause(el apiv1.Election, before string) string {
 
 // votes returns what each voter answered.
 func votes(el apiv1.Election) string {
+	if len(el.Votes) == 0 && !el.Won() {
+		return "Votes: it is not recorded that it got so far as to ask for any."
+	}
 	if len(el.Votes) == 0 {
 		return "Votes: none are recorded."
 	}
@@ -91,6 +94,10 @@ func votes(el apiv1.Election) string {
 			granted++
 		}
 		each = append(each, v.VoterID+" "+vote(v))
+	}
+	if el.Votes[0].Pre {
+		return fmt.Sprintf("Pre-votes: asked whether they would vote for it, %d of %d voters agreed, which binds nobody: %s. "+
+			"No answer to a vote is recorded.", granted, len(el.Votes), strings.Join(each, "; "))
 	}
 	return fmt.Sprintf("Votes: %d of %d voters granted theirs, %d were needed: %s.", granted, len(el.Votes),
 		len(el.Votes)/2+1, strings.Join(each, "; "))
@@ -107,7 +114,7 @@ func vote(v apiv1.Vote) string {
 	case v.Reason == "not reached", strings.HasPrefix(v.Reason, "no answer"):
 		answer = "did not answer"
 	}
-	if v.Reason != "" {
+	if v.Reason != "" && v.Reason != answer {
 		answer += " (" + v.Reason + ")"
 	}
 	return answer
@@ -116,11 +123,14 @@ func vote(v apiv1.Vote) string {
 // duration returns how long the election and the time without a leader took.
 func duration(el apiv1.Election) string {
 	took := fmt.Sprintf("The election took %d ms.", el.DurationMS)
+	if !el.Won() {
+		took = fmt.Sprintf("The attempt took %d ms.", el.DurationMS)
+	}
 	switch {
 	case el.LeaderlessMS > 0 && el.Won():
 		return took + fmt.Sprintf(" The cluster was without a leader for %d ms in all.", el.LeaderlessMS)
 	case el.LeaderlessMS > 0:
-		return took + fmt.Sprintf(" At its end the cluster had been without a leader for %d ms.", el.LeaderlessMS)
+		return took + fmt.Sprintf(" At its end node %s had heard no leader for %d ms.", el.CandidateID, el.LeaderlessMS)
 	case el.Won() && el.Trigger == "startup":
 		return took + " There was no leader before it."
 	}

@@ -232,6 +232,12 @@ func TestSnapshots(t *testing.T) {
 	if code, _, _ := ctl(t, s, "n\n", "snapshot", "restore", file); code != exitFailed || restored != "" {
 		t.Errorf("restored without a yes: exit %d", code)
 	}
+	contexts := filepath.Join(t.TempDir(), "contexts.toml")
+	must(t, "context", "set", "prod", "--endpoints", "10.9.9.9:7701", "--context-file", contexts)
+	if _, _, stderr := ctl(t, nil, "n\n", "snapshot", "restore", file, "--context", "prod", "--context-file",
+		contexts); !strings.Contains(stderr, "cluster at 10.9.9.9:7701 will be replaced") {
+		t.Errorf("the question names another cluster than the context: %s", stderr)
+	}
 	if code, stdout, stderr := ctl(t, s, "y\n", "snapshot", "restore", file); code != exitDone ||
 		restored != string(data) || !strings.Contains(stdout, "revision 9") {
 		t.Errorf("restore: exit %d, %d bytes, %s%s", code, len(restored), stdout, stderr)

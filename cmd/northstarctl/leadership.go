@@ -123,7 +123,7 @@ func (a *app) showVotes(err error) error {
 type autoCmd struct {
 	Pause  autoPauseCmd  `cmd:"" help:"Disable automatic elections until resumed."`
 	Resume autoResumeCmd `cmd:"" help:"Enable automatic elections again."`
-	Status autoStatusCmd `cmd:"" help:"Show whether automatic failover is paused."`
+	Status autoStatusCmd `cmd:"" default:"1" help:"Show whether automatic failover is paused."`
 }
 
 type autoPauseCmd struct {

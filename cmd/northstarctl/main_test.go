@@ -121,6 +121,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			Eligible: true, Version: "v1", StartedAt: started, Warnings: []string{
 				"zone differs from the configuration",
 			},
+			ElectionObstacle: "its disk is full",
+			Silence:          &apiv1.Silence{ThresholdMS: 42.4, Reason: "1.5 times the longest gap of 2m0s, 28ms"},
 		})
 	case "GET /v1/kv/app/config":
 		w.Header().Set(apiv1.HeaderRevision, "7")
@@ -520,6 +522,7 @@ func TestExitCodes(t *testing.T) {
 		"unknown flag":     {nil, "leader --frobnicate", exitUsage},
 		"missing argument": {nil, "kv get", exitUsage},
 		"bad output":       {nil, "leader -o xml", exitUsage},
+		"bad event type":   {nil, "events --type weather", exitUsage},
 		"bad fence":        {nil, "kv put a b --fence role", exitUsage},
 		"bad endpoint":     {nil, "leader --endpoints ftp://x", exitUsage},
 		"bad wait":         {nil, "transfer --wait 2m", exitUsage},

@@ -12,7 +12,7 @@ import (
 )
 
 type membersCmd struct {
-	Ls      membersLsCmd      `cmd:"" aliases:"list" help:"List the members."`
+	Ls      membersLsCmd      `cmd:"" default:"withargs" aliases:"list" help:"List the members."`
 	Add     membersAddCmd     `cmd:"" help:"Add a node; it becomes a voter once it is caught up."`
 	Remove  membersRemoveCmd  `cmd:"" help:"Remove a node permanently."`
 	Set     membersSetCmd     `cmd:"" help:"Change a member's settings."`

@@ -30,8 +30,8 @@ func (r *roleTransferCmd) Run(a *app) error {
 
 // session returns the ID of the candidate's session.
 func (r *roleTransferCmd) session(a *app) (string, error) {
-	role, err := request(a, "asking for role "+r.Role, with((*client.Client).GetRole, r.Role))
-	if errors.Is(err, client.ErrNotFound) { // a vacant role may have candidates
+	role, err := request(a, "asking for role "+r.Role, with((*client.Client).InspectRole, r.Role))
+	if errors.Is(err, client.ErrNotFound) {
 		return r.To, nil
 	}
 	return candidateSession(role, r.To), err

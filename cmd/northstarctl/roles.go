@@ -14,7 +14,7 @@ import (
 )
 
 type roleCmd struct {
-	Ls       roleLsCmd       `cmd:"" aliases:"list" help:"List the roles and their holders."`
+	Ls       roleLsCmd       `cmd:"" default:"withargs" aliases:"list" help:"List the roles and their holders."`
 	Show     roleShowCmd     `cmd:"" help:"Show the holder of a role and its queue."`
 	Campaign roleCampaignCmd `cmd:"" help:"Campaign for a role."`
 	Resign   roleResignCmd   `cmd:"" help:"Release a role, or leave its queue."`
@@ -47,22 +47,38 @@ type roleShowCmd struct {
 }
 
 func (r *roleShowCmd) Run(a *app) error {
-	return show(a, "asking for role "+r.Role, with((*client.Client).GetRole, r.Role), func(role apiv1.Role) error {
-		if err := a.printRole(role); err != nil || len(role.Candidates) == 0 {
-			return err
-		}
-		rows := make([][]any, 0, len(role.Candidates))
-		for i, q := range role.Candidates {
-			rows = append(rows, []any{i + 1, q.Name, q.SessionID, q.Eligible, fmt.Sprintf("%d ms", q.TakeoverDelayMS)})
-		}
-		return a.table([]string{"next", "candidate", "session", "eligible", "takeover delay"}, rows)
-	})
+	role, err := request(a, "asking for role "+r.Role, with((*client.Client).InspectRole, r.Role))
+	if err != nil {
+		return err
+	}
+	if err := a.printResult(role, func() error { return a.printQueue(role) }); err != nil {
+		return err
+	}
+	if role.Holder == "" {
+		return &notFoundError{errors.New(role.Vacant)}
+	}
+	return nil
+}
+
+// printQueue prints a role and the candidates that wait for it.
+func (a *app) printQueue(role apiv1.Role) error {
+	if err := a.printRole(role); err != nil || len(role.Candidates) == 0 {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	rows := make([][]any, 0, len(role.Candidates))
+	for i, q := range role.Candidates {
+		rows = append(rows, []any{
+			i + 1, q.Name, q.SessionID, yesNo(q.Eligible), fmt.Sprintf("%d ms", q.TakeoverDelayMS),
+		})
+	}
+	return a.table([]string{"next", "candidate", "session", "eligible", "takeover delay"}, rows)
 }
 
 func (a *app) printRole(r apiv1.Role) error {
 	return a.table([]string{"role", "holder", "session", "token", "acquired", "lease until", "value"},
 		[][]any{{
-			r.Role, r.Holder, r.SessionID, r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
+			r.Role, orDash(r.Holder), orDash(r.SessionID), r.Token, formatTime(r.AcquiredAt), formatTime(r.LeaseUntil),
 			printable([]byte(r.Value)),
 		}})
 }

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"northstar/api/apiv1"
 	"northstar/client"
+	"northstar/cluster"
 )
 
 // An operator revokes the role of an interactive campaign. The command reports why, fails, and ends its session, so
@@ -42,5 +45,29 @@ func TestRoleCampaign_Evicted(t *testing.T) {
 	}
 	if _, err := c.GetSession(t.Context(), held.SessionID); !errors.Is(err, client.ErrSessionEnded) {
 		t.Errorf("its session: %v", err)
+	}
+}
+
+// The queue of a role is shown also without a holder, and the exit code says that there is none.
+func TestRoleShow_Vacant(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == apiv1.PathLeader {
+			reply(w, apiv1.Leader{LeaderID: "n1", LeaderAddress: r.Host, Term: 4, ObservedBy: "n1"})
+			return
+		}
+		if r.URL.Path != "/v1/roles/job" || r.URL.Query().Get("all") != "true" {
+			problem(w, cluster.Errorf(cluster.CodeNotFound, "%s", r.URL))
+			return
+		}
+		reply(w, apiv1.Role{
+			Role: "job", Vacant: "nobody holds \"job\"",
+			Candidates: []apiv1.RoleCandidate{{Name: "worker-b", SessionID: "s2", TakeoverDelayMS: 500}},
+		})
+	}))
+	defer s.Close()
+	code, stdout, stderr := ctl(t, nil, "", "role", "show", "job", "--endpoints", s.URL, "--timeout", "5s")
+	if code != exitMissing || !strings.Contains(stdout, "worker-b") || !strings.Contains(stderr, "nobody holds") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }

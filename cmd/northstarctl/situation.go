@@ -24,7 +24,9 @@ func (s situation) explainLeader() []string {
 // explainTerm describes the elections of a term.
 func (s situation) explainTerm(term uint64) (lines []string) {
 	for _, el := range s.history.of(term) {
-		lines = append(lines, el.Explanation...)
+		if el.Won() { // attempts of other nodes explain nothing of this leader
+			lines = append(lines, el.Explanation...)
+		}
 	}
 	if len(lines) == 0 {
 		lines = append(lines, fmt.Sprintf("The node that answered has no record of the election of term %d "+
@@ -59,7 +61,7 @@ func (s situation) explainQuorum() []string {
 	return []string{"Quorum: " + quorumText(s.cluster.Quorum, s.cluster.LeaderID) + "."}
 }
 
-// obstacle returns why a member cannot lead now; "" if nothing is known to prevent it.
+// obstacle returns why a member starts no election now; "" if nothing is known to prevent it.
 func (s situation) obstacle(m apiv1.Member) string {
 	var why []string
 	if m.Suffrage != "voter" {
@@ -78,17 +80,9 @@ func (s situation) obstacle(m apiv1.Member) string {
 	switch {
 	case asked && r.err != nil:
 		why = append(why, "it does not answer ("+silence(r.err)+")")
-	case asked:
-		for _, w := range r.status.Warnings {
-			why = append(why, "it reports: "+w)
-		}
-		if r.status.Disk.Stalled {
-			why = append(why, "its disk is stalled")
-		}
-		if r.status.Disk.ReadOnly {
-			why = append(why, "its disk is full")
-		}
-	case !m.Healthy:
+	case asked && len(why) == 0 && r.status.ElectionObstacle != "":
+		why = append(why, r.status.ElectionObstacle)
+	case !asked && !m.Healthy:
 		why = append(why, strings.Join(m.Reasons, ", "))
 	}
 	return strings.Join(why, ", ")
@@ -129,7 +123,7 @@ func (s situation) explainNode(id string) (lines []string, known bool) {
 	leader, _ := s.member(s.cluster.LeaderID)
 	switch why := s.obstacle(m); {
 	case why != "":
-		lines = append(lines, fmt.Sprintf("It cannot lead now: %s.", why))
+		lines = append(lines, fmt.Sprintf("It starts no election now: %s.", why))
 	case m.Priority > leader.Priority:
 		lines = append(lines, fmt.Sprintf("Its priority, %d, is higher than the leader's, %d: it takes leadership over "+
 			"once it has been stable for failover.takeover-delay.", m.Priority, leader.Priority))
@@ -167,7 +161,7 @@ func (s situation) explainNoLeader() []string {
 	case !s.cluster.AutoFailover:
 		lines = append(lines, s.explainPause()+" Start an election with: northstarctl failover.")
 	case len(able) == 0:
-		lines = append(lines, "No node that answers may lead: "+strings.Join(unable, "; ")+".")
+		lines = append(lines, "No node that answers starts an election: "+strings.Join(unable, "; ")+".")
 	default:
 		lines = append(lines, fmt.Sprintf("%d of %d voters answer, and %d are enough to elect a leader: an election should "+
 			"be under way. If it stays so, the nodes may not reach each other: northstarctl splitbrain --check.",

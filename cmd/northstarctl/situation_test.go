@@ -40,7 +40,7 @@ func TestWhy_NoLeader(t *testing.T) {
 	paused.pause = apiv1.AutoFailoverState{Operator: "ann", Reason: "network work"}
 	unable := examined("n1", "n2")
 	unable.cluster.Members[0].Eligible = false
-	unable.nodes["n2"] = nodeReport{status: apiv1.Status{Disk: apiv1.Disk{Stalled: true}}}
+	unable.nodes["n2"] = nodeReport{status: apiv1.Status{ElectionObstacle: "its disk is stalled"}}
 	lost := examined("n1", "n2")
 	lost.history.elections = []apiv1.Election{
 		{
@@ -64,7 +64,7 @@ func TestWhy_NoLeader(t *testing.T) {
 			"Automatic failover is paused by ann (network work)", "Start an election with: northstarctl failover.",
 		}},
 		"none may lead": {unable, []string{
-			"No node that answers may lead: node n1: it is not eligible; node n2: its disk is stalled.",
+			"No node that answers starts an election: node n1: it is not eligible; node n2: its disk is stalled.",
 		}},
 		"under way": {lost, []string{
 			"2 of 3 voters answer", "The last leader was node n3, elected in term 5", "1 attempts since then were lost",
@@ -93,15 +93,48 @@ func TestWhy_NodeDoesNotLead(t *testing.T) {
 	for id, want := range map[string]string{
 		"n1": "Its priority is 100, and not the highest: node n2 has priority 200; it takes leadership over once",
 		"n2": "Its priority, 200, is higher than the leader's, 100: it takes leadership over once",
-		"n3": "It cannot lead now: it is draining.",
+		"n3": "It starts no election now: it is draining.",
 	} {
 		lines, known := s.explainNode(id)
 		if got := strings.Join(lines, "\n"); !known || !strings.Contains(got, want) {
 			t.Errorf("%s: %s", id, got)
 		}
 	}
+	s.nodes["n2"] = nodeReport{status: apiv1.Status{Warnings: []string{"priority: cluster value 200 overrides"}}}
+	if lines, _ := s.explainNode("n2"); !strings.Contains(strings.Join(lines, "\n"), "it takes leadership over once") {
+		t.Errorf("a warning counts as an obstacle: %q", lines)
+	}
+	s.nodes["n2"] = nodeReport{status: apiv1.Status{ElectionObstacle: "automatic failover is paused"}}
+	if lines, _ := s.explainNode("n2"); lines[1] != "It starts no election now: automatic failover is paused." {
+		t.Errorf("%q", lines)
+	}
+	s.nodes["n2"] = nodeReport{}
 	s.cluster.Members[1].Priority = 100
 	if lines, _ := s.explainNode("n2"); !strings.Contains(strings.Join(lines, "\n"), "northstarctl transfer --to n2") {
 		t.Errorf("%q", lines)
+	}
+}
+
+// Answers to a pre-vote are not told as votes: the same voter may vote for another candidate of that term.
+func TestExplainElection_PreVotes(t *testing.T) {
+	t.Parallel()
+	el := apiv1.Election{
+		Term: 13, CandidateID: "n1", Result: "lost", Trigger: "timeout", LeaderlessMS: 300,
+		Votes: []apiv1.Vote{
+			{VoterID: "n1", Granted: true, Reason: "itself", Pre: true}, {VoterID: "n2", Reason: "refused", Pre: true},
+			{VoterID: "n3", Granted: true, Pre: true},
+		},
+	}
+	got := strings.Join(explainElection(el, "n2", nil), "\n")
+	for _, want := range []string{
+		"Pre-votes: asked whether they would vote for it, 2 of 3 voters agreed, which binds nobody", "n2 refused; n3",
+		"node n1 had heard no leader for 300 ms",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "Votes: 2") {
+		t.Errorf("pre-votes are told as votes:\n%s", got)
 	}
 }

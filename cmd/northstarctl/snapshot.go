@@ -93,6 +93,9 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if err := a.applyContext(); err != nil { // the question names the cluster of the context
+		return err
+	}
 	err = a.confirm("All keys and settings of the cluster at %s will be replaced by those of %s (%d keys at "+
 		"revision %d of cluster %s).",
 		a.Endpoints[0], s.File, info.Keys, info.Revision, orDash(info.ClusterID))

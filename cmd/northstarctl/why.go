@@ -165,6 +165,12 @@ func examine(c *client.Client, ctx context.Context, timeout time.Duration) (situ
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for _, m := range cl.Members {
+		if m.HTTPAddress == "" {
+			mu.Lock()
+			s.nodes[m.ID] = nodeReport{err: errors.New("its HTTP address is not known")}
+			mu.Unlock()
+			continue
+		}
 		asking.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, min(timeout, statusTimeout))
 			defer cancel()
