@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -282,6 +284,9 @@ func TestEveryBitOfTheLog(t *testing.T) {
 		got, err := decodeFile(bytes.NewReader(file), journal)
 		content[bit/8] ^= 1 << (bit % 8)
 		tried++
+		if err == nil && len(got) > 0 && slices.Min(slices.Collect(maps.Keys(got))) > 1 {
+			err = errors.New("the first entries are missing") // as checkContinuity finds
+		}
 		if err == nil {
 			passed++
 			if !reflect.DeepEqual(got, want) {
@@ -344,7 +349,8 @@ func decodeFile(file sizedReader, journal []byte) (map[uint64]raft.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	tail, _, err := checkTail(content)
+	tail, left, err := checkTail(content)
+	maps.DeleteFunc(all, func(index uint64, _ raft.Log) bool { return !left.has(index) }) // an unfinished deletion
 	if err != nil || !tail.journal {
 		return all, err
 	}

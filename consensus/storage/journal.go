@@ -25,7 +25,7 @@ const (
 	tagSize     = 8
 	sectorBytes = sectorSize - 2*tagSize
 
-	recordHead = 8             // length and checksum of the entries
+	recordHead = 12            // length of the entries, its complement, and their checksum
 	entryHead  = 8*3 + 4*3 + 1 // of one entry
 	maxRecords = 1<<16 - 1     // in an epoch; each has a sector at least
 	_          = uint(maxRecords - journalSize/sectorSize)
@@ -115,7 +115,8 @@ func (j *journal) encode(entries []*raft.Log) {
 		b = append(append(append(b, byte(e.Type)), e.Data...), e.Extensions...)
 	}
 	binary.BigEndian.PutUint32(b, uint32(len(b)-recordHead))
-	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[recordHead:], castagnoli))
+	binary.BigEndian.PutUint32(b[4:], ^uint32(len(b)-recordHead))
+	binary.BigEndian.PutUint32(b[8:], crc32.Checksum(b[recordHead:], castagnoli))
 	j.data = b
 }
 
@@ -190,16 +191,17 @@ func takeRecord(rest []byte, tag uint64) (record, after []byte, err error) {
 		}
 		record = append(record, rest[tagSize:sectorSize-tagSize]...)
 		if rest = rest[sectorSize:]; size == recordHead {
+			// A wrong length would make a record look as if it had not been written completely.
+			if binary.BigEndian.Uint32(record) != ^binary.BigEndian.Uint32(record[4:]) {
+				return nil, nil, errors.New("its length does not verify")
+			}
 			size = recordHead + int(binary.BigEndian.Uint32(record))
-		}
-		if size > maxJournaled {
-			return nil, nil, fmt.Errorf("it has %d bytes", size)
 		}
 		if len(record) >= size {
 			record = record[:size]
 		}
 	}
-	if sum := crc32.Checksum(record[recordHead:], castagnoli); sum != binary.BigEndian.Uint32(record[4:]) {
+	if sum := crc32.Checksum(record[recordHead:], castagnoli); sum != binary.BigEndian.Uint32(record[8:]) {
 		return nil, nil, errors.New("its checksum does not match")
 	}
 	return record[recordHead:], rest, nil
