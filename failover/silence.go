@@ -104,6 +104,13 @@ func (w *silenceWatch) observe(now time.Time, timeoutMin time.Duration) {
 	}
 }
 
+// hadStopped reports whether this process did not run a moment ago.
+func (w *silenceWatch) hadStopped(now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.due.IsZero() && now.Sub(w.due) > lateLimit || !w.stopped.IsZero() && now.Sub(w.stopped) < stoppedFor
+}
+
 // follow begins to watch a leader.
 func (w *silenceWatch) follow(l leaderInstance) {
 	w.mu.Lock()

@@ -30,11 +30,12 @@ func (c *Controller) AnnounceTransfer(ctx context.Context, h cluster.TransferNot
 
 // ApproveTimeoutNow decides about a TimeoutNow from the leader of that term. It returns why this node rejects it, or
 // "". The message may be old, and the transfer cancelled: therefore the leader's notice must be recent, or this node
-// polls the leader.
+// polls the leader. A process that has just run again reads an old notice like a recent one, so it polls, too.
 func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID, term uint64) (refuse string) {
 	now := time.Now()
 	received := c.deps.Peers.Claims()[from]
-	if !c.announcesTransfer(received.Claim, term) || now.Sub(received.At) >= c.cfg.TimeoutMin {
+	recent := now.Sub(received.At) < c.cfg.TimeoutMin && !c.watch.hadStopped(now)
+	if !c.announcesTransfer(received.Claim, term) || !recent {
 		received = c.freshClaim(ctx, from)
 	}
 	if !c.announcesTransfer(received.Claim, term) {

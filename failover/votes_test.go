@@ -72,6 +72,11 @@ func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 			}
 		})
 		refused("it has given up since", 5)
+		w.handsOver(toN2)
+		w.c.watch.mu.Lock()
+		w.c.watch.stopped = time.Now() // and what was in the sockets is read now
+		w.c.watch.mu.Unlock()
+		refused("this process had stopped", 5)
 		w.edit(func() { w.awake = false })
 		refused("it does not answer", 5)
 	})
