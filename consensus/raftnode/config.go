@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -79,8 +80,18 @@ func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
 	return rc
 }
 
-// logRepeatInterval is how long an error message of the library is not repeated.
-const logRepeatInterval = 10 * time.Second
+const (
+	// logRepeatInterval is how long an error message of the library is not repeated.
+	logRepeatInterval = 10 * time.Second
+	// logRetryAfter is how long a call to a peer must fail before that is logged. Single calls fail when nodes start.
+	logRetryAfter = time.Second
+)
+
+// retriedMessages are those of calls that the library repeats. Events report a peer that stays away.
+var retriedMessages = []string{
+	"failed to appendEntries to", "failed to heartbeat to", "failed to make requestVote RPC",
+	"failed to pipeline appendEntries",
+}
 
 // libraryLogger is the Raft library's logger. The library logs each of its steps at info and repeats an error at every
 // retry. Here the steps are for debugging, and a repeated error is logged every logRepeatInterval.
@@ -88,11 +99,27 @@ type libraryLogger struct {
 	hclog.Logger
 
 	mu   sync.Mutex
-	last map[string]time.Time // by message, of which the library has a fixed set
+	seen map[string]errorTimes // by message, of which the library has a fixed set
+}
+
+// errorTimes are when an error was logged last, and since when it has been seen again and again.
+type errorTimes struct{ since, latest, logged time.Time }
+
+// next records an error, and reports whether it is logged now.
+func (e *errorTimes) next(now time.Time, retried bool) bool {
+	if now.Sub(e.latest) >= logRepeatInterval {
+		e.since = now
+	}
+	e.latest = now
+	if now.Sub(e.logged) < logRepeatInterval || retried && now.Sub(e.since) < logRetryAfter {
+		return false
+	}
+	e.logged = now
+	return true
 }
 
 func newLibraryLogger(l hclog.Logger) *libraryLogger {
-	return &libraryLogger{Logger: l, last: map[string]time.Time{}}
+	return &libraryLogger{Logger: l, seen: map[string]errorTimes{}}
 }
 
 // Info logs at debug level.
@@ -101,25 +128,22 @@ func (l *libraryLogger) Info(msg string, args ...any) { l.Logger.Debug(msg, args
 // Warn logs at debug level: the library warns about the steps of elections, and package consensus logs their results.
 func (l *libraryLogger) Warn(msg string, args ...any) { l.Logger.Debug(msg, args...) }
 
-// Error logs a warning, and repetitions at debug level.
+// Error logs a warning; repetitions, and the first failures of calls that are repeated, at debug level.
 func (l *libraryLogger) Error(msg string, args ...any) {
 	for _, a := range args {
 		if a == ErrNoopPending {
 			return // this is intended, and no error
 		}
 	}
-	now := time.Now()
 	l.mu.Lock()
-	last, known := l.last[msg]
-	repeated := known && now.Sub(last) < logRepeatInterval
-	if !repeated {
-		l.last[msg] = now
-	}
+	e := l.seen[msg]
+	logged := e.next(time.Now(), slices.Contains(retriedMessages, msg))
+	l.seen[msg] = e
 	l.mu.Unlock()
-	if repeated {
-		l.Logger.Debug(msg, args...)
-	} else {
+	if logged {
 		l.Logger.Warn(msg, args...)
+	} else {
+		l.Logger.Debug(msg, args...)
 	}
 }
 
