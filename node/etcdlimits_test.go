@@ -157,8 +157,12 @@ func sendUnfinished(t *testing.T, to, from string) net.Conn {
 	var headers bytes.Buffer
 	e := hpack.NewEncoder(&headers)
 	for _, h := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", pb.KV_Put_FullMethodName}, {":authority", to},
-		{"content-type", "application/grpc"}, {"te", "trailers"},
+		{":method", "POST"},
+		{":scheme", "http"},
+		{":path", pb.KV_Put_FullMethodName},
+		{":authority", to},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
 	} {
 		_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 	}

@@ -121,7 +121,8 @@ func TestExplainElection_PreVotes(t *testing.T) {
 	el := apiv1.Election{
 		Term: 13, CandidateID: "n1", Result: "lost", Trigger: "timeout", LeaderlessMS: 300,
 		Votes: []apiv1.Vote{
-			{VoterID: "n1", Granted: true, Reason: "itself", Pre: true}, {VoterID: "n2", Reason: "refused", Pre: true},
+			{VoterID: "n1", Granted: true, Reason: "itself", Pre: true},
+			{VoterID: "n2", Reason: "refused", Pre: true},
 			{VoterID: "n3", Granted: true, Pre: true},
 		},
 	}
