@@ -42,7 +42,7 @@ type Result struct {
 	Peak      int64 // its memory
 	TCP       int64 // growth of the kernel's memory for TCP
 	Elections int   // changes of term beyond those of the operator's transfers
-	Entries   int   // of the log, beyond the writes of the bystanders
+	Entries   int   // of the log, beyond the writes and transfers of the bystanders
 	LogLines  int   // of the node that logged most
 	Panics    int
 	Logs      string // the ends of the nodes' logs
@@ -126,7 +126,7 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	r.Probe, r.Transfer = b.probes.quantile(1), b.transfers.quantile(1)
 	_, _, r.ProbeErr = b.probes.counts()
 	r.Elections = int(after.Term-before.Term) - (r.Transfers - r.Failed)
-	r.Entries = int(after.LastIndex-before.LastIndex) - r.Writes
+	r.Entries = int(after.LastIndex-before.LastIndex) - r.Writes - entriesOfTransfer*r.Transfers
 	recorded, err := c.awaitRecords(ctx, r.Transfers)
 	r.Missing = r.Transfers - recorded
 	r.LogLines, r.Panics = c.logged()
@@ -218,13 +218,16 @@ func (f Form) startAttackers(ctx context.Context, c *cluster, target *proc.Node,
 	return g, nil
 }
 
+// entriesOfTransfer are those of one transfer: a no-op, the leader-start, and the audit record.
+const entriesOfTransfer = 3
+
 func (f Form) startAttacker(t task) (*attackerProcess, error) {
 	text, err := json.Marshal(t)
 	if err != nil {
 		return nil, err
 	}
-	// The processor of an attacker would be that of another machine: it only gets what is left.
-	p := &attackerProcess{cmd: exec.Command("nice", "-n", "19", f.Program)}
+	// The processor of an attacker would be that of another machine: the nodes and their other clients come first.
+	p := &attackerProcess{cmd: exec.Command("nice", "-n", "10", f.Program)}
 	p.cmd.Env = append(os.Environ(), taskEnv+"="+string(text))
 	p.cmd.Stderr = &p.err
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
