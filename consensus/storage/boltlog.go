@@ -27,6 +27,7 @@ type boltLog struct {
 	writing sync.Mutex // one write at a time, as in bbolt
 	txid    uint64     // of the last transaction; guarded by writing
 	journal *journal   // guarded by writing
+	failed  error      // of a transaction that may be in the file or not: nothing is written after it; guarded by writing
 
 	mu     sync.RWMutex
 	spans  indexRanges // guarded by mu, with those of journaled
@@ -54,7 +55,7 @@ func openLog(path string, c checkedLog) (*boltLog, error) {
 	}
 	l := &boltLog{path: path, spans: c.spans, newest: c.newest, journaled: map[uint64]*raft.Log{}}
 	var err error
-	if l.journal, err = openJournal(path); err != nil {
+	if l.journal, err = openJournal(path, c.tail.journal); err != nil {
 		return nil, err
 	}
 	err = l.recoverBolt(func() error {
@@ -129,7 +130,17 @@ func (l *boltLog) GetLog(index uint64, out *raft.Log) error {
 	}
 	*out = raft.Log{}
 	err := l.recoverBolt(func() error { return l.store.GetLog(index, out) })
-	if !errors.Is(err, raft.ErrLogNotFound) || !l.has(index) {
+	if !errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	// It may have been deleted meanwhile, and another entry of its index may be in the journal.
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	switch e := l.journaled[index]; {
+	case e != nil:
+		*out = *e
+		return nil
+	case !l.spans.has(index):
 		return err
 	}
 	return &DamagedError{Path: l.path, What: fmt.Sprintf("entry %d is missing", index)}
@@ -147,6 +158,9 @@ func (l *boltLog) StoreLogs(entries []*raft.Log) error {
 	defer l.writing.Unlock()
 	if b := l.damage.Load(); b != nil {
 		return b
+	}
+	if l.failed != nil {
+		return l.failed
 	}
 	journaled, err := l.journal.append(entries)
 	if err != nil {
@@ -221,13 +235,21 @@ func (l *boltLog) DeleteRange(from, to uint64) error {
 	return err
 }
 
-// update runs one bbolt transaction, and counts it when it is committed.
+// update runs one bbolt transaction, and counts it when it is committed. A transaction whose meta page was written and
+// not synced may count or not: entries written after it, to either file, could be lost without a trace.
 func (l *boltLog) update(f func() error) error {
-	if err := l.recoverBolt(f); err != nil {
-		return err
+	if l.failed != nil {
+		return l.failed
 	}
-	l.txid++
-	return nil
+	err := l.recoverBolt(f)
+	if err == nil {
+		l.txid++
+		return nil
+	}
+	if txid, readErr := readTxid(l.path); readErr != nil || txid != l.txid || !isNoSpace(err) {
+		l.failed = err
+	}
+	return err
 }
 
 // recoverBolt runs f, which calls bbolt. It turns a panic in f, or a fault on the memory map, into an error.
@@ -252,15 +274,14 @@ func (l *boltLog) close() error {
 	if l.damage.Load() != nil {
 		return nil
 	}
-	err := l.journal.close()
-	if l.store == nil {
-		return err
-	}
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if l.journal.err == nil && l.txid > 0 {
+	if l.store == nil {
+		return l.journal.close()
+	}
+	if l.failed == nil && l.journal.err == nil && l.txid > 0 {
 		last, _ := l.LastIndex()
 		_ = l.storeInBolt(nil, tail{last: last}) // on a full disk the journal keeps them
 	}
-	return errors.Join(err, l.recoverBolt(l.store.Close))
+	return errors.Join(l.journal.close(), l.recoverBolt(l.store.Close))
 }

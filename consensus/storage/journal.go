@@ -44,19 +44,29 @@ type journal struct {
 	err   error // a sync that failed once may succeed later without effect
 }
 
-// openJournal opens the journal beside a log, and makes one that exists completely or not at all.
-func openJournal(logPath string) (*journal, error) {
-	path := journalPath(logPath)
-	if have, err := exists(path); err != nil {
-		return nil, err
-	} else if !have {
+// openJournal opens the journal beside a log. If the log does not use it, it becomes one of zeros: what an earlier log
+// has left there must not be taken for records.
+func openJournal(logPath string, used bool) (*journal, error) {
+	path, zeros := journalPath(logPath), make([]byte, journalSize)
+	if st, err := os.Stat(path); !used && (err != nil || st.Size() != journalSize) {
 		// The zeros are written, not only reserved: a first write into a reserved block costs a change of metadata.
-		if err := saveFile(path, make([]byte, journalSize)); err != nil {
+		if err := saveFile(path, zeros); err != nil {
 			return nil, fmt.Errorf("create %s: %w", path, err)
 		}
+		used = true
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	return &journal{file: f}, err
+	if err != nil || used {
+		return &journal{file: f}, err
+	}
+	// In place: a full disk has no room for another file.
+	if _, err = f.WriteAt(zeros, 0); err == nil {
+		err = fdatasync(f)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("clear %s: %w", path, err), f.Close())
+	}
+	return &journal{file: f}, nil
 }
 
 func journalPath(logPath string) string { return filepath.Join(filepath.Dir(logPath), journalName) }
@@ -207,10 +217,11 @@ func takeRecord(rest []byte, tag uint64) (record, after []byte, err error) {
 	return record[recordHead:], rest, nil
 }
 
-// checkJournalEnd checks that nothing follows record seq, which is missing or was not written completely.
+// checkJournalEnd checks that nothing newer follows record seq, which is missing or was not written completely. A newer
+// epoch would show that the log lacks a transaction.
 func checkJournalEnd(rest []byte, epoch, seq uint64) error {
 	for ; len(rest) > 0; rest = rest[sectorSize:] {
-		if tag := binary.BigEndian.Uint64(rest); tag > sectorTag(epoch, seq) && tag <= sectorTag(epoch, maxRecords) {
+		if tag := binary.BigEndian.Uint64(rest); tag > sectorTag(epoch, seq) {
 			return fmt.Errorf("record %d is missing, and a later one is there", seq)
 		}
 	}

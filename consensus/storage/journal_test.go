@@ -2,12 +2,15 @@ package storage
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -151,6 +154,104 @@ func TestJournal_OlderBuild(t *testing.T) {
 	}
 	g = guardDir(t, dir)
 	checkLogHolds(t, g.Log(), terms(1, 5, 0))
+}
+
+// What a whole journal cannot look like is damage: a record that is missing before another, records of a transaction
+// that the log does not have, no file, or one of another size.
+func TestJournal_Damage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	g := guardDir(t, dir)
+	mustStore(t, g.Log(), entries(1, 1, 0, 100))
+	toBolt(t, g)
+	older := g.storage.(*Dir).log.journal.epoch
+	for index := uint64(2); index < 5; index++ {
+		mustStore(t, g.Log(), entries(index, 1, 0, 100)) // a sector each
+	}
+	content, err := os.ReadFile(filepath.Join(dir, journalName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag := func(sector int, epoch, seq uint64) []byte {
+		c := bytes.Clone(content)
+		for _, at := range []int{sector * sectorSize, (sector+1)*sectorSize - tagSize} {
+			binary.BigEndian.PutUint64(c[at:], sectorTag(epoch, seq))
+		}
+		return c
+	}
+	for name, damaged := range map[string][]byte{
+		"a record in the middle was lost":       tag(1, older-1, 2),
+		"records of a newer transaction":        tag(9, older+2, 1),
+		"no file":                               nil,
+		"a file of another size":                content[:journalSize/2],
+		"the ends of a sector differ":           append(bytes.Clone(content[:tagSize]), tag(0, older+9, 9)[tagSize:]...),
+		"a longer file than it has been before": append(bytes.Clone(content), 0),
+	} {
+		copied := copyDir(t, dir)
+		path := filepath.Join(copied, journalName)
+		err := os.Remove(path)
+		if damaged != nil {
+			err = os.WriteFile(path, damaged, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found *DamagedError
+		_, err = Open(Options{Dir: copied, Logger: hclog.NewNullLogger()})
+		if !errors.As(err, &found) || found.Path != path {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// After a transaction that may be in the file or not, nothing is written: neither entries nor the tail of a clean stop.
+func TestJournal_NothingAfterAFailedTransaction(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := openDir(t, dir).log
+	mustStore(t, l, addChecksums(entries(1, 3, 0, 100)))
+	if err := l.update(func() error { return errors.New("the sync of the meta page failed") }); err == nil {
+		t.Fatal("no error")
+	}
+	read := func(name string) []byte {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return content
+	}
+	log, journal := read(logName), read(journalName)
+	if err := l.StoreLogs(addChecksums(entries(4, 1, 0, 100))); err == nil {
+		t.Error("an entry is stored")
+	}
+	if err := l.DeleteRange(2, 3); err == nil {
+		t.Error("entries are deleted")
+	}
+	if err := l.close(); err != nil {
+		t.Error(err)
+	}
+	if !bytes.Equal(log, read(logName)) || !bytes.Equal(journal, read(journalName)) {
+		t.Error("something was written")
+	}
+}
+
+// A new log beside the journal of an earlier one takes no record from it.
+func TestJournal_OfAnEarlierLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	g := guardDir(t, dir)
+	for index := uint64(1); index < 4; index++ {
+		mustStore(t, g.Log(), entries(index, 1, 0, 2000))
+	}
+	life := copyDir(t, dir)
+	for _, name := range []string{logName, voteName} {
+		if err := os.Remove(filepath.Join(life, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g = guardDir(t, life)
+	mustStore(t, g.Log(), entries(1, 1, 0, 2000))
+	checkLogHolds(t, guardDir(t, copyDir(t, life)).Log(), terms(1, 1, 0))
 }
 
 // FuzzDecodeJournal checks that a journal of any content neither panics nor is read without end.
