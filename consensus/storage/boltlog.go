@@ -27,7 +27,7 @@ type boltLog struct {
 	writing sync.Mutex // one write at a time, as in bbolt
 	txid    uint64     // of the last transaction; guarded by writing
 	journal *journal   // guarded by writing
-	failed  error      // of a transaction that may be in the file or not: nothing is written after it; guarded by writing
+	failed  error      // of a transaction that may count or not: nothing is written after it; guarded by writing
 
 	mu     sync.RWMutex
 	spans  indexRanges // guarded by mu, with those of journaled
