@@ -73,7 +73,7 @@ func TestSetAside(t *testing.T) {
 			}
 		}
 	}
-	all := []string{logName, voteName, snapshotsName, "identity.json"}
+	all := []string{logName, journalName, voteName, snapshotsName, "identity.json"}
 	tests := map[string]func(t *testing.T, dir string){
 		"announced":      func(*testing.T, string) {},
 		"one file moved": func(t *testing.T, dir string) { move(t, dir, logName) },
@@ -97,14 +97,15 @@ func TestSetAside(t *testing.T) {
 			fillDir(t, dir)
 			old := filesOf(t, dir)
 			d := openDir(t, dir)
-			if err := errors.Join(d.SetAside("gen-1", "identity.json", []byte("new")), d.Close()); err != nil {
-				t.Fatal(err)
-			}
-			changed, err := os.ReadFile(filepath.Join(dir, logName)) // an opening writes to it
+			err := errors.Join(d.SetAside("gen-1", "identity.json", []byte("new")), d.Close())
 			if err != nil {
 				t.Fatal(err)
 			}
-			old[logName] = changed
+			for _, name := range []string{logName, journalName} { // an opening writes to them
+				if old[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			crash(t, dir)
 			for range 2 {
 				d = openDir(t, dir)
