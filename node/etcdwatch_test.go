@@ -32,22 +32,26 @@ func TestFollowerWatchIsPrompt(t *testing.T) {
 	}
 	kv := pb.NewKVClient(leader.etcdClient())
 	const events = 30
-	waited := make([]time.Duration, 0, events)
+	waited, puts := make([]time.Duration, 0, events), make([]time.Duration, 0, events)
 	for i := range events {
+		began := time.Now()
 		if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("a"), Value: fmt.Append(nil, i)}); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
+		puts = append(puts, start.Sub(began))
 		r, err := watch.Recv()
 		if err != nil || len(r.Events) != 1 || string(r.Events[0].Kv.Value) != fmt.Sprint(i) {
 			t.Fatalf("event %d: %v, %v", i, r, err)
 		}
 		waited = append(waited, time.Since(start))
 	}
-	// Without a subscription the follower learns the commit index after 50 to 100 ms. A busy machine delays most
-	// events, but not each of them.
+	// Without a subscription the follower learns the commit index after 50 to 100 ms. On a machine that is so busy that
+	// puts take long, events may take as long.
 	slices.Sort(waited)
-	if tenth := waited[events/10]; tenth > 25*time.Millisecond {
-		t.Errorf("a tenth of the events came within %v of the answer to their put", tenth)
+	slices.Sort(puts)
+	limit := max(25*time.Millisecond, 2*puts[events/2])
+	if tenth := waited[events/10]; tenth > limit {
+		t.Errorf("a tenth of the events came within %v of the answer to their put, want %v", tenth, limit)
 	}
 }
