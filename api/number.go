@@ -36,7 +36,7 @@ func encodeNumber(id *state.Idempotency) string {
 	return string(b)
 }
 
-// forwardedNumber reads the number that the forwarding node has given to a write; nil without one. A client gives none.
+// forwardedNumber reads the number that the forwarding node has given to a write; nil without one. Clients send none.
 // Where nodes are not told from clients, because they forward tokens, it counts among the numbers of the caller.
 func (c *request) forwardedNumber() (*state.Idempotency, error) {
 	value := c.r.Header.Get(apiv1.HeaderNumber)

@@ -211,7 +211,7 @@ func (t SilenceThreshold) Reason() string {
 		return fmt.Sprintf("election.timeout-min for %v more, because the election of term %d was needless",
 			t.RaisedFor.Round(time.Second), t.RaisedBy)
 	case SilenceLearning:
-		return fmt.Sprintf("from %v, which other followers measured or election.timeout-min is, until %v are measured: %s",
+		return fmt.Sprintf("begun with %v, from other followers or election.timeout-min, until %v are measured: %s",
 			round(t.Begun), learning, seen)
 	}
 	return seen

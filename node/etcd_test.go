@@ -349,8 +349,8 @@ func TestEtcdCertificates(t *testing.T) {
 	}
 }
 
-// TestEtcdOwnCertificates: an etcd port with authorities of its own gives their certificates etcd.cert-role, also those
-// that name an operator or a node of this cluster, and does not trust those of tls.ca.
+// TestEtcdOwnCertificates: certificates of an etcd port's own authorities have the role etcd.cert-role, also those
+// that name an operator or a node of this cluster. The port does not trust those of tls.ca.
 func TestEtcdOwnCertificates(t *testing.T) {
 	t.Parallel()
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "etcd")
