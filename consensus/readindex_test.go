@@ -36,11 +36,10 @@ func TestReadIndex(t *testing.T) {
 			}
 		}
 	}
-	// Without the commit index a follower waits for 50 to 100 ms, or for the next write. A busy
-	// machine delays most reads, but not each of them.
+	// Without the commit index a follower waits for 50 to 100 ms, or for the next write. A busy machine delays some.
 	slices.Sort(waited)
-	if tenth := waited[len(waited)/10]; tenth > 25*time.Millisecond {
-		t.Errorf("a tenth of the read indexes took %v at most", tenth)
+	if median := waited[len(waited)/2]; median > 25*time.Millisecond {
+		t.Errorf("half of the read indexes took %v at most", median)
 	}
 	for _, n := range c.others(leader) {
 		_, err := n.ReadIndex(within(t, testTimeout), leader.id, leader.Applied())
