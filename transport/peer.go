@@ -67,6 +67,7 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		budget:       &p.budget,
 		reject:       func(reason string) { t.reject("message", reason) },
 		scan:         scanner{requests: true, limit: MaxMessage},
+		trust:        t.newPeerTrust(conn),
 	}
 	c.released = func() { p.dropIn(c) }
 	p.mu.Lock()
