@@ -87,7 +87,7 @@ func TestLateAnswerInABatch(t *testing.T) {
 		ctx := context.WithValue(t.Context(), callKey{}, Call(call))
 		var ttls []int64
 		stream := &renewals{ctx: ctx, answer: func(out *pb.LeaseKeepAliveResponse) { ttls = append(ttls, out.TTL) }}
-		batch := []*pb.LeaseKeepAliveRequest{{ID: 5}, {ID: 7}}
+		batch := []int64{5, 7}
 		if err := (&leaseService{s: s}).renewAll(ctx, stream, batch, &heldLeases{}); err != nil {
 			t.Fatal(err)
 		}

@@ -133,9 +133,12 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	defer undo()
 	held := l.newHeldLeases(ctx)
 	defer held.release()
-	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, maxRenewals, stream.Recv)
+	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, maxRenewals, func() (int64, error) {
+		r, err := stream.Recv()
+		return r.GetID(), err // not the message, which may have unknown fields: many wait while the client does not read
+	})
 	for {
-		var batch []*pb.LeaseKeepAliveRequest
+		var batch []int64
 		var last error
 		select {
 		case r := <-requests:
@@ -167,13 +170,13 @@ const maxRenewals = 128
 
 // renewAll renews leases together and sends the answers in the order of the requests.
 func (l *leaseService) renewAll(
-	ctx context.Context, stream pb.Lease_LeaseKeepAliveServer, batch []*pb.LeaseKeepAliveRequest, held *heldLeases,
+	ctx context.Context, stream pb.Lease_LeaseKeepAliveServer, batch []int64, held *heldLeases,
 ) error {
 	v := l.s.deps.Node.View()
 	header := l.s.header(v)
 	leases, known := make([]*state.Session, len(batch)), make([]*state.Session, 0, len(batch))
-	for i, r := range batch {
-		if lease, ok := v.Lease(r.ID); ok {
+	for i, id := range batch {
+		if lease, ok := v.Lease(id); ok {
 			leases[i], known = lease, append(known, lease)
 		}
 	}
@@ -183,16 +186,16 @@ func (l *leaseService) renewAll(
 	if len(known) > 0 {
 		lives, refused = callOf(ctx).RenewLeases(ctx, known)
 	}
-	for i, r := range batch {
-		out, lease, err := &pb.LeaseKeepAliveResponse{Header: header, ID: r.ID}, leases[i], error(nil)
+	for i, id := range batch {
+		out, lease, err := &pb.LeaseKeepAliveResponse{Header: header, ID: id}, leases[i], error(nil)
 		switch {
 		case lease == nil:
-			out, err = l.renew(ctx, r.ID, held)
+			out, err = l.renew(ctx, id, held)
 		case len(lives) == 0:
 			return refused
 		case !lives[0] || time.Since(asked) > graceOf(lease): // the answers before it may have taken long, too
 			lives = lives[1:]
-			out, err = l.renew(ctx, r.ID, held)
+			out, err = l.renew(ctx, id, held)
 		default:
 			lives = lives[1:]
 			out.TTL = seconds(lease.TTL)
@@ -295,6 +298,9 @@ func (l *leaseService) LeaseTimeToLive(
 	return out, nil
 }
 
+// leaseStatusBytes is about the memory of a lease in the answer of LeaseLeases.
+const leaseStatusBytes = 64
+
 // LeaseLeases returns all leases.
 func (l *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	if err := callOf(ctx).ReadIndex(ctx); err != nil {
@@ -302,7 +308,11 @@ func (l *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest
 	}
 	v := l.s.deps.Node.View()
 	out := &pb.LeaseLeasesResponse{Header: l.s.header(v)}
+	room := roomForAnswer(ctx)
 	for lease := range v.Leases() {
+		if err := room(leaseStatusBytes); err != nil {
+			return nil, err
+		}
 		out.Leases = append(out.Leases, &pb.LeaseStatus{ID: lease.Lease})
 	}
 	return out, nil
