@@ -22,6 +22,11 @@ import (
 
 // What clients make a node keep in memory while their calls and streams go on.
 
+const (
+	campaignMethod = "/v3electionpb.Election/Campaign"
+	observeMethod  = "/v3electionpb.Election/Observe"
+)
+
 // electionMessage returns an empty message of the Election service.
 func electionMessage(t *testing.T, name protoreflect.Name) fields {
 	t.Helper()
@@ -47,7 +52,7 @@ func TestStreamMessagesAreSmall(t *testing.T) {
 	kept.ProtoReflect().SetUnknown(unknown)
 	for method, in := range map[string]any{
 		pb.Watch_Watch_FullMethodName: watched, pb.Lease_LeaseKeepAlive_FullMethodName: kept,
-		"/v3electionpb.Election/Observe": electionMessage(t, "LeaderRequest").set("name", large).Message,
+		observeMethod: electionMessage(t, "LeaderRequest").set("name", large).Message,
 	} {
 		both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 		stream, err := conn.NewStream(within(t), both, method)
@@ -71,7 +76,7 @@ func TestObservedNameIsShort(t *testing.T) {
 	t.Parallel()
 	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
 	in := electionMessage(t, "LeaderRequest").set("name", make([]byte, maxWatchKey+1))
-	stream, err := dial(t, addr).NewStream(within(t), &grpc.StreamDesc{ServerStreams: true}, "/v3electionpb.Election/Observe")
+	stream, err := dial(t, addr).NewStream(within(t), &grpc.StreamDesc{ServerStreams: true}, observeMethod)
 	if err == nil {
 		err = stream.SendMsg(in.Message)
 	}
@@ -89,10 +94,11 @@ func TestWaitingCallsAreCounted(t *testing.T) {
 	t.Parallel()
 	c := newRecipeClient(t)
 	conn := dial(t, c.addr)
-	request := electionMessage(t, "CampaignRequest").set("name", []byte("e")).set("value", make([]byte, 2*smallAnswer))
+	request := electionMessage(t, "CampaignRequest").set("name", []byte("e"))
+	request.set("value", make([]byte, 2*smallAnswer))
 	campaign := func(ctx context.Context, lease int64) error {
 		in := request.set("lease", lease)
-		return conn.Invoke(ctx, "/v3electionpb.Election/Campaign", in.Message, electionMessage(t, "CampaignResponse").Message)
+		return conn.Invoke(ctx, campaignMethod, in.Message, electionMessage(t, "CampaignResponse").Message)
 	}
 	if err := campaign(within(t), 1); err != nil {
 		t.Fatal(err)
@@ -116,7 +122,8 @@ func TestWaitingCampaignKeepsNoValue(t *testing.T) {
 	n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 1, TTL: 60}})
 	s := New(testDeps(n))
 	defer s.grpc.Stop()
-	in := electionMessage(t, "CampaignRequest").set("name", []byte("e")).set("value", []byte("v")).set("lease", int64(1))
+	in := electionMessage(t, "CampaignRequest").set("name", []byte("e")).set("lease", int64(1))
+	in.set("value", []byte("v"))
 	ctx := context.WithValue(t.Context(), callKey{}, Call(fakeCall{t.Context(), n}))
 	if _, err := s.recipes.campaign(ctx, in); err != nil {
 		t.Fatal(err)
@@ -136,20 +143,22 @@ func TestRecipeAnswersAreCounted(t *testing.T) {
 	conn := dial(t, c.addr)
 	value := make([]byte, 300<<10)
 	campaign := func(ctx context.Context) error {
-		in := electionMessage(t, "CampaignRequest").set("name", []byte("e")).set("value", value).set("lease", int64(1))
-		return conn.Invoke(ctx, "/v3electionpb.Election/Campaign", in.Message, electionMessage(t, "CampaignResponse").Message)
+		in := electionMessage(t, "CampaignRequest").set("name", []byte("e")).set("lease", int64(1))
+		in.set("value", value)
+		return conn.Invoke(ctx, campaignMethod, in.Message, electionMessage(t, "CampaignResponse").Message)
 	}
 	if err := campaign(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	leader := electionMessage(t, "LeaderRequest").set("name", []byte("e")).Message
 	ask := func() error {
-		return conn.Invoke(within(t), "/v3electionpb.Election/Leader", leader, electionMessage(t, "LeaderResponse").Message)
+		out := electionMessage(t, "LeaderResponse").Message
+		return conn.Invoke(within(t), "/v3electionpb.Election/Leader", leader, out)
 	}
 	observe := func() error {
 		ctx, cancel := context.WithCancel(within(t))
 		defer cancel()
-		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/v3electionpb.Election/Observe")
+		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, observeMethod)
 		if err == nil {
 			err = stream.SendMsg(leader)
 		}
@@ -221,7 +230,8 @@ func TestExecutedBodiesAreCounted(t *testing.T) {
 	}
 	_, addr := serve(t, d, nil)
 	body := `{"key":"YQ==","value":"` + strings.Repeat("YWFh", 100_000) + `"}`
-	r, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+addr+"/v3/kv/put", strings.NewReader(body))
+	url := "http://" + addr + "/v3/kv/put"
+	r, err := http.NewRequestWithContext(within(t), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

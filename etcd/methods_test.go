@@ -32,12 +32,14 @@ var methodRoles = map[token.Role][]string{
 	},
 	token.Client: {
 		pb.KV_Put_FullMethodName, pb.KV_DeleteRange_FullMethodName, pb.KV_Txn_FullMethodName,
-		pb.Lease_LeaseGrant_FullMethodName, pb.Lease_LeaseRevoke_FullMethodName, pb.Lease_LeaseKeepAlive_FullMethodName,
+		pb.Lease_LeaseGrant_FullMethodName, pb.Lease_LeaseRevoke_FullMethodName,
+		pb.Lease_LeaseKeepAlive_FullMethodName,
 		"/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock", "/v3electionpb.Election/Campaign",
 		"/v3electionpb.Election/Proclaim", "/v3electionpb.Election/Resign",
 	},
 	token.Operator: {
-		pb.KV_Compact_FullMethodName, pb.Maintenance_Defragment_FullMethodName, pb.Maintenance_MoveLeader_FullMethodName,
+		pb.KV_Compact_FullMethodName, pb.Maintenance_Defragment_FullMethodName,
+		pb.Maintenance_MoveLeader_FullMethodName,
 	},
 }
 
@@ -86,9 +88,11 @@ func TestEveryMethodNeedsItsRole(t *testing.T) {
 		for _, m := range info.Methods {
 			name := "/" + service + "/" + m.Name
 			least, stated := want[name]
-			if err := callMethod(t, conn, name); !stated && status.Code(err) == codes.Unimplemented {
+			err := callMethod(t, conn, name)
+			if !stated && status.Code(err) == codes.Unimplemented {
 				continue
-			} else if refused := status.Code(err) == codes.PermissionDenied; !stated || refused != (least != token.None) {
+			}
+			if refused := status.Code(err) == codes.PermissionDenied; !stated || refused != (least != token.None) {
 				t.Errorf("%s (role %q, stated: %v): %v", name, least, stated, err)
 			}
 			if got := role(name); got != least {
