@@ -56,6 +56,7 @@ type inConn struct {
 	net.Conn
 	readDeadline readDeadline
 	budget       *atomic.Int64 // bytes of unfinished messages of this peer
+	limit        int64         // of budget
 	reject       func(reason string)
 	released     func() // called once, when the library closes it
 	trust        *peerTrust
@@ -93,8 +94,8 @@ func (c *inConn) Read(p []byte) (int, error) {
 	c.state.Or(connBusy)
 	if !c.scan.data {
 		c.held += int64(n)
-		if c.budget.Add(int64(n)) > MaxMessage {
-			return 0, c.malformed(fmt.Errorf("%w: all of this peer take over %d bytes", errMalformed, MaxMessage))
+		if c.budget.Add(int64(n)) > c.limit {
+			return 0, c.malformed(fmt.Errorf("%w: all of this peer take over %d bytes", errMalformed, c.limit))
 		}
 	}
 	if bad := c.scan.feed(p[:n]); bad != nil {
