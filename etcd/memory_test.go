@@ -14,8 +14,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"northstar/state"
 )
@@ -243,5 +245,53 @@ func TestExecutedBodiesAreCounted(t *testing.T) {
 	text, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode != http.StatusOK || taken.Load() < 300_000 || n.answers.Load() != 0 {
 		t.Errorf("%d %s: %d bytes were taken, %d are left", resp.StatusCode, text, taken.Load(), n.answers.Load())
+	}
+}
+
+// TestNothingStaysTaken calls each method in ways that end early: what was taken for a call is given back, also if its
+// client is gone before the answer.
+func TestNothingStaysTaken(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s, addr := serve(t, testDeps(n), nil)
+	n.apply(t, put("a", strings.Repeat("v", 300<<10)))
+	requests := []proto.Message{
+		&emptypb.Empty{}, &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("b")},
+		&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 1, PrevKv: true},
+		}},
+		&pb.PutRequest{Key: []byte("p"), Value: make([]byte, 300<<10)},
+	}
+	both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	for name := range s.methods {
+		conn := dial(t, addr)
+		for _, in := range requests {
+			for _, after := range []time.Duration{time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
+				ctx, cancel := context.WithTimeout(within(t), after)
+				stream, err := conn.NewStream(ctx, both, name)
+				if err == nil {
+					_ = stream.SendMsg(in)
+					_ = stream.SendMsg(in)
+					<-ctx.Done()
+				}
+				cancel()
+			}
+		}
+		_ = conn.Close()
+	}
+	limit := within(t)
+	for {
+		runtime.GC() // gives back what gRPC has not sent
+		calls, bytes := n.share.taken()
+		watches, keys := n.watches.taken()
+		if calls == 0 && bytes == 0 && watches == 0 && keys == 0 && n.answers.Load() == 0 {
+			return
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-limit.Done():
+			t.Fatalf("%d calls, %d bytes, %d watches, %d bytes of keys, %d of answers are not given back", calls, bytes,
+				watches, keys, n.answers.Load())
+		}
 	}
 }
