@@ -167,7 +167,7 @@ func TestHoldOfReusedNumber(t *testing.T) {
 			})
 		}
 		lease, _ := n.View().Lease(5)
-		if err := held.hold(t.Context(), call, lease); err != nil {
+		if err := held.hold(t.Context(), call, n.View(), lease); err != nil {
 			t.Fatal(err)
 		}
 	}

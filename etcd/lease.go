@@ -87,10 +87,14 @@ type heldLeases struct {
 	conn   *liveConn // nil: none ends with it
 	grace  time.Duration
 	detach map[string]func(lost bool) // by session: numbers of leases are used again
+	most   int                        // of them, before those that have ended are looked for
 }
 
+// leastHeld is how many leases a stream holds before it looks for those that have ended.
+const leastHeld = 64
+
 func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
-	h := &heldLeases{grace: connectionGrace, detach: map[string]func(bool){}}
+	h := &heldLeases{grace: connectionGrace, detach: map[string]func(bool){}, most: leastHeld}
 	md, _ := metadata.FromIncomingContext(ctx)
 	asked := len(md.Get(metadataAttach)) > 0 && md.Get(metadataAttach)[0] == "1"
 	if asked {
@@ -104,9 +108,13 @@ func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
 }
 
 // hold makes the end of the connection that of a lease.
-func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) error {
+func (h *heldLeases) hold(ctx context.Context, call Call, v *state.View, lease *state.Session) error {
 	if h.conn == nil || h.detach[lease.ID] != nil {
 		return nil
+	}
+	if len(h.detach) >= h.most {
+		h.letGo(v)
+		h.most = max(leastHeld, 2*len(h.detach))
 	}
 	detach, err := call.HoldLease(ctx, lease.ID, h.grace)
 	if err != nil {
@@ -114,6 +122,17 @@ func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) 
 	}
 	h.detach[lease.ID] = detach
 	return nil
+}
+
+// letGo lets go of the leases that have ended: a stream may last for months, and each lease has a place at the node.
+func (h *heldLeases) letGo(v *state.View) {
+	for session, detach := range h.detach {
+		_, lives := v.Session(session)
+		if made, _ := v.MadeBefore(session); made && !lives {
+			detach(false)
+			delete(h.detach, session)
+		}
+	}
 }
 
 // release ends the hold when the stream has ended.
@@ -199,7 +218,7 @@ func (l *leaseService) renewAll(
 		default:
 			lives = lives[1:]
 			out.TTL = seconds(lease.TTL)
-			err = held.hold(ctx, callOf(ctx), lease)
+			err = held.hold(ctx, callOf(ctx), v, lease)
 		}
 		if err == nil {
 			err = stream.Send(out)
@@ -233,7 +252,7 @@ func (l *leaseService) renew(
 		return out, err
 	}
 	out.TTL = seconds(lease.TTL)
-	return out, held.hold(ctx, callOf(ctx), lease)
+	return out, held.hold(ctx, callOf(ctx), v, lease)
 }
 
 // graceOf returns how much longer than its TTL a lease lives, unless etcd.lease-grace is below its default.
