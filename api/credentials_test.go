@@ -266,8 +266,8 @@ func TestForwardedStreamsEndWithTheirNode(t *testing.T) {
 	})
 }
 
-// TestStreamBeginsDuringAChange: a token that is removed between the check of a stream's caller and the beginning of the
-// stream ends it as well.
+// TestStreamBeginsDuringAChange: a token that is removed between the check of a stream's caller and the beginning of
+// the stream ends it as well.
 func TestStreamBeginsDuringAChange(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		data, as := identities()

@@ -154,7 +154,7 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	defer held.release()
 	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, maxRenewals, func() (int64, error) {
 		r, err := stream.Recv()
-		return r.GetID(), err // not the message, which may have unknown fields: many wait while the client does not read
+		return r.GetID(), err // not the message, which may have unknown fields: many may wait
 	})
 	for {
 		var batch []int64
