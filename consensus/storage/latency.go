@@ -18,6 +18,7 @@ type latencyTracker struct {
 	windows  [windowCount]window
 	longest  [longestCount]longestOf
 	stalled  time.Time // when an operation that was a stall has ended last
+	inRow    int       // synced operations that were stalls, since one that was none
 	known    struct {
 		p99    time.Duration
 		total  uint64
@@ -103,11 +104,23 @@ func (w *latencyTracker) end(id uint64, now time.Time, synced bool) {
 	}
 }
 
-// inStall reports whether an operation that began at start and ends now was in flight beside a stall. The lock must be
-// held.
+// maxInRow is how many synced operations in a row may be stalls: one stall holds up only a few. If there are more, the
+// disk is always that slow.
+const maxInRow = 4
+
+// inStall reports whether a synced operation that began at start and ends now is a stall, or was in flight beside one.
+// The lock must be held.
 func (w *latencyTracker) inStall(start, now time.Time) bool {
-	return !start.After(w.stalled) ||
+	if now.Sub(start) > w.stall {
+		w.inRow++
+		return w.inRow <= maxInRow
+	}
+	beside := !start.After(w.stalled) ||
 		slices.ContainsFunc(w.inFlight, func(f operation) bool { return now.Sub(f.start) > w.stall })
+	if !beside {
+		w.inRow = 0
+	}
+	return beside
 }
 
 // observe records a synced operation. The lock must be held.

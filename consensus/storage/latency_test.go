@@ -202,5 +202,13 @@ func TestStallLimit(t *testing.T) {
 		g.watch.end(stalled, time.Now(), true)
 		do(stallSamples, time.Millisecond)
 		check("ten minutes later, after a stall", 50*time.Millisecond, 150*time.Millisecond)
+		for range 2 * maxInRow {
+			do(1, 350*time.Millisecond)
+			time.Sleep(time.Millisecond)
+			do(1, time.Millisecond)
+		}
+		check("a disk that stalls again and again", 50*time.Millisecond, 150*time.Millisecond)
+		do(maxInRow+1, 350*time.Millisecond)
+		check("a disk that is always that slow", 300*time.Millisecond, 300*time.Millisecond)
 	})
 }
