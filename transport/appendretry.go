@@ -15,7 +15,8 @@ const firstHeartbeatDelay = 10 * time.Millisecond
 
 // repeatHeartbeat sends a heartbeat until the peer answers, is no longer a member at that address, or this node's
 // leadership has ended. raft.Raft would wait between two heartbeats even if the peer has just started again. Here a
-// hello of the peer, with which every start begins, ends the wait. err is the error of the first attempt.
+// hello of the peer, with which every start begins, ends the wait. A leader that has yielded, and leads on, is heard
+// again at once. err is the error of the first attempt.
 func (r *Raft) repeatHeartbeat(err error, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) error {
@@ -25,6 +26,9 @@ func (r *Raft) repeatHeartbeat(err error, id raft.ServerID, target raft.ServerAd
 		return gone
 	}
 	for wait := min(firstHeartbeatDelay, longest); err != nil; wait = min(2*wait, longest) {
+		if errors.Is(err, errReplicationPaused) {
+			wait = min(firstHeartbeatDelay, longest) // the peer listens, and would soon elect
+		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:

@@ -81,6 +81,30 @@ func TestHeartbeatFollowsTheHello(t *testing.T) {
 	})
 }
 
+// A leader that has yielded for a while is heard again as soon as it leads on: its followers would elect another one.
+func TestHeartbeatsAfterAPause(t *testing.T) {
+	startingInBubble(t, func(t *testing.T, start func(string) *end) {
+		n1, n2 := start("n1"), start("n2")
+		n1.bind()
+		n2.bind()
+		n1.replicationPaused.Store(true)
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			req := raft.AppendEntriesRequest{RPCHeader: n1.header(), Term: 5}
+			if err := n1.raft.AppendEntries("n2", "n2:1", &req, new(raft.AppendEntriesResponse)); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(time.Second + time.Millisecond)
+		n1.replicationPaused.Store(false)
+		resumed := time.Now()
+		sending.Wait()
+		if d := time.Since(resumed); d > firstHeartbeatDelay+minFailureDelay {
+			t.Errorf("it was heard %v later", d)
+		}
+	})
+}
+
 // A leader that has lost its term, or the peer as a member, repeats no heartbeat.
 func TestHeartbeatsEndWithTheLeadership(t *testing.T) {
 	startingInBubble(t, func(t *testing.T, start func(string) *end) {
