@@ -133,6 +133,9 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0
 	case !ev.ProcessDead && !mine.LeaderProcessDead && !in.Params.silent(mine):
 		return fmt.Sprintf("this node heard the leader %s %v ago", ev.Leader, round(mine.LeaderSilence)), 0
+	case !ev.ProcessDead && mine.Disk.Hangs:
+		// Its vote would wait for the disk, and then depose a leader whose disk hung with this one's and works again.
+		return "this node's disk hangs, too", Recheck
 	case mine.Paused:
 		return "automatic failover is paused", 0
 	case why != "":

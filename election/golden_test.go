@@ -205,6 +205,8 @@ func (s *scene) claim(id string, args map[string]string) {
 			c.Paused = true
 		case "stalled":
 			c.Disk.Stalled = true
+		case "hangs":
+			c.Disk.Hangs = true
 		case "full":
 			c.Disk.ReadOnly = true
 		case "p99":
