@@ -55,6 +55,7 @@ var errNotHandled = errors.New("the other node has another identity since the co
 type callConn struct {
 	conn    net.Conn
 	hello   completedHello
+	trust   *peerTrust
 	writing chan struct{} // capacity 1: held while a request is written
 
 	mu       sync.Mutex
@@ -230,12 +231,18 @@ func (t *Transport) callConn(ctx context.Context, to cluster.NodeID) (*callConn,
 	}
 }
 
-// openCallConn returns the connection to a node, nil if there is none with this node's present identity.
+// openCallConn returns the connection to a node, nil if there is none with this node's present identity, or none that
+// is trusted.
 func (t *Transport) openCallConn(to cluster.NodeID) *callConn {
-	if c := t.calls.get(to); c != nil && !t.identityChanged(c.hello) {
-		return c
+	c := t.calls.get(to)
+	switch {
+	case c == nil, t.identityChanged(c.hello):
+		return nil
+	case !c.trust.hasAuthority():
+		c.retire() // the next dial may fail, and not replace it
+		return nil
 	}
-	return nil
+	return c
 }
 
 func (t *Transport) openCalls(to cluster.NodeID) (*callConn, error) {
@@ -257,8 +264,8 @@ func (t *Transport) openCalls(to cluster.NodeID) (*callConn, error) {
 	}
 	_ = conn.SetDeadline(time.Time{}) // that of the hello
 	c := &callConn{
-		conn: conn, hello: x, writing: make(chan struct{}, 1), waiting: map[uint64]chan callAnswer{},
-		gone: make(chan struct{}),
+		conn: conn, hello: x, trust: t.trustOfServer(conn), writing: make(chan struct{}, 1),
+		waiting: map[uint64]chan callAnswer{}, gone: make(chan struct{}),
 	}
 	if before := t.calls.set(to, c); before != nil {
 		before.retire()

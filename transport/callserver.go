@@ -26,7 +26,7 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
 	s := &callServer{t: t, conn: conn, writing: make(chan struct{}, 1), cancel: cancel}
-	trust := t.newPeerTrust(conn)
+	trust := t.trustOfClient(conn)
 	var handling sync.WaitGroup
 	handling.Go(func() { s.reportProgress(ctx) })
 	room := semaphore.NewWeighted(maxCallsBytes)

@@ -170,7 +170,7 @@ type outConn struct {
 	net.Conn
 	rpc          time.Duration
 	lastReceived func() time.Time // the peer's last response on any connection
-	stale        func() bool      // this node's identity has changed since its hello
+	stale        func() bool      // this node's identity has changed since its hello, or the peer's authority is gone
 	released     func()
 
 	scan    scanner

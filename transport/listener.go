@@ -132,7 +132,7 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 
 // probed continues a probe after its hello, if it is a monitor connection: half open until its first frame.
 func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
-	err := t.monitors.Accept(ctx, x.peer, trustedConn{abruptConn{conn}, t.newPeerTrust(conn)}, leave)
+	err := t.monitors.Accept(ctx, x.peer, trustedConn{abruptConn{conn}, t.trustOfClient(conn)}, leave)
 	switch {
 	case err == nil, crashdetect.ProcessEnded(err), ctx.Err() != nil:
 	case errors.Is(err, monitor.ErrTooMany):

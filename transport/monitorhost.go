@@ -29,7 +29,7 @@ func (h monitorHost) Open(ctx context.Context, addr string, want cluster.NodeID)
 		_ = closeNow(conn)
 		return nil, cluster.Peer{}, fmt.Errorf("%w: %w", monitor.ErrRefused, err)
 	}
-	return abruptConn{conn}, x.peer, nil
+	return trustedConn{abruptConn{conn}, h.trustOfServer(conn)}, x.peer, nil
 }
 
 func (h monitorHost) Dial(ctx context.Context, addr string) (net.Conn, error) {

@@ -79,7 +79,7 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		budget:       &p.budget,
 		reject:       func(reason string) { t.reject("message", reason) },
 		limit:        messageLimit(x.mine),
-		trust:        t.newPeerTrust(conn),
+		trust:        t.trustOfClient(conn),
 	}
 	c.scan = scanner{requests: true, limit: c.limit}
 	c.released = func() { p.dropIn(c) }
@@ -165,10 +165,11 @@ func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 			"peer", p.id, "address", target, "error", err)
 		return nil, err
 	}
+	trust := p.r.t.trustOfServer(conn)
 	c := &outConn{
 		Conn: conn, rpc: p.r.t.params.rpc,
 		lastReceived: func() time.Time { return p.r.t.acks.Peer(p.id).LastContact },
-		stale:        func() bool { return p.r.t.identityChanged(x) },
+		stale:        func() bool { return p.r.t.identityChanged(x) || !trust.hasAuthority() },
 		scan:         scanner{limit: maxResponse},
 	}
 	c.released = func() { p.dropOut(c) }

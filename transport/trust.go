@@ -13,10 +13,11 @@ import (
 // A certificate is verified when its connection is made. Connections last for months, so it is verified again when the
 // trusted authorities have changed: a stolen key must not outlive its authority on an open connection.
 
-// peerTrust knows whether the certificate of an accepted connection is trusted. Its methods may be called by any
+// peerTrust knows whether the certificate at the other end of a connection is trusted. Its methods may be called by any
 // goroutine.
 type peerTrust struct {
-	files *TLS // nil: no TLS
+	files *TLS             // nil: no TLS
+	usage x509.ExtKeyUsage // of the certificate
 	certs []*x509.Certificate
 	since time.Time // when the connection was made
 	last  atomic.Pointer[peerVerdict]
@@ -28,12 +29,23 @@ type peerVerdict struct {
 	until time.Time // expiry of the certificate or its chain; zero: no trusted authority has issued it
 }
 
-func (t *Transport) newPeerTrust(conn net.Conn) *peerTrust {
+// trustOfClient is the trust in the node that has dialled conn.
+func (t *Transport) trustOfClient(conn net.Conn) *peerTrust {
+	return t.newPeerTrust(conn, x509.ExtKeyUsageClientAuth)
+}
+
+// trustOfServer is the trust in the node that this one has dialled.
+func (t *Transport) trustOfServer(conn net.Conn) *peerTrust {
+	return t.newPeerTrust(conn, x509.ExtKeyUsageServerAuth)
+}
+
+func (t *Transport) newPeerTrust(conn net.Conn, usage x509.ExtKeyUsage) *peerTrust {
 	secured, ok := conn.(*tls.Conn)
 	if !ok {
 		return &peerTrust{}
 	}
-	return &peerTrust{files: t.cfg.TLS, certs: secured.ConnectionState().PeerCertificates, since: time.Now()}
+	certs := secured.ConnectionState().PeerCertificates
+	return &peerTrust{files: t.cfg.TLS, usage: usage, certs: certs, since: time.Now()}
 }
 
 // verdict returns the verdict with the authorities that are trusted now. It reads no files, which might take long.
@@ -44,14 +56,12 @@ func (p *peerTrust) verdict() *peerVerdict {
 	}
 	now := &peerVerdict{roots: roots}
 	// As of then: whether it has expired since is another question.
-	opts := verifyOptions(roots, p.certs, x509.ExtKeyUsageClientAuth)
+	opts := verifyOptions(roots, p.certs, p.usage)
 	opts.CurrentTime = p.since
-	chains, err := p.certs[0].Verify(opts)
-	if err == nil {
-		for _, chain := range chains {
-			if end := chainEnd(chain); end.After(now.until) {
-				now.until = end
-			}
+	chains, _ := p.certs[0].Verify(opts)
+	for _, chain := range chains {
+		if end := chainEnd(chain); end.After(now.until) {
+			now.until = end
 		}
 	}
 	p.last.Store(now)

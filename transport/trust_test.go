@@ -110,3 +110,43 @@ func TestMonitorsEndWithTheirAuthority(t *testing.T) {
 		t.Errorf("taken for the end of a process: %+v", n3.losses)
 	}
 }
+
+// So do the connections that this node has dialled: responses and claims count as well.
+func TestDialledConnectionsEndWithTheirAuthority(t *testing.T) {
+	t.Parallel()
+	old, next := newAuthority(t), newAuthority(t)
+	trusted := load2(t, next, old, "northstar://test/node/n1")
+	n1 := newEnd(t, "n1", withTLS(trusted))
+	served := func(c *Config, _ *end) {
+		c.Called = func(context.Context, cluster.NodeID, []byte) []byte { return []byte("done") }
+	}
+	stolen := newEnd(t, "n2", withTLS(load2(t, old, next, "northstar://test/node/n2")), served)
+	member := newEnd(t, "n3", withTLS(load2(t, next, old, "northstar://test/node/n3")), served)
+	stolen.bind()
+	member.bind()
+	knows(n1, stolen, member)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	use := func(e *end) (called, sent error) {
+		_, called = n1.tr.Call(ctx, e.id, []byte("x"))
+		_, sent = n1.append(e, nil)
+		return called, sent
+	}
+	connected := func(e *end) bool { return n1.tr.Claims()[e.id].Connected }
+	for _, e := range []*end{stolen, member} {
+		if called, sent := use(e); called != nil || sent != nil {
+			t.Fatalf("%s: call %v, message %v", e.id, called, sent)
+		}
+		eventually(t, "it is connected", func() bool { return connected(e) })
+	}
+	trusted.trustOnly(t, next)
+	for range 3 {
+		if called, sent := use(stolen); called == nil || sent == nil {
+			t.Errorf("without its authority: call %v, message %v", called, sent)
+		}
+	}
+	eventually(t, "its claims count no longer", func() bool { return !connected(stolen) })
+	if called, sent := use(member); called != nil || sent != nil || !connected(member) {
+		t.Errorf("of the other authority: call %v, message %v, connected: %v", called, sent, connected(member))
+	}
+}
