@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/pem"
 	"os"
 	"testing"
@@ -148,5 +149,34 @@ func TestDialledConnectionsEndWithTheirAuthority(t *testing.T) {
 	eventually(t, "its claims count no longer", func() bool { return !connected(stolen) })
 	if called, sent := use(member); called != nil || sent != nil || !connected(member) {
 		t.Errorf("of the other authority: call %v, message %v, connected: %v", called, sent, connected(member))
+	}
+}
+
+// An authority's certificate that was renewed is younger than the open connections. They continue.
+func TestRenewedAuthority(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	m := ca.load(t, "northstar://test/node/n1")
+	renewed := &authority{key: ca.key}
+	tmpl := *ca.cert
+	tmpl.NotBefore = time.Now().Add(-time.Minute)
+	renewed.cert = renewed.sign(t, &tmpl, &tmpl, renewed.key)
+	leaf, err := x509.ParseCertificate(m.now.cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust := &peerTrust{
+		files: m, usage: x509.ExtKeyUsageClientAuth, certs: []*x509.Certificate{leaf}, since: time.Now().Add(-time.Hour / 2),
+	}
+	if !trust.valid() {
+		t.Fatal("it is not trusted")
+	}
+	m.trustOnly(t, renewed)
+	if !trust.hasAuthority() || !trust.valid() {
+		t.Error("not trusted after the renewal")
+	}
+	m.trustOnly(t, newAuthority(t))
+	if trust.hasAuthority() || trust.valid() {
+		t.Error("trusted without its authority")
 	}
 }
