@@ -169,6 +169,11 @@ func TestYieldingLeaderResumes(t *testing.T) {
 				t.Errorf("after %+v: %v, want %v", c.claim, got, c.want)
 			}
 		}
+		w.c.OnHeard("n1", &cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, Yields: cluster.YieldDisk})
+		w.beat(timeoutMin) // the claim that it leads on is lost
+		if got := w.claim().SilenceLimit; got != 45*time.Millisecond {
+			t.Errorf("after it was heard for a while: %v", got)
+		}
 	})
 }
 

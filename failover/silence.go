@@ -28,7 +28,7 @@ type silenceWatch struct {
 	leader    leaderInstance // followed; zero: none
 	asked     time.Time      // when the leader was last asked because it was silent
 	stopped   time.Time      // when this process was last found to run again
-	yielded   bool           // the leader has said that it sends no appends
+	yielded   time.Time      // when the leader has said that it sends no appends; zero: not, or it leads on
 	majority  majorityWatch  // of this node as the leader
 
 	check *time.Timer // of Run; nil while that does not run
@@ -122,7 +122,7 @@ func (w *silenceWatch) follow(l leaderInstance) {
 	defer w.mu.Unlock()
 	if w.leader.id != l.id || w.leader.term != l.term {
 		w.estimator.Follow()
-		w.yielded = false
+		w.yielded = time.Time{}
 	}
 	w.leader = l
 }
@@ -160,14 +160,19 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 	case from != w.leader.id || claim != nil && claim.Role != cluster.Leader:
 		return news, false
 	case claim != nil && claim.Yields != "":
-		if w.yielded = claim.Term == w.leader.term; w.yielded && c.cfg.Fast && !w.due.IsZero() {
+		if claim.Term != w.leader.term {
+			return news, false
+		}
+		if w.yielded = now; c.cfg.Fast && !w.due.IsZero() {
 			w.arm(now, max(minCheckInterval, w.quiet.Sub(now)))
 		}
 		return news, false
 	case claim != nil && claim.Disk.Stalled: // of an earlier version, which does not say that it yields
 		return news, false
 	default:
-		w.yielded = w.yielded && claim == nil // an append may have been sent before
+		if claim != nil { // an append may have been sent before
+			w.yielded = time.Time{}
+		}
 		w.estimator.Heard(now)
 	}
 	w.observe(now, c.cfg.TimeoutMin)
@@ -221,7 +226,8 @@ func (c *Controller) annotateSilence(claim *cluster.Claim) {
 	defer w.mu.Unlock()
 	if c.cfg.Fast {
 		claim.SilenceLimit = w.estimator.Limit(now)
-		if w.yielded {
+		// For a while: the claim that it leads on may be lost. If it still yields then, it has been silent for long.
+		if now.Sub(w.yielded) < c.cfg.TimeoutMin {
 			claim.SilenceLimit = election.MinSilence
 		}
 		if t := w.estimator.Threshold(now); t.Source == election.SilenceMeasured {
@@ -275,7 +281,7 @@ func (c *Controller) watchSuspect(ev election.Evidence, mine cluster.Claim) {
 	c.watch.mu.Lock()
 	defer c.watch.mu.Unlock()
 	c.watch.suspect = suspect{
-		leader: leaderInstance{ev.Leader, ev.BootID, mine.Term}, yielded: c.watch.yielded,
+		leader: leaderInstance{ev.Leader, ev.BootID, mine.Term}, yielded: !c.watch.yielded.IsZero(),
 		heard: now.Add(-mine.LeaderSilence), began: now,
 	}
 }
