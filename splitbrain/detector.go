@@ -258,8 +258,8 @@ func (w *Detector) announce(r Report) {
 		c.missed++
 	}
 	for _, f := range r.Findings {
-		if f.Verdict == Unreachable {
-			continue // package health reports unreachable nodes
+		if !f.Verdict.isConflict() {
+			continue // package health reports unreachable nodes, the transport those that it refuses
 		}
 		key := f.key()
 		if c := w.active[key]; c != nil {
