@@ -134,12 +134,22 @@ func recoversTheQuorum(p *page, see *steps, s *site, left *proc.Node) {
 	p.waitText("All sessions end and all roles are vacated")
 	p.waitText("This affects 2 held roles and 3 sessions.")
 	see.shot("recover-plan")
+	p.eval(`void (window.alarms = [], new MutationObserver(() => {
+		const text = document.querySelector("#banners").innerText;
+		if (text.includes("claim to lead")) window.alarms.push(text);
+	}).observe(document.querySelector("#banners"), { childList: true, subtree: true, characterData: true }))`, nil)
 	p.click("button", "Run this plan")
 	p.waitText("It took")
 	see.shot("recovered")
 	p.click("button", "Close")
 	p.waitText("1 voter, none may fail")
 	p.waitText(left.ID + " leads")
+	p.waitText("This cluster was recovered, without ")
+	var alarms []string
+	p.eval("window.alarms", &alarms)
+	if len(alarms) > 0 {
+		p.t.Errorf("a false alarm after the recovery: %q", alarms)
+	}
 	see.shot("after-recovery")
 	s.call(left, "PUT", "/v1/kv/after", "recovery", nil)
 }
