@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
@@ -42,6 +43,15 @@ func (h *helpCmd) Run(a *app) error {
 		return usagef("there is no command %q; northstarctl help lists them", strings.Join(h.Command, " "))
 	}
 	return nil
+}
+
+// withHint adds where the commands are listed to the error of an unknown one that is like none.
+func withHint(err error) error {
+	text := err.Error()
+	if strings.HasPrefix(text, "unexpected argument") && !strings.Contains(text, "did you mean") {
+		return fmt.Errorf("%w; northstarctl help lists the commands", err)
+	}
+	return err
 }
 
 // addExamples adds the examples to the help of each command.
