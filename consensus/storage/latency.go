@@ -71,7 +71,9 @@ type window struct {
 }
 
 // newWatch counts its windows from now on the monotonic clock: a step of the wall clock loses and repeats none.
-func newWatch(stall time.Duration) *latencyTracker { return &latencyTracker{epoch: time.Now(), stall: stall} }
+func newWatch(stall time.Duration) *latencyTracker {
+	return &latencyTracker{epoch: time.Now(), stall: stall}
+}
 
 func (w *latencyTracker) begin(op string, now time.Time) uint64 {
 	w.mu.Lock()
