@@ -35,23 +35,45 @@ type Claim struct {
 	// LeaderProcessDead: this node has dialled the leader again, and its process LeaderBootID is dead.
 	LeaderProcessDead bool `json:"leader_lost,omitempty"`
 
-	LastLogTerm  uint64         `json:"last_log_term"`
-	LastLogIndex uint64         `json:"last_log_index"`
-	AppliedIndex uint64         `json:"applied_index"`
-	Priority     int            `json:"priority"`
-	Eligible     bool           `json:"eligible"`
-	IsVoter      bool           `json:"is_voter"`
-	Lifecycle    Lifecycle      `json:"lifecycle"`
-	Draining     bool           `json:"draining,omitempty"`
-	Paused       bool           `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
-	Disk         DiskState      `json:"disk"`
-	Handover     TransferNotice `json:"handover,omitzero"` // of a leader that is transferring leadership
+	LastLogTerm  uint64    `json:"last_log_term"`
+	LastLogIndex uint64    `json:"last_log_index"`
+	AppliedIndex uint64    `json:"applied_index"`
+	Priority     int       `json:"priority"`
+	Eligible     bool      `json:"eligible"`
+	IsVoter      bool      `json:"is_voter"`
+	Lifecycle    Lifecycle `json:"lifecycle"`
+	Draining     bool      `json:"draining,omitempty"`
+	Paused       bool      `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
+	Disk         DiskState `json:"disk"`
+	// Yields is why this leader sends no appends, so that the others elect; "" if it does send.
+	Yields   YieldCause     `json:"yields,omitempty"`
+	Handover TransferNotice `json:"handover,omitzero"` // of a leader that is transferring leadership
 	// CrashSocketPort is a port that the kernel closes before all others when the process dies. 0: none.
 	CrashSocketPort int `json:"canary_port,omitempty"`
 
 	ServiceRefused bool `json:"refusing,omitempty"` // it is part of a split brain and serves no client
 	// IDs of which it knows two processes each, separated by blanks
 	DuplicateIDs string `json:"doubled,omitempty"`
+}
+
+// YieldCause is why a leader lets the others elect.
+type YieldCause string
+
+// The causes.
+const (
+	YieldDisk    YieldCause = "disk"    // an operation takes much longer than usual
+	YieldUnheard YieldCause = "unheard" // it hears no majority of the voters
+)
+
+// String returns the cause as the end of a sentence about the leader.
+func (c YieldCause) String() string {
+	switch c {
+	case YieldDisk:
+		return "its disk hangs"
+	case YieldUnheard:
+		return "it hears no majority of the voters"
+	}
+	return string(c)
 }
 
 // TransferNotice announces a transfer and its reason, for which Raft's TimeoutNow message has no field.
