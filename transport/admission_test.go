@@ -332,7 +332,7 @@ func TestVotesFlowAfterAdoption(t *testing.T) {
 	}
 }
 
-// The leader knows at once that a node has adopted its cluster ID, also if only monitor connections had a hello.
+// The leader knows immediately that a node has adopted its cluster ID, also if only monitor connections had a hello.
 func TestAdoptionIsKnownAtOnce(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
