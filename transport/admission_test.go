@@ -333,7 +333,7 @@ func TestVotesFlowAfterAdoption(t *testing.T) {
 }
 
 // The leader knows immediately that a node has adopted its cluster ID, also if only monitor connections had a hello.
-func TestAdoptionIsKnownAtOnce(t *testing.T) {
+func TestAdoptionIsKnown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		leader, n2 := ends[0], ends[1]
