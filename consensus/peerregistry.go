@@ -185,7 +185,10 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	b := n.peers
 	b.mu.Lock()
 	if verdict.OK() {
-		if verdict.AsOfIndex >= b.clearedAt[p.NodeID] {
+		before := b.lastHellos[p.NodeID]
+		// Hellos of two connections may arrive in any order, and no process gives up its cluster's ID.
+		overtaken := p.ClusterID == "" && before.ClusterID != "" && before.BootID == p.BootID
+		if verdict.AsOfIndex >= b.clearedAt[p.NodeID] && !overtaken {
 			b.lastHellos[p.NodeID] = p
 		}
 		delete(b.refusedPeers, p.NodeID)
