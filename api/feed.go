@@ -81,8 +81,8 @@ func (f *feed) next(ctx context.Context, e *stream.Events) error {
 	return nil
 }
 
-// addView adds a view. In place of one that differs from the newest in times only, it adds that the newest still counts:
-// an open page is to cost little.
+// addView adds a view. In place of one that differs from the newest in times only, it adds that the newest still
+// counts: an open page is to cost little.
 func (f *feed) addView(e *stream.Events, view apiv1.DashboardView) error {
 	now, lasting := time.Now(), withoutTimes(view)
 	if !f.viewed.IsZero() && now.Sub(f.viewed) < viewInterval && reflect.DeepEqual(lasting, f.lasting) {

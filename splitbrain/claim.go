@@ -60,7 +60,9 @@ const (
 	SplitBrain     Verdict = "split_brain"     // two leaders in a term or generation, two recoveries, one ID in two processes
 )
 
-var severity = map[Verdict]int{OK: 0, Unreachable: 1, OldGeneration: 2, StaleLeader: 3, ForeignCluster: 4, SplitBrain: 5}
+var severity = map[Verdict]int{
+	OK: 0, Unreachable: 1, OldGeneration: 2, StaleLeader: 3, ForeignCluster: 4, SplitBrain: 5,
+}
 
 // isConflict reports whether the verdict is about two that compete. Nothing else is an alarm.
 func (v Verdict) isConflict() bool { return severity[v] >= severity[StaleLeader] }

@@ -16,8 +16,8 @@ type Input struct {
 	Claims  []Claim // of all other nodes, and of all processes that sent a hello
 	Doubles []DuplicateID
 	MaxAge  time.Duration // older claims are ignored
-	// Since is the minimum time of claims about leading, and of older generations; zero: none. Leadership may move between
-	// two claims, and a node of an older generation may have stopped.
+	// Since is the minimum time of claims about leading, and of older generations; zero: none. Leadership may move
+	// between two claims, and a node of an older generation may have stopped.
 	Since time.Time
 	// Proven: after the claims were received, a majority of voters acknowledged that this node leads.
 	Proven bool

@@ -205,8 +205,8 @@ func TestDetect(t *testing.T) {
 			claims: []Claim{said("n2 0 -", hello), said("n3 0 -", hello)},
 		},
 		{
-			name: "an older one has stopped", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"), since: now,
-			want:   OK,
+			name: "an older one has stopped", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"),
+			since: now, want: OK,
 			claims: []Claim{said("n2 0 -", hello, old(time.Millisecond)), said("n3 4 n3", old(time.Millisecond))},
 		},
 		{

@@ -447,8 +447,8 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
-// TestOlderGeneration: a process of an older generation is no conflict, and is not reported when it has stopped. Only one
-// that leads is a conflict, as its HTTP address says: it has no monitor connection.
+// TestOlderGeneration: a process of an older generation is no conflict, and is not reported when it has stopped. Only
+// one that leads is a conflict, as its HTTP address says: it has no monitor connection.
 func TestOlderGeneration(t *testing.T) {
 	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
 		left := cluster.Peer{Identity: cluster.Identity{

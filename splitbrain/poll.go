@@ -12,9 +12,9 @@ import (
 	"northstar/cluster"
 )
 
-// check collects the claims and evaluates them. Leadership may move between two claims, and a node of an older generation
-// may have stopped, so a conflict of other nodes is checked again. A finding that makes this node step down takes effect
-// immediately.
+// check collects the claims and evaluates them. Leadership may move between two claims, and a node of an older
+// generation may have stopped, so a conflict of other nodes is checked again. A finding that makes this node step down
+// takes effect immediately.
 func (w *Detector) check(ctx context.Context) Report {
 	w.fetchLeaders(ctx)
 	answers := w.fetchLeader(ctx, w.peers())
@@ -44,8 +44,8 @@ func (w *Detector) probeOlder(ctx context.Context, in Input) (ids []cluster.Node
 	var addresses []string
 	w.mu.Lock()
 	for _, c := range in.Claims {
-		if c.Source == FromPeer && c.ClusterID == in.Self.ClusterID && c.Generation.Number < in.Self.Generation.Number &&
-			c.Address != "" && w.hellos[c.Address] == answered && c.Node != w.cfg.Self {
+		older := c.ClusterID == in.Self.ClusterID && c.Generation.Number < in.Self.Generation.Number
+		if older && c.Source == FromPeer && c.Address != "" && w.hellos[c.Address] == answered && c.Node != w.cfg.Self {
 			ids, addresses = append(ids, c.Node), append(addresses, c.Address)
 		}
 	}
