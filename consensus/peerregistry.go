@@ -148,8 +148,8 @@ func (n *Node) generationSuperseded() bool {
 }
 
 // BelievesRecovery reports whether this node believes a node that its generation was superseded. Anyone with a node
-// certificate can claim that. A node that has a leader believes only members: a recovery needs a lost quorum, and begins
-// with a member. Without a leader it believes everyone, because all members may have been replaced after a recovery.
+// certificate can claim that. A node that has a leader believes only members: a recovery needs a lost quorum, and
+// begins with a member. Without a leader it believes everyone, because all members may have been replaced since.
 func (n *Node) BelievesRecovery(by cluster.NodeID) bool {
 	return n.isMember(by) || !n.hadLeaderLately()
 }

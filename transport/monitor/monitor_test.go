@@ -53,6 +53,7 @@ func (h *host) Open(_ context.Context, addr string, _ cluster.NodeID) (net.Conn,
 func (h *host) Dial(context.Context, string) (net.Conn, error) {
 	return nil, errors.New("no crash socket")
 }
+
 func (h *host) Admit(p cluster.Peer) (member bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
