@@ -129,3 +129,30 @@ func TestRecoveryClaimOfAStranger(t *testing.T) {
 		return strings.Contains(rest[1].ElectionObstacle(), superseded) && rest[1].BelievesRecovery("n9")
 	})
 }
+
+// TestSurvivorNamedByAStranger: any node certificate can name this node as a survivor of a recovery. That counts only
+// from a server of its configuration, and does not replace what that one has said.
+func TestSurvivorNamedByAStranger(t *testing.T) {
+	t.Parallel()
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	n, member := c.others(leader)[0], c.others(leader)[1]
+	self := n.Identity()
+	says := func(from cluster.NodeID) {
+		n.OnHello(cluster.Peer{
+			Identity: cluster.Identity{
+				NodeID: from, ClusterID: self.ClusterID, Generation: cluster.Generation{Number: 2, RecoveryID: "r"},
+			},
+			Survivors: map[cluster.NodeID]string{n.id: self.Incarnation},
+		}, cluster.Admission{Refusal: cluster.RefusedSelfOld})
+	}
+	for _, step := range []struct{ from, waits cluster.NodeID }{{"n9", ""}, {member.id, member.id}, {"n9", member.id}} {
+		says(step.from)
+		order := cluster.RecoveryRequest{Confirm: self.ClusterID, Survivors: []cluster.NodeID{"n9", member.id}}
+		plan, _, resumes := n.ResumeRecovery(order)
+		if resumes != (step.waits != "") || resumes && plan.Chosen != step.waits {
+			t.Errorf("after a hello of %s: resumes %v, chosen %s; want %s", step.from, resumes, plan.Chosen, step.waits)
+		}
+	}
+}

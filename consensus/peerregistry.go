@@ -213,9 +213,20 @@ func (b *peerRegistry) onlyRefused() bool {
 	return len(b.refusedBy) > 0 && len(b.admittedBy) == 0
 }
 
+// waitsForSelf reports whether a peer is the recovered node of a newer generation, and waits for this node to set its
+// data aside. A recovery begins with a member: any node certificate can name a survivor.
+func (n *Node) waitsForSelf(p cluster.Peer, verdict cluster.Admission) bool {
+	if verdict.Refusal != cluster.RefusedSelfOld {
+		return false
+	}
+	self := n.Identity()
+	_, isServer := cluster.FindServer(n.Servers(), p.NodeID)
+	return isServer && p.Survivors[self.NodeID] == self.Incarnation
+}
+
 // OnHello records a completed hello with this node's admission of the peer. It does not block.
 func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
-	b := n.peers
+	b, waited := n.peers, n.waitsForSelf(p, verdict)
 	b.mu.Lock()
 	if verdict.OK() {
 		if verdict.AsOfIndex >= b.clearedAt[p.NodeID] {
@@ -229,10 +240,8 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	} else {
 		b.refusedPeers[p.NodeID] = refusal{why: verdict.Refusal, reason: verdict.Reason, at: time.Now()}
 	}
-	if verdict.Refusal == cluster.RefusedSelfOld && len(p.Survivors) > 0 {
-		if self := n.Identity(); p.Survivors[self.NodeID] == self.Incarnation {
-			b.recoveredBy = p
-		}
+	if waited {
+		b.recoveredBy = p
 	}
 	b.mu.Unlock()
 	raftnode.Notify(b.kick)
