@@ -35,17 +35,19 @@ type Claim struct {
 	// LeaderProcessDead: this node has dialled the leader again, and its process LeaderBootID is dead.
 	LeaderProcessDead bool `json:"leader_lost,omitempty"`
 
-	LastLogTerm  uint64         `json:"last_log_term"`
-	LastLogIndex uint64         `json:"last_log_index"`
-	AppliedIndex uint64         `json:"applied_index"`
-	Priority     int            `json:"priority"`
-	Eligible     bool           `json:"eligible"`
-	IsVoter      bool           `json:"is_voter"`
-	Lifecycle    Lifecycle      `json:"lifecycle"`
-	Draining     bool           `json:"draining,omitempty"`
-	Paused       bool           `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
-	Disk         DiskState      `json:"disk"`
-	Handover     TransferNotice `json:"handover,omitzero"` // of a leader that is transferring leadership
+	LastLogTerm  uint64    `json:"last_log_term"`
+	LastLogIndex uint64    `json:"last_log_index"`
+	AppliedIndex uint64    `json:"applied_index"`
+	Priority     int       `json:"priority"`
+	Eligible     bool      `json:"eligible"`
+	IsVoter      bool      `json:"is_voter"`
+	Lifecycle    Lifecycle `json:"lifecycle"`
+	Draining     bool      `json:"draining,omitempty"`
+	Paused       bool      `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
+	Disk         DiskState `json:"disk"`
+	// Yields: this leader sends no appends, so that the others elect: its disk is stalled, or it hears no majority.
+	Yields   bool           `json:"yields,omitempty"`
+	Handover TransferNotice `json:"handover,omitzero"` // of a leader that is transferring leadership
 	// CrashSocketPort is a port that the kernel closes before all others when the process dies. 0: none.
 	CrashSocketPort int `json:"canary_port,omitempty"`
 

@@ -80,6 +80,7 @@ type Deps struct {
 	Event     func(cluster.Event) // for the journal; must not block
 	// Needless reports an election whose old leader lived, after AnnotateClaim says so; must not block.
 	Needless func(cause string, e cluster.Event)
+	Announce func() // sends this node's claim to every peer; must not block
 	Logger   hclog.Logger
 }
 
@@ -139,6 +140,7 @@ func New(cfg Config, deps Deps) *Controller {
 	c.watch.estimator.Params = election.SilenceParams{
 		Fixed: cfg.Silence, TimeoutMin: cfg.TimeoutMin, Lease: cfg.Lease,
 	}
+	c.watch.majority.estimator.Params = c.watch.estimator.Params
 	return c
 }
 
@@ -157,7 +159,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	quiet := time.Time{} // no silence check before this time
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
-		c.rememberLeader(c.deps.Consensus.Status())
+		st := c.deps.Consensus.Status()
+		c.rememberLeader(st)
+		c.watch.lead(st)
 		c.clearDeadLeader()
 		c.watch.sleep(c.judgeSuspect(c.nextSilenceCheck(quiet)), quiet)
 		acted := false
@@ -262,7 +266,9 @@ func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	switch {
 	case !c.cfg.Fast:
 		return maxCheckInterval
-	case mine.Role == cluster.Leader || silence < 0:
+	case mine.Role == cluster.Leader:
+		return c.nextMajorityCheck()
+	case silence < 0:
 		return c.cfg.TimeoutMin
 	case silence < doubt(limit):
 		limit = doubt(limit)
@@ -298,7 +304,12 @@ func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 func (c *Controller) handleSilence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.lastLeader()
 	switch limit := c.params().SilenceLimit(mine); {
-	case !c.cfg.Fast || mine.LeaderSilence < doubt(limit):
+	case !c.cfg.Fast:
+		return false
+	case mine.Role == cluster.Leader:
+		c.checkMajority()
+		return false
+	case mine.LeaderSilence < doubt(limit):
 		return false
 	case mine.LeaderSilence < limit:
 		c.askLeader(mine, l)

@@ -38,6 +38,7 @@ type testCluster struct {
 	events          []cluster.Event
 	asked           []time.Time // requests for a claim of the silent leader
 	needless        []string    // causes
+	announced       int         // how often this node's claim was sent to all
 	moves           []cluster.TransferNotice
 	cause           cluster.ElectionCause // that an election must have
 	onStartElection func(*testCluster)    // the outcome of n2's election
@@ -98,7 +99,7 @@ func (w *testCluster) start(cfg Config) *Controller {
 			w.mu.Lock()
 			w.needless = append(w.needless, cause)
 			w.mu.Unlock()
-		}, Logger: hclog.NewNullLogger(),
+		}, Announce: func() { w.edit(func() { w.announced++ }) }, Logger: hclog.NewNullLogger(),
 	})
 	ctx, stop := context.WithCancel(w.t.Context())
 	done := make(chan struct{})

@@ -28,6 +28,8 @@ type silenceWatch struct {
 	leader    leaderInstance // followed; zero: none
 	asked     time.Time      // when the leader was last asked because it was silent
 	stopped   time.Time      // when this process was last found to run again
+	yielded   bool           // the leader has said that it sends no appends
+	majority  majorityWatch  // of this node as the leader
 
 	check *time.Timer // of Run; nil while that does not run
 	armed time.Time   // when check was last set
@@ -42,9 +44,11 @@ type silenceWatch struct {
 // suspect is the old leader of an election by silence, until it is known whether it lived.
 type suspect struct {
 	leader leaderInstance // zero: none
-	heard  time.Time      // its last sign of life before the election
-	began  time.Time      // of the election
-	again  time.Time      // its first sign of life after that; zero: none
+	// yielded: it said that it heard no majority. It speaks on, and has to show that it hears.
+	yielded bool
+	heard   time.Time // its last sign of life before the election
+	began   time.Time // of the election
+	again   time.Time // its first sign of life after that; zero: none
 }
 
 // open returns the timer of Run's checks.
@@ -98,6 +102,7 @@ func (w *silenceWatch) observe(now time.Time, timeoutMin time.Duration) {
 	late := now.Sub(w.due)
 	if late > lateLimit {
 		w.estimator.Stopped(late)
+		w.majority.estimator.Stopped(late)
 	}
 	if late > timeoutMin/3 {
 		w.stopped = now
@@ -117,43 +122,83 @@ func (w *silenceWatch) follow(l leaderInstance) {
 	defer w.mu.Unlock()
 	if w.leader.id != l.id || w.leader.term != l.term {
 		w.estimator.Follow()
+		w.yielded = false
 	}
 	w.leader = l
 }
 
 // OnHeard is called for each Raft message of a peer, with a nil claim, and for each of its claims. It does not block.
 func (c *Controller) OnHeard(from cluster.NodeID, claim *cluster.Claim) {
-	if c.heard(from, claim, time.Now()) {
+	news, resumed := c.heard(from, claim, time.Now())
+	if news {
 		c.log.Info("a leader was replaced although it lived: with failover.silence = auto, silence is tolerated for longer "+
 			"now", "term", claim.NeedlessTerm, "reported_by", from)
 	}
+	if resumed {
+		c.log.Info("this leader hears a majority of the voters again")
+		c.deps.Announce()
+	}
 }
 
-// heard records a message, and reports whether it tells of a needless election for the first time.
-func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.Time) (news bool) {
+// heard records a message. It reports whether the message tells of a needless election for the first time, and whether
+// this leader, which yields, hears a majority with it.
+func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.Time) (news, resumed bool) {
 	w := &c.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if claim != nil && claim.NeedlessTerm <= claim.Term {
-		news = w.estimator.Needless(claim.NeedlessTerm, now)
+	if claim != nil {
+		news = w.learn(from, claim, now)
 	}
-	if s := &w.suspect; s.leader.id == from && s.again.IsZero() && now.Sub(s.began) < needlessTime &&
-		(claim == nil || claim.BootID == s.leader.boot) {
+	if s := &w.suspect; s.leader.id == from && s.again.IsZero() && now.Sub(s.began) < needlessTime && s.livesBy(claim) {
 		s.again = now
 	}
-	if claim != nil && claim.SilenceMeasured > 0 && from != w.leader.id {
-		w.estimator.HeardFollower(from, claim.SilenceMeasured, now)
-	}
-	if from != w.leader.id || claim != nil && (claim.Role != cluster.Leader || claim.Disk.Stalled) {
-		return news
+	limit := &w.estimator
+	switch {
+	case w.majority.hear(c.cfg.Self, from, now):
+		resumed, w.majority.yields = w.majority.yields, false
+		limit = &w.majority.estimator
+	case from != w.leader.id || claim != nil && claim.Role != cluster.Leader:
+		return news, false
+	case claim != nil && claim.Yields:
+		if w.yielded = claim.Term == w.leader.term; w.yielded && c.cfg.Fast && !w.due.IsZero() {
+			w.arm(now, max(minCheckInterval, w.quiet.Sub(now)))
+		}
+		return news, false
+	case claim != nil && claim.Disk.Stalled:
+		return news, false
+	default:
+		w.yielded = w.yielded && claim == nil // an append may have been sent before
+		w.estimator.Heard(now)
 	}
 	w.observe(now, c.cfg.TimeoutMin)
-	w.estimator.Heard(now)
 	if c.cfg.Fast && !w.due.IsZero() && now.Sub(w.armed) >= armStep {
-		next := max(doubt(w.estimator.Threshold(now).Value), w.quiet.Sub(now))
+		next := max(doubt(limit.Threshold(now).Value), w.quiet.Sub(now))
 		w.arm(now, min(next, max(minCheckInterval, w.latest.Sub(now))))
 	}
+	return news, resumed
+}
+
+// learn takes what a claim says of thresholds, and reports whether it tells of a needless election for the first time.
+// mu is held.
+func (w *silenceWatch) learn(from cluster.NodeID, claim *cluster.Claim, now time.Time) (news bool) {
+	if claim.NeedlessTerm <= claim.Term {
+		news = w.estimator.Needless(claim.NeedlessTerm, now)
+		w.majority.estimator.Needless(claim.NeedlessTerm, now)
+	}
+	if claim.SilenceMeasured > 0 && from != w.leader.id {
+		w.estimator.HeardFollower(from, claim.SilenceMeasured, now)
+		w.majority.estimator.HeardFollower(from, claim.SilenceMeasured, now)
+	}
 	return news
+}
+
+// livesBy reports whether a message of the suspect shows that it need not have been replaced; claim is nil if it is none.
+// One that heard nothing goes on sending: it has to know of the election.
+func (s *suspect) livesBy(claim *cluster.Claim) bool {
+	if s.yielded {
+		return claim != nil && claim.BootID == s.leader.boot && claim.Term > s.leader.term
+	}
+	return claim == nil || claim.BootID == s.leader.boot
 }
 
 // doubt returns the silence from which the leader is asked whether it lives. It has the rest of the threshold for the
@@ -176,9 +221,13 @@ func (c *Controller) annotateSilence(claim *cluster.Claim) {
 	defer w.mu.Unlock()
 	if c.cfg.Fast {
 		claim.SilenceLimit = w.estimator.Limit(now)
+		if w.yielded {
+			claim.SilenceLimit = election.MinSilence
+		}
 		if t := w.estimator.Threshold(now); t.Source == election.SilenceMeasured {
 			claim.SilenceMeasured = t.Value
 		}
+		claim.Yields = claim.Role == cluster.Leader && !claim.Paused && (w.majority.yields || claim.Disk.Stalled)
 	}
 	claim.NeedlessTerm = w.estimator.RaisedBy(now)
 	if ago := now.Sub(w.stopped); !w.stopped.IsZero() && ago < stoppedFor {
@@ -213,7 +262,8 @@ func (c *Controller) watchSuspect(ev election.Evidence, mine cluster.Claim) {
 	c.watch.mu.Lock()
 	defer c.watch.mu.Unlock()
 	c.watch.suspect = suspect{
-		leader: leaderInstance{ev.Leader, ev.BootID, mine.Term}, heard: now.Add(-mine.LeaderSilence), began: now,
+		leader: leaderInstance{ev.Leader, ev.BootID, mine.Term}, yielded: c.watch.yielded,
+		heard: now.Add(-mine.LeaderSilence), began: now,
 	}
 }
 
@@ -252,6 +302,7 @@ func (c *Controller) needless(s suspect, silent time.Duration, cause string) {
 		what = "silence is tolerated for longer now"
 		c.watch.mu.Lock()
 		c.watch.estimator.Needless(term, time.Now())
+		c.watch.majority.estimator.Needless(term, time.Now())
 		c.watch.mu.Unlock()
 	}
 	c.book.markNeedless(term, cause)

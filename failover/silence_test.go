@@ -155,12 +155,13 @@ func TestSilence_NoCheckWhileLeaderIsHeard(t *testing.T) {
 
 // needlessElection lets n2 be elected although n1, as it says then, is heard again after a while.
 func needlessElection(t *testing.T, after time.Duration, edit func(*cluster.Claim)) *testCluster {
-	return needlessElectionWonBy(t, "n2", after, edit)
+	return needlessElectionOf(t, func(*testCluster) {}, "n2", after, edit)
 }
 
-// needlessElectionWonBy is needlessElection that another node may win, which is then heard all the time.
-func needlessElectionWonBy(
-	t *testing.T, winner cluster.NodeID, after time.Duration, edit func(*cluster.Claim),
+// needlessElectionOf is needlessElection that another node may win, which is then heard all the time. fails is called
+// when n1 becomes silent.
+func needlessElectionOf(
+	t *testing.T, fails func(*testCluster), winner cluster.NodeID, after time.Duration, edit func(*cluster.Claim),
 ) *testCluster {
 	w := newTestCluster(t, "n1", "n2", "n3")
 	w.edit(func() {
@@ -177,6 +178,7 @@ func needlessElectionWonBy(
 	w.limits("n3")
 	w.beat(20 * time.Second)
 	w.hang("n3")
+	fails(w)
 	time.Sleep(after)
 	w.edit(func() {
 		s := w.claims["n1"]
@@ -242,7 +244,7 @@ func TestNeedlessElection(t *testing.T) {
 // The election is judged also while the messages of another leader leave no time for a silence check.
 func TestNeedlessElection_WonByAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := needlessElectionWonBy(t, "n3", 100*time.Millisecond, func(*cluster.Claim) {})
+		w := needlessElectionOf(t, func(*testCluster) {}, "n3", 100*time.Millisecond, func(*cluster.Claim) {})
 		if len(w.needless) != 1 || w.needless[0] != election.NeedlessLate {
 			t.Errorf("reported %v", w.needless)
 		}

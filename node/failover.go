@@ -26,7 +26,7 @@ func (n *Node) buildFailover() {
 	}, failover.Deps{
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append,
-		Needless: n.needlessElection, Logger: n.log,
+		Needless: n.needlessElection, Announce: n.transport.Announce, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.failover.MonitorLeadership)
 	n.consensus.AddLeaderTask(n.handOverIfIneligible)

@@ -262,9 +262,9 @@ func (n *Node) Failover() *failover.Controller { return n.failover }
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }
 
 // replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its
-// disk is stalled, or it must not lead.
+// disk is stalled, it hears no majority, or it must not lead.
 func (n *Node) replicationPaused() bool {
-	return n.consensus.Stalled() && n.autoFailoverEnabled() || n.consensus.StepDownPending()
+	return (n.consensus.Stalled() || n.failover.Yields()) && n.autoFailoverEnabled() || n.consensus.StepDownPending()
 }
 
 // Names of the reloaded files in metrics.

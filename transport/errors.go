@@ -15,7 +15,7 @@ var (
 	errClosed             = errors.New("transport closed")
 	errNotReady           = errors.New("raft is not ready")
 	errTooMany            = errors.New("too many unanswered messages of this node")
-	errReplicationPaused  = errors.New("replication paused: disk stalled")
+	errReplicationPaused  = errors.New("replication paused: this leader lets the others elect")
 	errNoVotes            = errors.New("no votes are exchanged")
 	errNotMember          = errors.New("the sender is not a member")
 	errElectionNotAllowed = errors.New("election not allowed on this node")

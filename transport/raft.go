@@ -185,6 +185,7 @@ func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sent
 }
 
 func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
+	r.t.cfg.Heard(s.to, nil)
 	if success && respTerm == s.term {
 		r.t.acks.ack(s.to, s.incarnation, s.term, s.match, s.at, time.Now())
 	} else {

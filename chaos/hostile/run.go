@@ -125,7 +125,7 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	r.Write, r.SlowWrite = b.writes.quantile(0.99), b.writes.quantile(1)
 	r.Probe, r.Transfer = b.probes.quantile(1), b.transfers.quantile(1)
 	_, _, r.ProbeErr = b.probes.counts()
-	r.Elections = int(after.Term-before.Term) - (r.Transfers - r.Failed)
+	r.Elections = int(after.Term-before.Term) - (r.Transfers - r.Failed - int(b.elected.Load()))
 	r.Entries = int(after.LastIndex-before.LastIndex) - r.Writes - entriesOfTransfer*r.Transfers
 	recorded, err := c.awaitRecords(ctx, r.Transfers)
 	r.Missing = r.Transfers - recorded

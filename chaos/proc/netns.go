@@ -35,7 +35,10 @@ func NewNetwork() (*Network, error) {
 		return nil, fmt.Errorf("network namespaces need the ip command: %w", err)
 	}
 	w := &Network{prefix: fmt.Sprintf("ns%d-%d", os.Getpid(), networks.Add(1))}
-	err := batch("", "link add "+w.bridge()+" type bridge forward_delay 0", "link set "+w.bridge()+" up")
+	// A bridge without an address of its own takes the lowest one of its ports, so Unplug would change it: what the nodes
+	// send to this process would be lost until they ask for the address again.
+	err := batch("", "link add "+w.bridge()+" address "+hostMAC+" type bridge forward_delay 0",
+		"link set "+w.bridge()+" up")
 	if err != nil {
 		return nil, fmt.Errorf("network namespaces cannot be made here: %w", err)
 	}
@@ -70,6 +73,7 @@ func (w *Network) nodeAddr(i, p int) string { return net.JoinHostPort(w.address(
 
 const (
 	blackholeMAC = "02:00:00:00:00:ff" // packets sent there are dropped
+	hostMAC      = "02:00:00:00:00:fe" // of this process
 	raftPort     = 7700
 	httpPort     = 7701
 	etcdPort     = 2379

@@ -34,7 +34,7 @@ type monitor struct {
 	seen           cluster.ReceivedClaim
 	boot           string         // boot ID of the newest hello
 	crashSocket    crashSocketRef // the watched one
-	lastLeaderSign time.Time      // its last claim as a leader whose disk works
+	lastLeaderSign time.Time      // its last claim as a leader that sends appends
 	handshakeTime  time.Duration  // moving mean of dials with their hello; 0 if never dialled
 	exchanges      []time.Duration
 }
@@ -52,7 +52,7 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time, 
 	if rtt > 0 {
 		m.seen.LastExchange = rtt
 	}
-	if claim.Role == cluster.Leader && !claim.Disk.Stalled {
+	if claim.Role == cluster.Leader && !claim.Disk.Stalled && !claim.Yields {
 		m.lastLeaderSign = now
 	}
 	seen := m.seen
