@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/stream"
 	"northstar/api/token"
 	"northstar/cluster"
 )
@@ -106,7 +107,7 @@ func TestEvents_InventedOffsets(t *testing.T) {
 				t.Fatalf("the seq of an event has %d bytes", len(it.Seq))
 			}
 		}
-		long := n1.events("").Prev + strings.Repeat("0", maxOffsetBytes)
+		long := n1.events("").Prev + strings.Repeat("0", stream.MaxOffsetBytes)
 		n1.do("GET", "/v1/events?since="+url.QueryEscape(long), "").is(t, 400, cluster.CodeBadRequest)
 	})
 }

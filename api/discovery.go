@@ -21,7 +21,7 @@ func getLeader(c *request) error {
 		return problem.NoLeader("node %s knows no leader", c.s.deps.Node.ID)
 	}
 	c.Header().Set(apiv1.HeaderCluster, st.ClusterID)
-	c.Header().Set(apiv1.HeaderGeneration, formatGeneration(st.Generation))
+	c.Header().Set(apiv1.HeaderGeneration, st.Generation.HeaderValue())
 	return c.reply(apiv1.Leader{
 		LeaderID:      string(st.LeaderID),
 		LeaderAddress: c.s.httpAddress(st.LeaderID),

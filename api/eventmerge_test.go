@@ -130,22 +130,6 @@ func TestEventStreamOfAllNodes(t *testing.T) {
 	})
 }
 
-func FuzzPositions(f *testing.F) {
-	for _, s := range []string{"n1=boot-1", "n2=b-z,n1=c-0", "n1=", "=", "n1=a,n1=b", strings.Repeat("n=1,", 2000)} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, seq string) {
-		p, err := parseEventOffsets(seq)
-		if err != nil {
-			return
-		}
-		again, err := parseEventOffsets(p.String())
-		if err != nil || again.String() != p.String() || again.owner != p.owner {
-			t.Errorf("%q is read as %q", seq, p.String())
-		}
-	})
-}
-
 // TestEvents_ForwardToken: without TLS, nodes with tokens know each other's
 // callers by nothing else.
 func TestEvents_ForwardToken(t *testing.T) {

@@ -120,11 +120,11 @@ func streamEvents(c *request) error {
 func (s *Server) waitOwnEvents(ctx context.Context, since, typ string, limit time.Duration) error {
 	turn, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	own, err := parseEventOffsets(since)
+	own, err := parseSince(since)
 	if err != nil {
 		return err
 	}
-	cursor, err := s.deps.Journal.Cursor(own.offsets[s.deps.Node.ID], typ)
+	cursor, err := s.deps.Journal.Cursor(own.Of[s.deps.Node.ID], typ)
 	if err == nil {
 		_, err = cursor.Next(turn, 1)
 	}
@@ -147,52 +147,11 @@ func wireEvent(e cluster.Event) apiv1.Event {
 // Events belong to a node. A response merges those of all reachable nodes. The seq of an item holds an offset for
 // every node's journal, its own node first, so that a reader can continue from it on any node.
 
-// eventOffsets are a reader's offsets in the journals of nodes.
-type eventOffsets struct {
-	owner   cluster.NodeID // node of the first offset
-	offsets map[cluster.NodeID]string
-}
-
-// withOffset returns p with another offset for one node, which becomes the first.
-func (p eventOffsets) withOffset(id cluster.NodeID, seq string) eventOffsets {
-	at := map[cluster.NodeID]string{}
-	maps.Copy(at, p.offsets)
-	at[id] = seq
-	return eventOffsets{owner: id, offsets: at}
-}
-
-// keep drops the offsets of all nodes but these: each item of a response names all offsets.
-func (p eventOffsets) keep(ids []cluster.NodeID) {
-	maps.DeleteFunc(p.offsets, func(id cluster.NodeID, _ string) bool { return !slices.Contains(ids, id) })
-}
-
-// String returns the form that parseEventOffsets reads.
-func (p eventOffsets) String() string {
-	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(p.offsets)), func(id cluster.NodeID) bool { return id == p.owner })
-	parts := []string{string(p.owner) + "=" + p.offsets[p.owner]}
-	for _, id := range ids {
-		parts = append(parts, string(id)+"="+p.offsets[id])
-	}
-	return strings.Join(parts, ",")
-}
-
-const (
-	maxEventOffsets = 1000
-	maxOffsetBytes  = 128 // of one node: its boot ID and a number
-)
-
-func parseEventOffsets(seq string) (eventOffsets, error) {
-	p := eventOffsets{offsets: map[cluster.NodeID]string{}}
-	for part := range strings.SplitSeq(seq, ",") {
-		name, place, ok := strings.Cut(part, "=")
-		id, err := cluster.ParseNodeID(name)
-		if !ok || err != nil || place == "" || len(place) > maxOffsetBytes || len(p.offsets) >= maxEventOffsets {
-			return p, problem.BadRequest("since: %q is not the seq of an event", seq)
-		}
-		if p.owner == "" {
-			p.owner = id
-		}
-		p.offsets[id] = place
+// parseSince returns the offsets of a reader; the error is for it.
+func parseSince(since string) (stream.Offsets, error) {
+	p, ok := stream.ParseOffsets(since)
+	if !ok {
+		return p, problem.BadRequest("since: %q is not the seq of an event", since)
 	}
 	return p, nil
 }
@@ -205,18 +164,18 @@ type nodePage struct {
 
 // mergedEvents requests at most limit events after since from all nodes in parallel; since "" requests the newest.
 func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int) (apiv1.Events, error) {
-	var from eventOffsets
+	var from stream.Offsets
 	self := c.s.deps.Node.ID
 	switch {
 	case strings.Contains(since, "="):
 		var err error
-		if from, err = parseEventOffsets(since); err != nil {
+		if from, err = parseSince(since); err != nil {
 			return apiv1.Events{}, err
 		}
 	case since != "": // the time in this node's log
-		from = from.withOffset(self, since)
+		from = from.With(self, since)
 	}
-	from.keep(append(c.s.otherMembers(), self, from.owner))
+	from.Keep(append(c.s.otherMembers(), self, from.Owner))
 	parts := c.askEvents(ctx, from, typ, limit)
 	var good []nodePage
 	missing := []string{}
@@ -226,7 +185,7 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 			continue
 		}
 		// A node that restarted has lost its events. The reader must know only if its offset is of the lost journal.
-		if p.id == from.owner && cluster.IsCode(p.err, cluster.CodeHistoryCompacted) ||
+		if p.id == from.Owner && cluster.IsCode(p.err, cluster.CodeHistoryCompacted) ||
 			cluster.IsCode(p.err, cluster.CodeBadRequest) {
 			return apiv1.Events{}, p.err
 		}
@@ -240,7 +199,7 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 
 // askEvents asks every member, this node included. A node whose journal no longer has the offset is asked from its
 // beginning, unless it is the owner.
-func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, limit int) []nodePage {
+func (c *request) askEvents(ctx context.Context, from stream.Offsets, typ string, limit int) []nodePage {
 	ids := append([]cluster.NodeID{c.s.deps.Node.ID}, c.s.otherMembers()...)
 	parts := make([]nodePage, len(ids))
 	var asking sync.WaitGroup
@@ -254,8 +213,8 @@ func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, 
 			return page, err
 		}
 		asking.Go(func() {
-			page, err := ask(from.offsets[id])
-			if cluster.IsCode(err, cluster.CodeHistoryCompacted) && id != from.owner {
+			page, err := ask(from.Of[id])
+			if cluster.IsCode(err, cluster.CodeHistoryCompacted) && id != from.Owner {
 				page, err = ask("")
 			}
 			parts[i] = nodePage{id, page, err}
@@ -267,12 +226,12 @@ func (c *request) askEvents(ctx context.Context, from eventOffsets, typ string, 
 
 // mergePages merges the pages of nodes in order of time: at most limit items, or the newest limit items if latest.
 // Each node's own order is kept even if its clock is wrong.
-func mergePages(parts []nodePage, from eventOffsets, self cluster.NodeID, limit int, latest bool) apiv1.Events {
-	at := eventOffsets{owner: self, offsets: map[cluster.NodeID]string{}}
-	maps.Copy(at.offsets, from.offsets)
+func mergePages(parts []nodePage, from stream.Offsets, self cluster.NodeID, limit int, latest bool) apiv1.Events {
+	at := stream.Offsets{Owner: self, Of: map[cluster.NodeID]string{}}
+	maps.Copy(at.Of, from.Of)
 	total := 0
 	for _, p := range parts {
-		at.offsets[p.id] = p.page.Prev
+		at.Of[p.id] = p.page.Prev
 		total += len(p.page.Items)
 	}
 	skip := 0
@@ -287,7 +246,7 @@ func mergePages(parts []nodePage, from eventOffsets, self cluster.NodeID, limit 
 		i := earliestPage(parts)
 		item := parts[i].page.Items[0]
 		parts[i].page.Items = parts[i].page.Items[1:]
-		at = at.withOffset(parts[i].id, item.Seq)
+		at = at.With(parts[i].id, item.Seq)
 		if n >= skip {
 			item.Seq = at.String()
 			out.Items = append(out.Items, item)
@@ -295,10 +254,10 @@ func mergePages(parts []nodePage, from eventOffsets, self cluster.NodeID, limit 
 	}
 	for _, p := range parts {
 		if len(p.page.Items) == 0 {
-			at.offsets[p.id] = p.page.Next // also skips events of other types
+			at.Of[p.id] = p.page.Next // also skips events of other types
 		}
 	}
-	at.owner = self
+	at.Owner = self
 	out.Next = at.String()
 	if len(out.Items) == 0 {
 		out.Prev = out.Next

@@ -2,11 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"northstar/api/apiv1"
@@ -84,54 +80,6 @@ func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain
 	if err != nil {
 		return a, address, err
 	}
-	a, err = readLeader(id, answer)
+	a, err = splitbrain.ReadAnswer(id, answer.Status, answer.Header, answer.Body)
 	return a, address, err
-}
-
-func readLeader(id cluster.NodeID, answer forward.PeerResponse) (splitbrain.Answer, error) {
-	var p apiv1.Problem
-	var l apiv1.Leader
-	if answer.Status == http.StatusServiceUnavailable && json.Unmarshal(answer.Body, &p) == nil &&
-		p.Code == int(cluster.CodeNoLeader) {
-		return splitbrain.Answer{By: id}, nil
-	}
-	if answer.Status != http.StatusOK {
-		return splitbrain.Answer{}, fmt.Errorf("it answered %d", answer.Status)
-	}
-	if err := json.Unmarshal(answer.Body, &l); err != nil {
-		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: %w", err)
-	}
-	by, err := cluster.ParseNodeID(l.ObservedBy)
-	if err != nil {
-		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: observed_by: %w", err)
-	}
-	leader, err := cluster.ParseNodeID(l.LeaderID)
-	if err != nil {
-		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: leader_id: %w", err)
-	}
-	generation, err := parseGeneration(answer.Header.Get(apiv1.HeaderGeneration))
-	if err != nil {
-		return splitbrain.Answer{}, fmt.Errorf("its answer cannot be read: header %s: %w", apiv1.HeaderGeneration, err)
-	}
-	return splitbrain.Answer{
-		By: by, ClusterID: answer.Header.Get(apiv1.HeaderCluster), Generation: generation,
-		Term: l.Term, LeaderID: leader,
-	}, nil
-}
-
-// formatGeneration and parseGeneration convert the header: "1", or "2 RECOVERY" after a recovery.
-func formatGeneration(g cluster.Generation) string {
-	if g.RecoveryID == "" {
-		return strconv.FormatUint(g.Number, 10)
-	}
-	return fmt.Sprintf("%d %s", g.Number, g.RecoveryID)
-}
-
-func parseGeneration(s string) (g cluster.Generation, err error) {
-	number, recovery, _ := strings.Cut(s, " ")
-	if g.Number, err = strconv.ParseUint(number, 10, 64); err != nil {
-		return g, fmt.Errorf("%q is no generation: want a number, and a recovery's ID behind a space", s)
-	}
-	g.RecoveryID = recovery
-	return g, nil
 }

@@ -45,8 +45,8 @@ type Claim struct {
 	Draining     bool      `json:"draining,omitempty"`
 	Paused       bool      `json:"paused,omitempty"` // automatic failover is paused, as this node sees it
 	Disk         DiskState `json:"disk"`
-	// Yields: this leader sends no appends, so that the others elect: its disk is stalled, or it hears no majority.
-	Yields   bool           `json:"yields,omitempty"`
+	// Yields is why this leader sends no appends, so that the others elect; "" if it does send.
+	Yields   YieldCause     `json:"yields,omitempty"`
 	Handover TransferNotice `json:"handover,omitzero"` // of a leader that is transferring leadership
 	// CrashSocketPort is a port that the kernel closes before all others when the process dies. 0: none.
 	CrashSocketPort int `json:"canary_port,omitempty"`
@@ -54,6 +54,26 @@ type Claim struct {
 	ServiceRefused bool `json:"refusing,omitempty"` // it is part of a split brain and serves no client
 	// IDs of which it knows two processes each, separated by blanks
 	DuplicateIDs string `json:"doubled,omitempty"`
+}
+
+// YieldCause is why a leader lets the others elect.
+type YieldCause string
+
+// The causes.
+const (
+	YieldDisk    YieldCause = "disk"    // an operation takes much longer than usual
+	YieldUnheard YieldCause = "unheard" // it hears no majority of the voters
+)
+
+// String returns the cause as the end of a sentence about the leader.
+func (c YieldCause) String() string {
+	switch c {
+	case YieldDisk:
+		return "its disk hangs"
+	case YieldUnheard:
+		return "it hears no majority of the voters"
+	}
+	return string(c)
 }
 
 // TransferNotice announces a transfer and its reason, for which Raft's TimeoutNow message has no field.

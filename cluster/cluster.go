@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -74,6 +75,24 @@ const (
 type Generation struct {
 	Number     uint64 `json:"number"`
 	RecoveryID string `json:"recovery_id,omitempty"`
+}
+
+// HeaderValue returns the value of the header of a generation: "1", or "2 RECOVERY" after a recovery.
+func (g Generation) HeaderValue() string {
+	if g.RecoveryID == "" {
+		return strconv.FormatUint(g.Number, 10)
+	}
+	return fmt.Sprintf("%d %s", g.Number, g.RecoveryID)
+}
+
+// ParseGeneration reads what HeaderValue returns.
+func ParseGeneration(s string) (g Generation, err error) {
+	number, recovery, _ := strings.Cut(s, " ")
+	if g.Number, err = strconv.ParseUint(number, 10, 64); err != nil {
+		return g, fmt.Errorf("%q is no generation: want a number, and a recovery's ID behind a space", s)
+	}
+	g.RecoveryID = recovery
+	return g, nil
 }
 
 // Identity identifies a data directory, durably. Only the adoption of a cluster ID and a recovery change it.
@@ -196,6 +215,8 @@ type DiskState struct {
 	ReadOnly bool          `json:"read_only,omitempty"` // less free space than the reserve
 	// RecentSync is the median of the last 5 to 10 seconds; 0 if nothing was synced, and of other nodes.
 	RecentSync time.Duration `json:"-"`
+	// Hangs: an operation takes much longer than usual, so another node had better lead. Not of other nodes.
+	Hangs bool `json:"-"`
 }
 
 // EventTypes lists all types of events.

@@ -292,8 +292,8 @@ func (b *peerRegistry) forgetRefusals() {
 // ReadOnly reports whether the disk has too little space left for new entries.
 func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
 
-// Stalled reports whether the disk is stalled: this node must send no appends then, so that the others elect.
-func (n *Node) Stalled() bool { return n.store.Stalled() }
+// DiskHangs reports whether this node must send no appends because of its disk, so that the others elect.
+func (n *Node) DiskHangs() bool { return n.store.Hangs() }
 
 // MayStartElection reports whether this node may start an election. It may not before Raft runs, and ElectionView is
 // known, with a stalled or full disk, while peers only refuse it, before it has probed them, or before its log reaches

@@ -40,7 +40,9 @@ func (n *Node) Status() cluster.NodeStatus {
 	st := cluster.NodeStatus{
 		Identity: n.Identity(), Role: s.Role, Term: s.Term, LeaderID: s.Leader, LeaderRaftAddress: s.Addr,
 		LeaderContactAge: -1, StateAge: -1, AppliedIndex: n.fsm.Applied(), CaughtUp: n.caughtUp.Load(),
-		Disk: cluster.DiskState{Stalled: n.store.Stalled(), ReadOnly: n.store.ReadOnly()},
+		Disk: cluster.DiskState{
+			Stalled: n.store.Stalled(), Hangs: n.store.Hangs(), ReadOnly: n.store.ReadOnly(),
+		},
 	}
 	st.Disk.FsyncP99, st.Disk.Syncs, st.Disk.RecentSync = n.store.Syncs()
 	if inst := n.inst.Load(); inst != nil {

@@ -319,7 +319,8 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 		return true // this node leads, is a candidate or knows no leader: Raft's timers decide
 	}
 	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: time.Now()}
-	ev.DiskStalled = c.deps.Peers.Claims()[l.id].Claim.Disk.Stalled
+	seen := c.deps.Peers.Claims()[l.id].Claim
+	ev.DiskStalled = seen.Disk.Stalled || seen.Yields == cluster.YieldDisk
 	c.runFailover(ctx, ev, time.Time{})
 	now := c.deps.Claim() // a leader heard meanwhile may become silent any moment
 	return now.LeaderSilence >= c.params().SilenceLimit(now)

@@ -502,22 +502,29 @@ func TestSilence_LeaderThatResponds(t *testing.T) {
 }
 
 func TestSilenceOfAStalledDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, "n1", "n2", "n3")
-		w.edit(func() {
-			w.mine.Priority = 200
-			s := w.claims["n1"]
-			s.Claim.Disk.Stalled = true
-			w.claims["n1"] = s
+	for name, edit := range map[string]func(*cluster.Claim){
+		"it yields":       func(c *cluster.Claim) { c.Yields = cluster.YieldDisk },
+		"earlier version": func(c *cluster.Claim) { c.Disk.Stalled = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestCluster(t, "n1", "n2", "n3")
+				w.edit(func() {
+					w.mine.Priority = 200
+					s := w.claims["n1"]
+					edit(&s.Claim)
+					w.claims["n1"] = s
+				})
+				w.start(Config{Fast: true})
+				w.hang("n3")
+				time.Sleep(timeoutMin + 20*time.Millisecond)
+				w.elections()
+				if f := w.c.Facts(6); f.Trigger != "disk_stall" {
+					t.Errorf("facts: %+v", f)
+				}
+			})
 		})
-		w.start(Config{Fast: true})
-		w.hang("n3")
-		time.Sleep(timeoutMin + 20*time.Millisecond)
-		w.elections()
-		if f := w.c.Facts(6); f.Trigger != "disk_stall" {
-			t.Errorf("facts: %+v", f)
-		}
-	})
+	}
 }
 
 func TestVoterThatHeardLeader_StopsElection(t *testing.T) {

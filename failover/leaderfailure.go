@@ -209,6 +209,9 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 	if !ev.ProcessDead {
 		threshold, _ := c.Silence()
 		v.Reason += fmt.Sprintf("; silent for %v, tolerated for %v", mine.LeaderSilence.Round(time.Millisecond), threshold)
+		if why := c.deps.Peers.Claims()[ev.Leader].Claim.Yields; why != "" {
+			v.Reason += fmt.Sprintf("; the leader lets the others elect: %v", why)
+		}
 	}
 	if !c.allowElection(ev, now) {
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)

@@ -23,6 +23,7 @@ type majorityWatch struct {
 	at     time.Time                    // when a majority was last heard
 	asked  time.Time                    // when the voters were last asked because too few were heard
 	yields bool
+	told   time.Time // when the others were last told that the disk hangs
 
 	estimator election.SilenceEstimator // of the gaps between messages of a majority
 }
@@ -144,4 +145,18 @@ func (c *Controller) Yields() bool {
 	c.watch.mu.Lock()
 	defer c.watch.mu.Unlock()
 	return c.watch.majority.yields
+}
+
+// OnDiskHangs sends this node's claim to every peer, once for each stall of its disk. It does not block.
+func (c *Controller) OnDiskHangs() {
+	now := time.Now()
+	c.watch.mu.Lock()
+	tell := now.Sub(c.watch.majority.told) >= c.cfg.TimeoutMin
+	if tell {
+		c.watch.majority.told = now
+	}
+	c.watch.mu.Unlock()
+	if tell {
+		c.deps.Announce()
+	}
 }

@@ -34,19 +34,23 @@ func TestMajority_LeaderYields(t *testing.T) {
 		began := time.Now()
 		time.Sleep(44 * time.Millisecond)
 		synctest.Wait()
-		if w.c.Yields() || w.claim().Yields {
+		if w.c.Yields() || w.claim().Yields != "" {
 			t.Error("it yields before the threshold")
 		}
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
-		if !w.c.Yields() || !w.claim().Yields || w.announced != 1 {
+		if !w.c.Yields() || w.claim().Yields != cluster.YieldUnheard || w.announced != 1 {
 			t.Errorf("it does not yield, or not aloud: %+v, announced %d times", w.claim(), w.announced)
 		}
 		if len(w.asked) != 2 || w.asked[0].Sub(began) != 30*time.Millisecond {
 			t.Errorf("the voters were asked at %v, silence began at %v", w.asked, began)
 		}
+		w.edit(func() { w.mine.Disk.Hangs = true })
+		if got := w.claim().Yields; got != cluster.YieldDisk {
+			t.Errorf("when its disk hangs, too: %q", got)
+		}
 		w.edit(func() { w.mine.Paused = true })
-		if w.claim().Yields {
+		if w.claim().Yields != "" {
 			t.Error("it says that it yields although automatic failover is paused")
 		}
 		w.c.OnHeard("n4", nil) // not a voter
@@ -74,7 +78,7 @@ func TestMajority_OfFive(t *testing.T) {
 	})
 }
 
-// A node that stands still hears nobody. That tells nothing of the others.
+// A node that stands still hears no other. That tells nothing of them.
 func TestMajority_OwnStopIsNoEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leading(t, "n1", "n2", "n3")
@@ -133,7 +137,7 @@ func TestYieldingLeaderIsReplaced(t *testing.T) {
 			s.Claim.SilenceLimit = election.MinSilence
 			w.claims["n3"] = s
 		})
-		w.c.OnHeard("n1", &cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, Yields: true})
+		w.c.OnHeard("n1", &cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, Yields: cluster.YieldUnheard})
 		w.hear()
 		began := time.Now()
 		w.hang("n3")
@@ -155,8 +159,8 @@ func TestYieldingLeaderResumes(t *testing.T) {
 			claim cluster.Claim
 			want  time.Duration
 		}{
-			{cluster.Claim{NodeID: "n1", Term: 4, Role: cluster.Leader, Yields: true}, 45 * time.Millisecond},
-			{cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, Yields: true}, election.MinSilence},
+			{cluster.Claim{NodeID: "n1", Term: 4, Role: cluster.Leader, Yields: cluster.YieldUnheard}, 45 * time.Millisecond},
+			{cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, Yields: cluster.YieldUnheard}, election.MinSilence},
 			{cluster.Claim{NodeID: "n3", Term: 5}, election.MinSilence},
 			{cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader}, 45 * time.Millisecond},
 		} {
@@ -177,7 +181,7 @@ func TestNeedlessElection_OfYieldingLeader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				yields := func(w *testCluster) {
-					w.c.OnHeard("n1", &cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, Yields: true})
+					w.c.OnHeard("n1", &cluster.Claim{NodeID: "n1", Term: 5, Role: cluster.Leader, Yields: cluster.YieldUnheard})
 				}
 				w := needlessElectionOf(t, yields, "n2", 100*time.Millisecond,
 					func(claim *cluster.Claim) { claim.Term = c.term })
@@ -187,4 +191,21 @@ func TestNeedlessElection_OfYieldingLeader(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestOnDiskHangs_TellsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leading(t, "n1", "n2", "n3")
+		for range 10 {
+			w.c.OnDiskHangs()
+		}
+		if w.announced != 1 {
+			t.Errorf("announced %d times", w.announced)
+		}
+		w.hearAll(timeoutMin, "n1", "n3")
+		w.c.OnDiskHangs()
+		if w.announced != 2 {
+			t.Errorf("announced %d times, the second time after a while", w.announced)
+		}
+	})
 }

@@ -159,12 +159,12 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 		limit = &w.majority.estimator
 	case from != w.leader.id || claim != nil && claim.Role != cluster.Leader:
 		return news, false
-	case claim != nil && claim.Yields:
+	case claim != nil && claim.Yields != "":
 		if w.yielded = claim.Term == w.leader.term; w.yielded && c.cfg.Fast && !w.due.IsZero() {
 			w.arm(now, max(minCheckInterval, w.quiet.Sub(now)))
 		}
 		return news, false
-	case claim != nil && claim.Disk.Stalled:
+	case claim != nil && claim.Disk.Stalled: // of an earlier version, which does not say that it yields
 		return news, false
 	default:
 		w.yielded = w.yielded && claim == nil // an append may have been sent before
@@ -192,8 +192,8 @@ func (w *silenceWatch) learn(from cluster.NodeID, claim *cluster.Claim, now time
 	return news
 }
 
-// livesBy reports whether a message of the suspect shows that it need not have been replaced; claim is nil if it is none.
-// One that heard nothing goes on sending: it has to know of the election.
+// livesBy reports whether a message of the suspect shows that its replacement was needless; claim may be nil. A leader
+// that heard nothing goes on sending: it has to know of the election.
 func (s *suspect) livesBy(claim *cluster.Claim) bool {
 	if s.yielded {
 		return claim != nil && claim.BootID == s.leader.boot && claim.Term > s.leader.term
@@ -227,12 +227,25 @@ func (c *Controller) annotateSilence(claim *cluster.Claim) {
 		if t := w.estimator.Threshold(now); t.Source == election.SilenceMeasured {
 			claim.SilenceMeasured = t.Value
 		}
-		claim.Yields = claim.Role == cluster.Leader && !claim.Paused && (w.majority.yields || claim.Disk.Stalled)
+		claim.Yields = w.yieldCause(claim)
 	}
 	claim.NeedlessTerm = w.estimator.RaisedBy(now)
 	if ago := now.Sub(w.stopped); !w.stopped.IsZero() && ago < stoppedFor {
 		claim.StoppedAgo = max(ago, 1)
 	}
+}
+
+// yieldCause returns why a node with this claim lets the others elect, "" if it does not.
+func (w *silenceWatch) yieldCause(claim *cluster.Claim) cluster.YieldCause {
+	switch {
+	case claim.Role != cluster.Leader, claim.Paused:
+		return ""
+	case claim.Disk.Hangs:
+		return cluster.YieldDisk
+	case w.majority.yields:
+		return cluster.YieldUnheard
+	}
+	return ""
 }
 
 // askedFor returns how long ago the leader was asked in its present silence, 0 if it was not.

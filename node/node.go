@@ -262,9 +262,19 @@ func (n *Node) Failover() *failover.Controller { return n.failover }
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }
 
 // replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its
-// disk is stalled, it hears no majority, or it must not lead.
+// disk hangs, it hears no majority, or it must not lead.
 func (n *Node) replicationPaused() bool {
-	return (n.consensus.Stalled() || n.failover.Yields()) && n.autoFailoverEnabled() || n.consensus.StepDownPending()
+	hangs := n.consensus.DiskHangs()
+	switch {
+	case n.consensus.StepDownPending():
+		return true
+	case !hangs && !n.failover.Yields(), !n.autoFailoverEnabled():
+		return false
+	}
+	if hangs {
+		n.failover.OnDiskHangs()
+	}
+	return true
 }
 
 // Names of the reloaded files in metrics.

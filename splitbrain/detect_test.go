@@ -25,7 +25,7 @@ func said(text string, options ...func(*Claim)) Claim {
 	return c
 }
 
-func http(c *Claim)                    { c.Source, c.BootID = FromHTTP, "" }
+func byHTTP(c *Claim)                  { c.Source, c.BootID = FromHTTP, "" }
 func hello(c *Claim)                   { c.Term, c.LeaderID, c.Leads = 0, "", false }
 func of(id string) func(*Claim)        { return func(c *Claim) { c.ClusterID = id } }
 func old(d time.Duration) func(*Claim) { return func(c *Claim) { c.At = now.Add(-d) } }
@@ -60,7 +60,7 @@ func TestDetect(t *testing.T) {
 	}{
 		{
 			name: "all well", self: said("n1 5 n1"), want: OK,
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 5 n1", http), said("n3 5 n1", http)},
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 5 n1", byHTTP), said("n3 5 n1", byHTTP)},
 		},
 		{
 			name: "no cluster yet", self: said("n1 0 -", of("")), servers: []cluster.Server{},
@@ -100,11 +100,11 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			name: "HTTP answers depose nobody, however many", self: said("n1 5 n1"), want: OK,
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 999 n2", http), said("n3 999 n2", http)},
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 999 n2", byHTTP), said("n3 999 n2", byHTTP)},
 		},
 		{
 			name: "nor do they when their nodes say nothing else", self: said("n1 5 n1"), want: OK,
-			claims: []Claim{said("n2 999 n2", http), said("n3 999 n2", http)},
+			claims: []Claim{said("n2 999 n2", byHTTP), said("n3 999 n2", byHTTP)},
 		},
 		{
 			name: "a leader that nobody follows yet", self: said("n3 5 n1"), want: OK,
@@ -127,19 +127,19 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			name: "and this is one of them", self: said("n1 5 n1"), want: SplitBrain, refuse: true, depose: 5,
-			claims: []Claim{said("n2 5 n2"), said("n2 5 n2", http), said("n3 5 n1")},
+			claims: []Claim{said("n2 5 n2"), said("n2 5 n2", byHTTP), said("n3 5 n1")},
 		},
 		{
 			name: "but the other says so in one way only", self: said("n1 5 n1"), want: SplitBrain,
-			claims: []Claim{said("n2 5 n2"), said("n2 5 n1", http), said("n3 5 n1")},
+			claims: []Claim{said("n2 5 n2"), said("n2 5 n1", byHTTP), said("n3 5 n1")},
 		},
 		{
 			name: "an HTTP answer makes no second leader of who says otherwise", self: said("n1 5 n1"), want: OK,
-			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 5 n2", http)},
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n2 5 n2", byHTTP)},
 		},
 		{
 			name: "of who says nothing else it is told, and nobody deposed", self: said("n1 5 n1"), want: SplitBrain,
-			claims: []Claim{said("n3 5 n1"), said("n2 5 n2", http)},
+			claims: []Claim{said("n3 5 n1"), said("n2 5 n2", byHTTP)},
 		},
 
 		// Other clusters.
@@ -163,7 +163,7 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			name: "HTTP answers of another cluster stop nobody", self: said("n1 5 n1"), want: ForeignCluster,
-			claims: []Claim{said("n2 7 n2", of("D"), http), said("n3 7 n2", of("D"), http)},
+			claims: []Claim{said("n2 7 n2", of("D"), byHTTP), said("n3 7 n2", of("D"), byHTTP)},
 		},
 		{
 			name: "a foreign leader is no leader here", self: said("n1 5 n1"), want: ForeignCluster,
@@ -182,7 +182,7 @@ func TestDetect(t *testing.T) {
 		},
 		{
 			name: "as HTTP says", self: said("n1 5 n1"), want: SplitBrain,
-			claims: []Claim{said("n2 5 n1"), said("n3 9 n3", generation(2, "r"), http)},
+			claims: []Claim{said("n2 5 n1"), said("n3 9 n3", generation(2, "r"), byHTTP)},
 		},
 		{
 			name: "as a node says that is not believed", self: said("n1 5 n1"), want: SplitBrain, says: "node n9",
@@ -257,8 +257,8 @@ func TestDetectNeverDeposesTheFollowed(t *testing.T) {
 	for _, id := range []string{"n2", "n3", "n9"} {
 		for _, cl := range []string{"C", "D", ""} {
 			for _, g := range []uint64{0, 1, 2} {
-				lies = append(lies, said(id+" 5 "+id, http, of(cl), generation(g, "")),
-					said(id+" 77 n2", http, of(cl), generation(g, "")))
+				lies = append(lies, said(id+" 5 "+id, byHTTP, of(cl), generation(g, "")),
+					said(id+" 77 n2", byHTTP, of(cl), generation(g, "")))
 			}
 		}
 	}

@@ -153,8 +153,8 @@ func (b *bystanders) pace(ctx context.Context, interval time.Duration,
 	}
 }
 
-// transfer moves leadership to a node, as an operator with a new connection to the node under attack. If an election has
-// made that node the leader before, there is nothing to move.
+// transfer moves leadership to a node, as an operator with a new connection to the node under attack. After an election
+// that node may lead already.
 func (b *bystanders) transfer(ctx context.Context, through, to *proc.Node) error {
 	u := b.c.caller(b.c.operator, operatorAddress)
 	defer u.forget()

@@ -35,7 +35,7 @@ func NewNetwork() (*Network, error) {
 		return nil, fmt.Errorf("network namespaces need the ip command: %w", err)
 	}
 	w := &Network{prefix: fmt.Sprintf("ns%d-%d", os.Getpid(), networks.Add(1))}
-	// A bridge without an address of its own takes the lowest one of its ports, so Unplug would change it: what the nodes
+	// A bridge without an address of its own takes the lowest one of its ports. Unplug would change it, and what nodes
 	// send to this process would be lost until they ask for the address again.
 	err := batch("", "link add "+w.bridge()+" address "+hostMAC+" type bridge forward_delay 0",
 		"link set "+w.bridge()+" up")

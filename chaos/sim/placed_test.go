@@ -187,6 +187,39 @@ func bestPlaced(t *testing.T, kind FaultKind, seed uint64, times int) (best int)
 	return best
 }
 
+// A leader that hears no other, or whose disk hangs, is replaced before its lease ends or its disk counts as stalled.
+func TestSimYieldingLeader(t *testing.T) {
+	const times, apart, lasts = 12, 3 * time.Second, 700 * time.Millisecond
+	for _, kind := range []FaultKind{Deafen, StallDisk} {
+		t.Run(string(kind), func(t *testing.T) {
+			cfg := DefaultConfig(1, 3)
+			cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 1, 0, 0, 0
+			for i := range time.Duration(times) {
+				cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: AnyLeader, At: 2*time.Second + i*apart, For: lasts})
+			}
+			cfg.Length = cfg.Plan[times-1].At + time.Second
+			v := placed(&cfg, func(*node.Config) {})
+			if _, report := Run(t, cfg); report != "" {
+				t.Fatal(report)
+			}
+			var took []time.Duration
+			for _, f := range cfg.Plan {
+				at := v.start.Add(f.At)
+				_, after, ok := around(v.ordered(), at)
+				if !ok {
+					t.Fatalf("no leader after %v", f)
+				}
+				took = append(took, after.at.Sub(at))
+			}
+			slices.Sort(took)
+			t.Log(took)
+			if median := took[times/2]; median >= 125*time.Millisecond {
+				t.Errorf("another node leads after %v in the median", median)
+			}
+		})
+	}
+}
+
 // Two halves of the cluster cannot reach each other, or only in one direction. The nodes
 // between them reach both. A leader serves within a second, and no other node is
 // elected until the links are back.

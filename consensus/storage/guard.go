@@ -82,7 +82,7 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 		storage:    s,
 		cfg:        cfg,
 		logger:     cfg.Logger.Named("storage"),
-		watch:      newWatch(),
+		watch:      newWatch(cfg.StallMax),
 		cache:      newCache(cacheBytes, cacheEntries),
 		reserveSem: make(chan struct{}, 1),
 		closed:     make(chan struct{}),
@@ -161,17 +161,25 @@ func (g *Guarded) SetAside(aside, file string, data []byte) error {
 }
 
 // Stalled reports whether one operation has been outstanding for too long. Snapshots do not count.
-func (g *Guarded) Stalled() bool {
+func (g *Guarded) Stalled() bool { return g.outstandingFor(g.cfg.StallMin) }
+
+// Hangs reports whether one operation has been outstanding for so much longer than usual that another node had better
+// lead. It is sooner than Stalled: to let others lead for a while does no harm.
+func (g *Guarded) Hangs() bool { return g.outstandingFor(g.cfg.StallMin / hangFraction) }
+
+// outstandingFor reports whether one operation has been outstanding for much longer than usual, and for longer than
+// least.
+func (g *Guarded) outstandingFor(least time.Duration) bool {
 	now := time.Now()
 	_, d := g.watch.oldest(now)
-	if d <= g.cfg.StallMin {
+	if d <= least {
 		return false
 	}
 	if g.watch.unmeasured() {
 		return d > g.cfg.StallMax
 	}
 	longest, count := g.watch.slowest(now)
-	return d > stallLimit(longest, count, g.cfg)
+	return d > stallLimit(longest, count, least, g.cfg.StallMax)
 }
 
 const (
@@ -179,15 +187,17 @@ const (
 	// is not stalled.
 	stallFactor = 3
 	// stallSamples is how many operations must be known.
-	stallSamples = 200
+	stallSamples = 100
+	// hangFraction: a disk hangs after this fraction of StallMin at the earliest.
+	hangFraction = 3
 )
 
 // stallLimit returns for how long an operation may be outstanding, by the longest of count operations.
-func stallLimit(longest time.Duration, count int, cfg GuardConfig) time.Duration {
+func stallLimit(longest time.Duration, count int, least, most time.Duration) time.Duration {
 	if count < stallSamples {
-		return cfg.StallMax
+		return most
 	}
-	return min(max(stallFactor*longest, cfg.StallMin), cfg.StallMax)
+	return min(max(stallFactor*longest, least), most)
 }
 
 // Syncs returns the 99th percentile of the durations of synced operations over the last minute, within 10 %, their

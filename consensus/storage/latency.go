@@ -10,12 +10,14 @@ import (
 // latencyTracker tracks operations in flight, and the durations of synced ones over the last minute.
 type latencyTracker struct {
 	epoch time.Time
+	stall time.Duration // longer operations, and those beside them, say that the disk stalled, and nothing of its speed
 
 	mu       sync.Mutex
 	nextID   uint64
 	inFlight []operation // a handful: Raft's loops and its replication
 	windows  [windowCount]window
 	longest  [longestCount]longestOf
+	stalled  time.Time // when an operation that was a stall has ended last
 	known    struct {
 		p99    time.Duration
 		total  uint64
@@ -49,7 +51,7 @@ const (
 // longestOf is what one period has seen.
 type longestOf struct {
 	number int64
-	synced time.Duration // the longest operation
+	synced time.Duration // the longest operation that was no stall
 	count  int
 }
 
@@ -69,7 +71,9 @@ type window struct {
 }
 
 // newWatch counts its windows from now on the monotonic clock: a step of the wall clock loses and repeats none.
-func newWatch() *latencyTracker { return &latencyTracker{epoch: time.Now()} }
+func newWatch(stall time.Duration) *latencyTracker {
+	return &latencyTracker{epoch: time.Now(), stall: stall}
+}
 
 func (w *latencyTracker) begin(op string, now time.Time) uint64 {
 	w.mu.Lock()
@@ -87,23 +91,37 @@ func (w *latencyTracker) end(id uint64, now time.Time, synced bool) {
 			last := len(w.inFlight) - 1
 			w.inFlight[i] = w.inFlight[last]
 			w.inFlight = w.inFlight[:last]
+			took := now.Sub(f.start)
+			if took > w.stall {
+				w.stalled = now
+			}
 			if synced {
-				w.observe(now, now.Sub(f.start))
+				w.observe(now, took, w.inStall(f.start, now))
 			}
 			return
 		}
 	}
 }
 
+// inStall reports whether an operation that began at start and ends now was in flight beside a stall. The lock must be
+// held.
+func (w *latencyTracker) inStall(start, now time.Time) bool {
+	return !start.After(w.stalled) ||
+		slices.ContainsFunc(w.inFlight, func(f operation) bool { return now.Sub(f.start) > w.stall })
+}
+
 // observe records a synced operation. The lock must be held.
-func (w *latencyTracker) observe(now time.Time, took time.Duration) {
+func (w *latencyTracker) observe(now time.Time, took time.Duration, inStall bool) {
 	w.window(now).counts[bucket(took)]++
 	n := int64(now.Sub(w.epoch)/longestPeriod) + 1
 	l := &w.longest[n%longestCount]
 	if l.number != n {
 		*l = longestOf{number: n}
 	}
-	l.synced, l.count = max(l.synced, took), l.count+1
+	if !inStall {
+		l.synced = max(l.synced, took)
+	}
+	l.count++
 }
 
 // slowest returns the longest synced operation of the last minutes, and how many there were.

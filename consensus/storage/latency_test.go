@@ -85,7 +85,7 @@ func TestObserve(t *testing.T) {
 
 func TestSyncP99(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch()
+		w := newWatch(time.Second)
 		do := func(n int, d time.Duration) {
 			for range n {
 				id := w.begin(OpAppend, time.Now())
@@ -121,7 +121,7 @@ func TestSyncP99(t *testing.T) {
 // The median of the last seconds forgets what was before. It needs some operations, and two windows.
 func TestMedianOfTheLastSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch()
+		w := newWatch(time.Second)
 		do := func(n int, took time.Duration) {
 			for range n {
 				id := w.begin(OpAppend, time.Now())
@@ -151,21 +151,24 @@ func TestMedianOfTheLastSeconds(t *testing.T) {
 	})
 }
 
-// A disk is stalled earlier if none of its operations took long in the last minutes.
+// A disk is stalled, and hangs, earlier if none of its operations took long in the last minutes.
 func TestStallLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := guardOver(newMemStorage())
-		stalledAfter := func() time.Duration {
+		after := func() (hangs, stalled time.Duration) {
 			began := time.Now()
 			g.watch.begin(OpAppend, began)
 			for !g.Stalled() {
 				time.Sleep(time.Millisecond)
+				if hangs == 0 && g.Hangs() {
+					hangs = time.Since(began) - time.Millisecond
+				}
 			}
-			took := time.Since(began) - time.Millisecond
+			stalled = time.Since(began) - time.Millisecond
 			g.watch.mu.Lock()
 			g.watch.inFlight = nil
 			g.watch.mu.Unlock()
-			return took
+			return hangs, stalled
 		}
 		do := func(n int, took time.Duration) {
 			for range n {
@@ -174,22 +177,30 @@ func TestStallLimit(t *testing.T) {
 				g.watch.end(id, time.Now(), true)
 			}
 		}
-		check := func(what string, want time.Duration) {
+		check := func(what string, hangs, stalled time.Duration) {
 			t.Helper()
-			if got := stalledAfter(); got != want {
-				t.Errorf("%s: stalled after %v, want %v", what, got, want)
+			if gotHangs, got := after(); got != stalled || gotHangs != hangs {
+				t.Errorf("%s: hangs after %v, want %v; stalled after %v, want %v", what, gotHangs, hangs, got, stalled)
 			}
 		}
 		do(stallSamples-1, time.Millisecond)
-		check("little is known", 300*time.Millisecond)
+		check("little is known", 300*time.Millisecond, 300*time.Millisecond)
 		do(1, time.Millisecond)
-		check("a fast disk", 150*time.Millisecond)
+		check("a fast disk", 50*time.Millisecond, 150*time.Millisecond)
+		do(1, 30*time.Millisecond)
+		check("one that took a little longer", 90*time.Millisecond, 150*time.Millisecond)
 		do(1, 60*time.Millisecond)
-		check("one slow operation", 180*time.Millisecond)
+		check("one slow operation", 180*time.Millisecond, 180*time.Millisecond)
 		do(1, 110*time.Millisecond)
-		check("a slower one", 300*time.Millisecond)
+		check("a slower one", 300*time.Millisecond, 300*time.Millisecond)
 		time.Sleep(longestCount * longestPeriod)
+		stalled := g.watch.begin(OpAppend, time.Now())
+		time.Sleep(100 * time.Millisecond)
+		beside := g.watch.begin(OpVote, time.Now())
+		time.Sleep(201 * time.Millisecond)
+		g.watch.end(beside, time.Now(), true)
+		g.watch.end(stalled, time.Now(), true)
 		do(stallSamples, time.Millisecond)
-		check("ten minutes later", 150*time.Millisecond)
+		check("ten minutes later, after a stall", 50*time.Millisecond, 150*time.Millisecond)
 	})
 }

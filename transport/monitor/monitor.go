@@ -52,7 +52,7 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time, 
 	if rtt > 0 {
 		m.seen.LastExchange = rtt
 	}
-	if claim.Role == cluster.Leader && !claim.Disk.Stalled && !claim.Yields {
+	if claim.Role == cluster.Leader && !claim.Disk.Stalled && claim.Yields == "" {
 		m.lastLeaderSign = now
 	}
 	seen := m.seen
