@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"northstar/api/stream"
 	"northstar/api/token"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // deafWriter is the response to a client that takes nothing until read is closed.
@@ -195,5 +197,63 @@ func TestOnlyMembersUseTheReserve(t *testing.T) {
 			_ = end.Close()
 			synctest.Wait()
 		}
+	})
+}
+
+// countedReads counts how often the state is looked at.
+type countedReads struct {
+	*fakeCluster
+	views atomic.Int64
+}
+
+func (c *countedReads) View() *state.View {
+	c.views.Add(1)
+	return c.fakeCluster.View()
+}
+
+// Thousands of requests may ask to be attached to sessions that never were. Each waits, since this node may not have
+// applied yet what made the session, and costs little meanwhile.
+func TestInventedSessionsCostLittle(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		reads := &countedReads{fakeCluster: f}
+		n := startServer(t, f, func(d *Deps) { d.Reads = reads })
+		reads.views.Store(0)
+		began := time.Now()
+		n.do("GET", "/v1/sessions/"+strings.Repeat("f", state.SessionRevisionDigits)+"-abc/attach", "").is(t, 503,
+			cluster.CodeNoLeader)
+		if got := reads.views.Load(); got > 100 || time.Since(began) < time.Second {
+			t.Errorf("the state was looked at %d times in %v", got, time.Since(began))
+		}
+	})
+}
+
+// A campaign waits for minutes, and a request that is forwarded keeps its body. Bodies of one caller take its share.
+func TestBodiesOfWaitingCampaignsAreCounted(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.RequestBytes = 1 << 20 })
+		n.lead()
+		n.campaign("r", n.session("holder"), 0)
+		padded := `{"session_id":"` + n.session("waits") + `","wait_ms":10000` + strings.Repeat(" ", 60<<10) + `}`
+		waits := make(chan error, 1)
+		go func() { // without a Content-Length
+			resp, err := n.http.Post("http://"+n.addr+"/v1/roles/r/campaign", apiv1.TypeJSON,
+				io.MultiReader(strings.NewReader(padded)))
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			waits <- err
+		}()
+		time.Sleep(time.Second)
+		if got := n.bodyBytes.Load(); got != int64(len(padded)) {
+			t.Errorf("%d bytes are counted, want %d", got, len(padded))
+		}
+		if err := <-waits; err != nil {
+			t.Error(err)
+		}
+		eventually(t, func() bool { return n.bodyBytes.Load() == 0 })
+		n.bodyBytes.held.Store(n.limits.RequestBytes * 2)
+		n.do("POST", "/v1/sessions", `{"name":"x"}`, asJSON, apiv1.TypeJSON).is(t, 503, cluster.CodeBusy)
+		n.bodyBytes.held.Store(0)
 	})
 }

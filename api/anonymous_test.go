@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/cluster"
 )
 
 // anonymousTable is a table in which only connections without an identity are limited, and a function that adds one.
@@ -186,5 +187,54 @@ func TestPollingPeersStay(t *testing.T) {
 		if closed() == tc.stays {
 			t.Errorf("%s: its connection is closed: %v", name, closed())
 		}
+	}
+}
+
+// The connections of a node that was removed are closed as those of any other caller.
+func TestConnectionsOfARemovedNode(t *testing.T) {
+	t.Parallel()
+	const remote = "192.0.2.7"
+	f := newFakeCluster("n1", true)
+	s := bareServerOf(t, f, func(d *Deps) { d.Limits.AnonymousConnections, d.Limits.AddressConnections = 4, 4 })
+	f.addRecord(cluster.Member{ID: "n4", Lifecycle: cluster.Active})
+	poll := func(c *conn) {
+		r := httptest.NewRequest("GET", "http://127.0.0.1"+apiv1.PathLeader, nil)
+		r.RemoteAddr = remote + ":5"
+		clientCertificate(r, "northstar://test/node/n4", true)
+		r.Header.Set(apiv1.HeaderForwardedBy, "n4")
+		s.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithValue(r.Context(), connKey{}, c)))
+	}
+	var conns []*conn
+	var closed []func() bool
+	for range 8 {
+		c, isClosed := pipeConn(t, remote)
+		if !s.conns.add(c) {
+			t.Fatal("a member's connection was refused")
+		}
+		poll(c)
+		conns, closed = append(conns, c), append(closed, isClosed)
+	}
+	f.removeRecord("n4")
+	for _, c := range conns {
+		poll(c)
+	}
+	for range 4 {
+		other, _ := pipeConn(t, remote)
+		s.conns.add(other)
+	}
+	open := 0
+	for _, isClosed := range closed {
+		if !isClosed() {
+			open++
+		}
+	}
+	if open > 4 {
+		t.Errorf("%d of 8 connections of a removed node stay", open)
+	}
+	for _, c := range conns {
+		_ = c.Close() // twice, for those that are closed
+	}
+	if n := s.conns.Len(); n > 4 {
+		t.Errorf("%d connections are left", n)
 	}
 }

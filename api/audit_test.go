@@ -2,11 +2,15 @@ package api
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/api/token"
@@ -154,9 +158,36 @@ func TestAuditOfForwardedCalls(t *testing.T) {
 		// A forwarded request is not recorded by a node that knows no leader: the sender tries another node.
 		leader.fake.lead("", 3)
 		leader.waitForLeaderView()
-		leader.do("DELETE", "/admin/members/n3", "", "X-Northstar-Forwarded-By", "n2")
+		leader.do("DELETE", "/admin/members/n3", "", forwardedAs("operator loopback")...)
 		if got := atLeader.take(); got != "" {
 			t.Errorf("at a node that was taken for the leader: %s", got)
+		}
+	})
+}
+
+// A call that says that a node has forwarded it is recorded as any other, unless a node has: that one retries it.
+func TestClaimedForwardingIsRecorded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		trusted := newAuthority(t)
+		f := newFakeCluster("n1", false)
+		aud := &fakeAuditor{}
+		s := bareServerOf(t, f, withAudit(aud), func(d *Deps) {
+			d.ClientRoots = func() *x509.CertPool { return trusted.pool }
+		})
+		for uri, headers := range map[string][]string{
+			"operator/ann": forwardedBy("n2"), "node/n2": forwardedAs("operator ann"),
+		} {
+			r := httptest.NewRequest("POST", "http://127.0.0.1/admin/members", strings.NewReader(
+				`{"id":"n9","raft_address":"h:1","http_address":"h:2","reason":"x"}`))
+			r.RemoteAddr, r.TLS = someAddress, trusted.certified(t, "northstar://test/"+uri, time.Hour)
+			for i := 0; i < len(headers); i += 2 {
+				r.Header.Set(headers[i], headers[i+1])
+			}
+			w := serveBriefly(s, r)
+			got := aud.take()
+			if recorded := got != ""; w.Code != http.StatusServiceUnavailable || recorded != (uri == "operator/ann") {
+				t.Errorf("%s: %d, recorded: %q", uri, w.Code, got)
+			}
 		}
 	})
 }

@@ -166,8 +166,13 @@ func (s *Server) TokenProblem() string {
 // authorize identifies the caller first: a request without an identity is only counted, however it is refused.
 func (c *request) authorize() error {
 	a := c.s.auth
-	if conn := connOf(c.r.Context()); conn != nil && !conn.peer && a.fromMember(c.r) {
-		c.s.conns.addPeer(conn)
+	if conn := connOf(c.r.Context()); conn != nil {
+		switch member := a.fromMember(c.r); {
+		case member && !conn.peer:
+			c.s.conns.addPeer(conn)
+		case conn.peer && !member: // it was removed
+			c.s.conns.removePeer(conn)
+		}
 	}
 	need := c.route.Role
 	if c.route.Sensitive && c.s.deps.PrivateViews {

@@ -217,6 +217,25 @@ func (c *request) release() {
 	}
 }
 
+// takeBody counts the bytes of a body that is about to be read, of which most are read at most. keepBody gives back
+// those that it does not have.
+func (c *request) takeBody(most int64) error {
+	n := c.r.ContentLength
+	if n < 0 || n > most {
+		n = most + 1
+	}
+	if err := c.s.bodyBytes.take(c.holder(), n); err != nil {
+		return err
+	}
+	c.bodyBytes = n
+	return nil
+}
+
+func (c *request) keepBody(size int) {
+	c.s.bodyBytes.give(c.holder(), c.bodyBytes-int64(size))
+	c.bodyBytes = int64(size)
+}
+
 // jsonBodyTimeout limits the time to send a JSON body.
 const jsonBodyTimeout = 10 * time.Second
 

@@ -288,13 +288,23 @@ func (k *Call) RenewLeases(ctx context.Context, leases []*state.Session) (lives 
 }
 
 // HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is gone:
-// the lease then ends after grace, unless another connection holds it.
+// the lease then ends after grace, unless another connection holds it. Until then it has a place among the attached
+// sessions. CodeBusy: there is none left.
 func (k *Call) HoldLease(ctx context.Context, lease string, grace time.Duration) (detach func(lost bool), err error) {
+	by, places := k.c.holder(), k.c.s.attaching
+	if err := places.take(by, 1); err != nil {
+		return nil, err
+	}
 	c := cluster.Connection{Attachment: cluster.Attachment{Session: lease, Grace: grace}}
 	if k.c.s.forward.ForwardToken {
 		c.Credential = k.c.r.Header.Get("Authorization")
 	}
-	return k.c.s.attached.Hold(ctx, c)
+	end, err := k.c.s.attached.Hold(ctx, c)
+	if err != nil {
+		places.give(by, 1)
+		return nil, err
+	}
+	return func(lost bool) { end(lost); places.give(by, 1) }, nil
 }
 
 // Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.

@@ -151,3 +151,39 @@ func TestConnectionsOfCallsOfOneAddress(t *testing.T) {
 		call.Leave(nil)
 	}
 }
+
+// Leases that end with their connection have places among the attached sessions: one client may have thousands of
+// leases, and hold each on thousands of streams.
+func TestHeldLeasesAreLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.Limits.Attached = 4 })
+		n.lead()
+		lease := n.sessionOf(60_000)
+		r := httptest.NewRequest("POST", "http://127.0.0.1/lease", nil)
+		r.RemoteAddr = "127.0.0.1:5"
+		call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "keep alive", Role: token.Client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer call.Leave(nil)
+		var held []func(bool)
+		for err == nil && len(held) < 10 {
+			var detach func(bool)
+			if detach, err = call.HoldLease(t.Context(), lease, time.Second); err == nil {
+				held = append(held, detach)
+			}
+		}
+		if !cluster.IsCode(err, cluster.CodeBusy) || len(held) != 5 { // with the reserve of operators
+			t.Fatalf("%d leases are held, then %v", len(held), err)
+		}
+		for _, detach := range held {
+			detach(false)
+		}
+		if _, err := call.HoldLease(t.Context(), "none", time.Second); !cluster.IsCode(err, cluster.CodeSessionEnded) {
+			t.Errorf("a lease that is not there: %v", err)
+		}
+		if left := n.attaching.Load(); left != 0 {
+			t.Errorf("%d places are not given back", left)
+		}
+	})
+}

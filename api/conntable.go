@@ -136,6 +136,29 @@ func (t *connTable) addPeer(c *conn) {
 	t.anonymousConns.remove(c)
 }
 
+// removePeer makes a connection of another node one like any other: the node is no member any more.
+func (t *connTable) removePeer(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !c.peer {
+		return
+	}
+	c.peer = false
+	c.serving.Add(-1)
+	if c.inAll == nil { // closed meanwhile
+		return
+	}
+	own := t.addresses[c.group]
+	if own == nil {
+		own = lists.New()
+		t.addresses[c.group] = own
+	}
+	c.inAddress = own.PushBack(c)
+	if !c.identified.Load() {
+		t.anonymousConns.add(c)
+	}
+}
+
 // Len returns the number of connections.
 func (t *connTable) Len() int {
 	t.mu.Lock()

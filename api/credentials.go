@@ -15,7 +15,8 @@ import (
 )
 
 // Credentials are checked for as long as they are used: a certificate at each request of its connection, and the
-// credentials of open streams whenever tokens or trusted authorities change, or a certificate expires.
+// credentials of open streams whenever tokens or trusted authorities change, or a certificate expires. A stream that
+// another node forwards is checked all the time: that node may be removed.
 
 // connTrust remembers the check of a connection's client certificate. Any goroutine may use it.
 type connTrust struct{ last atomic.Pointer[trust] }
@@ -118,6 +119,8 @@ type streams struct {
 type openStream struct {
 	r       *http.Request
 	caller  identity
+	via     string // the node that has asserted the caller; "": none
+	checked bool   // since it is known here: the credentials may have changed just before
 	tokens  *token.Set
 	roots   *x509.CertPool
 	expires time.Time // of the certificate; zero: none
@@ -128,7 +131,7 @@ type openStream struct {
 func (a *authenticator) follow(c *request) (release func()) {
 	ctx, end := context.WithCancelCause(c.r.Context())
 	o := &openStream{
-		r: c.r, caller: c.caller, tokens: a.tokens.Load(), roots: a.trustedRoots(c.r),
+		r: c.r, caller: c.caller, via: c.via, tokens: a.tokens.Load(), roots: a.trustedRoots(c.r),
 		expires: a.certificateValidUntil(c.r), end: end,
 	}
 	c.r = c.r.WithContext(ctx)
@@ -155,9 +158,10 @@ func (a *authenticator) endRevoked(now time.Time) {
 	for o := range a.open.all {
 		roots := a.trustedRoots(o.r)
 		expired := !o.expires.IsZero() && !now.Before(o.expires)
-		if o.tokens == tokens && o.roots == roots && !expired {
+		if o.tokens == tokens && o.roots == roots && !expired && o.checked && o.via == "" {
 			continue
 		}
+		o.checked = true
 		o.tokens, o.roots, o.expires = tokens, roots, a.certificateValidUntil(o.r)
 		if who, _, err := a.identify(o.r); err != nil || who != o.caller {
 			o.end(cluster.Errorf(cluster.CodeUnauthenticated, "the credentials of this stream are no longer valid"))

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -223,4 +224,72 @@ func TestConnectionsEndWithTheirCertificate(t *testing.T) {
 			<-goesOn
 		})
 	}
+}
+
+// TestForwardedStreamsEndWithTheirNode: a node that is removed reads and holds nothing more under the identities that
+// it has asserted.
+func TestForwardedStreamsEndWithTheirNode(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		trusted := newAuthority(t)
+		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) {
+			d.ClientRoots = func() *x509.CertPool { return trusted.pool }
+		})
+		ended := map[string]chan struct{}{}
+		rest, hangUp := context.WithCancel(t.Context())
+		for _, id := range []string{"n2", "n3"} {
+			r := trusted.connection(t, "northstar://test/node/"+id, time.Hour)(apiv1.PathWatch)
+			r.Header.Set("X-Northstar-Forwarded-By", id)
+			r.Header.Set("X-Northstar-Identity", "observer ann")
+			over := make(chan struct{})
+			ended[id] = over
+			ctx, cancel := context.WithCancel(r.Context())
+			defer context.AfterFunc(rest, cancel)()
+			go func() { defer close(over); n.ServeHTTP(httptest.NewRecorder(), r.WithContext(ctx)) }()
+		}
+		time.Sleep(time.Minute)
+		n.fake.removeRecord("n2")
+		n.fake.set(func() { n.fake.st.Servers = slices.Delete(n.fake.st.Servers, 1, 2) })
+		time.Sleep(5 * time.Second)
+		select {
+		case <-ended["n2"]:
+		default:
+			t.Error("a removed node goes on reading")
+		}
+		select {
+		case <-ended["n3"]:
+			t.Error("the stream of a member has ended")
+		default:
+		}
+		hangUp()
+		<-ended["n2"]
+		<-ended["n3"]
+	})
+}
+
+// TestStreamBeginsDuringAChange: a token that is removed between the check of a stream's caller and the beginning of
+// the stream ends it as well.
+func TestStreamBeginsDuringAChange(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		now := &data
+		s := bareServer(t, func(d *Deps) { d.Tokens = func() ([]byte, error) { return *now, nil } })
+		r := httptest.NewRequest("GET", "http://127.0.0.1"+apiv1.PathWatch, nil)
+		r.RemoteAddr = someAddress
+		r.Header.Set(as["alice"][0], as["alice"][1])
+		c := &request{ResponseWriter: httptest.NewRecorder(), s: s, r: r, ctx: r.Context()}
+		res, _ := s.routes.Find(apiv1.PathWatch, apiv1.PathWatch)
+		c.route = res.Methods["GET"]
+		if err := c.authorize(); err != nil {
+			t.Fatal(err)
+		}
+		without := []byte(withoutToken(string(data), "alice"))
+		now = &without
+		s.auth.reload()
+		s.auth.endRevoked(time.Now())
+		defer s.auth.follow(c)()
+		s.auth.endRevoked(time.Now())
+		if c.ctx.Err() == nil {
+			t.Error("the stream goes on")
+		}
+	})
 }

@@ -100,14 +100,9 @@ func (c *request) value() (body []byte, err error) {
 	case length > apiv1.MaxValueBytes:
 		return nil, tooLarge
 	}
-	reserve := length
-	if length < 0 {
-		reserve = apiv1.MaxValueBytes + 1
-	}
-	if err := c.s.bodyBytes.take(c.holder(), reserve); err != nil {
+	if err := c.takeBody(apiv1.MaxValueBytes); err != nil {
 		return nil, err
 	}
-	c.bodyBytes = reserve
 	deadline, _ := c.ctx.Deadline()
 	err = c.receiveBody(deadline, "timeout_ms", func() (err error) {
 		if length >= 0 {
@@ -118,8 +113,7 @@ func (c *request) value() (body []byte, err error) {
 		}
 		return err
 	})
-	c.bodyBytes = int64(len(body))
-	c.s.bodyBytes.give(c.holder(), reserve-c.bodyBytes)
+	c.keepBody(len(body))
 	switch {
 	case err != nil:
 		return nil, err

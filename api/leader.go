@@ -141,11 +141,17 @@ func (c *request) isAudited(status int, code cluster.Code) bool {
 		return false
 	case status == http.StatusTemporaryRedirect: // the client sends the call to another node
 		return false
-	case c.forwarded && code == cluster.CodeNoLeader, c.repeated && code == cluster.CodeOutcomeUnknown:
+	case c.ofNode() && (code == cluster.CodeNoLeader || c.repeated && code == cluster.CodeOutcomeUnknown):
 		return false // the forwarding node retries, and records the result
 	}
 	// A request without an identity is only counted: it could fill the log.
 	return c.caller.name != "" && (c.write || c.recordRead || status == http.StatusForbidden)
+}
+
+// ofNode reports whether another node has forwarded the request, or made it. A client may say so, too: it must not keep
+// its calls out of the log. Where nodes forward tokens, they are not told from clients.
+func (c *request) ofNode() bool {
+	return c.forwarded && (c.via != "" || c.caller.node != "" || c.s.forward.ForwardToken)
 }
 
 // record returns the audit record of the call before its response.

@@ -68,15 +68,18 @@ func (c *request) checkCommand(ctx context.Context, cmd *state.Command) error {
 	return c.checkOwner(ctx, session)
 }
 
+// attachedSession looks at the state less and less often: any client may ask for a session that never was.
 const (
-	ownerWait     = apiv1.DefaultTimeoutMS * time.Millisecond
-	ownerPollStep = 5 * time.Millisecond
+	ownerWait    = apiv1.DefaultTimeoutMS * time.Millisecond
+	minOwnerPoll = 5 * time.Millisecond
+	maxOwnerPoll = 160 * time.Millisecond
 )
 
 // attachedSession returns the session to which the caller attaches, nil if it has ended. This node need not lead: it
 // waits until it has applied what made the session.
 func (c *request) attachedSession(id string) (*state.Session, error) {
-	for deadline := time.Now().Add(ownerWait); ; {
+	step := minOwnerPoll
+	for deadline := time.Now().Add(ownerWait); ; step = min(2*step, maxOwnerPoll) {
 		view := c.s.reads.View()
 		s, ok := view.Session(id)
 		made, possible := view.MadeBefore(id)
@@ -91,7 +94,7 @@ func (c *request) attachedSession(id string) (*state.Session, error) {
 			return nil, problem.NoLeader("node %s does not know session %q yet", c.s.deps.Node.ID, id)
 		}
 		select {
-		case <-time.After(ownerPollStep):
+		case <-time.After(step):
 		case <-c.r.Context().Done():
 			return nil, c.r.Context().Err()
 		}

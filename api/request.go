@@ -306,10 +306,15 @@ func (c *request) decodeBody(v any) (err error) {
 	if err := c.checkMedia(apiv1.TypeJSON); err != nil {
 		return err
 	}
+	// A request may wait for long with its body: a campaign, for another leader.
+	if err := c.takeBody(maxJSONBody); err != nil {
+		return err
+	}
 	err = c.receiveBody(time.Now().Add(jsonBodyTimeout), jsonBodyTimeout.String(), func() (err error) {
 		c.body, err = io.ReadAll(io.LimitReader(c.r.Body, maxJSONBody+1))
 		return err
 	})
+	c.keepBody(len(c.body))
 	switch {
 	case err != nil:
 		return err

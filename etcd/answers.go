@@ -244,14 +244,23 @@ func sizeOfChanges(changes []state.Change, prevKV bool) (size int) {
 	return size
 }
 
+// countedMessage returns a message of a stream whose size is known, counted if it is large.
+func (s *Server) countedMessage(ctx context.Context, m proto.Message, size int) (any, error) {
+	if size <= smallMessage {
+		return m, nil
+	}
+	give, err := awaitBytes(ctx, size)
+	if err != nil {
+		return nil, err
+	}
+	return newCounted(m, give, s.lifetime, closeConn(ctx)), nil
+}
+
 // sendCounted sends a message with events whose size is known.
 func (ws *watchStream) sendCounted(r *pb.WatchResponse, size int) error {
-	if size <= smallMessage {
-		return ws.stream.Send(r)
-	}
-	give, err := awaitBytes(ws.ctx, size)
+	m, err := ws.s.countedMessage(ws.ctx, r, size)
 	if err != nil {
 		return err
 	}
-	return ws.stream.SendMsg(newCounted(r, give, ws.s.lifetime, closeConn(ws.ctx)))
+	return ws.stream.SendMsg(m)
 }

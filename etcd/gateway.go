@@ -28,9 +28,8 @@ import (
 // forms are those of etcd's own gateway, which is grpc-gateway with the same options of protojson.
 
 const (
-	maxJSONBody    = 4 << 20          // a request of maxRequestBytes in base64, and its field names
-	maxJSONMessage = 32 << 10         // of a stream: keys in base64
-	bodyTimeout    = 10 * time.Second // to send the body of a call that is no stream
+	maxJSONBody = 4 << 20          // a request of maxRequestBytes in base64, and its field names
+	bodyTimeout = 10 * time.Second // to send the body of a call that is no stream
 )
 
 var (
@@ -92,7 +91,13 @@ func (s *Server) serveUnary(
 		handled = true
 		return s.answer(ctx, leave, in, info, h)
 	}
-	out, err := handle(m.service, ctx, func(message any) error { return readMessage(ctx, w, r, message) }, answer)
+	give := func() {} // what the body has taken: the call has its message for as long as it takes
+	read := func(message any) (err error) {
+		give, err = readMessage(ctx, w, r, message)
+		return err
+	}
+	out, err := handle(m.service, ctx, read, answer)
+	give()
 	if !handled {
 		leave(err)
 	}
@@ -114,24 +119,24 @@ func (s *Server) serveUnary(
 	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
-// readMessage reads the body of a call with one message.
-func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, message any) error {
+// readMessage reads the body of a call with one message. give gives back what the body has taken of the budget.
+func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, message any) (give func(), err error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts
 	counted := &countedBody{body: http.MaxBytesReader(w, r.Body, maxJSONBody), call: callOf(ctx), room: smallMessage}
-	defer counted.give()
 	body, err := io.ReadAll(counted)
 	_ = control.SetReadDeadline(time.Time{})
 	tooLarge, refused := (*http.MaxBytesError)(nil), (*cluster.Error)(nil)
 	switch {
 	case errors.As(err, &tooLarge):
-		return status.Error(codes.InvalidArgument, errMessageTooLarge.Error())
+		err = status.Error(codes.InvalidArgument, errMessageTooLarge.Error())
 	case errors.As(err, &refused):
-		return err
 	case err != nil:
-		return status.Error(codes.InvalidArgument, err.Error())
+		err = status.Error(codes.InvalidArgument, err.Error())
+	default:
+		err = decodeJSON(body, message)
 	}
-	return decodeJSON(body, message)
+	return counted.give, err
 }
 
 // countedBody is a body that takes bytes of the budget of answers for what it reads.
@@ -220,7 +225,7 @@ var errMessageTooLarge = errors.New("etcdserver: request is too large")
 
 // RecvMsg reads the next object of the body. It returns io.EOF when the body has ended.
 func (h *httpStream) RecvMsg(m any) error {
-	h.body.left = maxJSONMessage
+	h.body.left = maxStreamMessage
 	var object json.RawMessage
 	if err := h.in.Decode(&object); err != nil {
 		if errors.Is(err, io.EOF) {

@@ -50,7 +50,7 @@ func (s *Server) answer(
 	ctx context.Context, leave func(error), in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (out any, err error) {
 	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
-	give, err := holdRequest(ctx, in)
+	give, err := holdRequest(ctx, in, s.freeOf(info.FullMethod))
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +142,21 @@ type callStream struct {
 
 // Context implements grpc.ServerStream.
 func (c *callStream) Context() context.Context { return c.ctx }
+
+// maxStreamMessage bounds what a client sends in one message of a stream. A stream keeps the messages that wait for its
+// handler, which waits for the client to read.
+const maxStreamMessage = 32 << 10
+
+// RecvMsg implements grpc.ServerStream.
+func (c *callStream) RecvMsg(m any) error {
+	if err := c.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if received, ok := m.(proto.Message); ok && proto.Size(received) > maxStreamMessage {
+		return rpctypes.ErrGRPCRequestTooLarge
+	}
+	return nil
+}
 
 // begin authenticates and admits a call. leave must be called with the call's error.
 func (s *Server) begin(ctx context.Context, name string) (_ context.Context, leave func(error), err error) {

@@ -87,7 +87,7 @@ func TestLateAnswerInABatch(t *testing.T) {
 		ctx := context.WithValue(t.Context(), callKey{}, Call(call))
 		var ttls []int64
 		stream := &renewals{ctx: ctx, answer: func(out *pb.LeaseKeepAliveResponse) { ttls = append(ttls, out.TTL) }}
-		batch := []*pb.LeaseKeepAliveRequest{{ID: 5}, {ID: 7}}
+		batch := []int64{5, 7}
 		if err := (&leaseService{s: s}).renewAll(ctx, stream, batch, &heldLeases{}); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestHoldOfReusedNumber(t *testing.T) {
 			})
 		}
 		lease, _ := n.View().Lease(5)
-		if err := held.hold(t.Context(), call, lease); err != nil {
+		if err := held.hold(t.Context(), call, n.View(), lease); err != nil {
 			t.Fatal(err)
 		}
 	}

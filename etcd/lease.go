@@ -87,10 +87,14 @@ type heldLeases struct {
 	conn   *liveConn // nil: none ends with it
 	grace  time.Duration
 	detach map[string]func(lost bool) // by session: numbers of leases are used again
+	most   int                        // of them, before those that have ended are looked for
 }
 
+// leastHeld is how many leases a stream holds before it looks for those that have ended.
+const leastHeld = 64
+
 func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
-	h := &heldLeases{grace: connectionGrace, detach: map[string]func(bool){}}
+	h := &heldLeases{grace: connectionGrace, detach: map[string]func(bool){}, most: leastHeld}
 	md, _ := metadata.FromIncomingContext(ctx)
 	asked := len(md.Get(metadataAttach)) > 0 && md.Get(metadataAttach)[0] == "1"
 	if asked {
@@ -104,9 +108,13 @@ func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
 }
 
 // hold makes the end of the connection that of a lease.
-func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) error {
+func (h *heldLeases) hold(ctx context.Context, call Call, v *state.View, lease *state.Session) error {
 	if h.conn == nil || h.detach[lease.ID] != nil {
 		return nil
+	}
+	if len(h.detach) >= h.most {
+		h.letGo(v)
+		h.most = max(leastHeld, 2*len(h.detach))
 	}
 	detach, err := call.HoldLease(ctx, lease.ID, h.grace)
 	if err != nil {
@@ -114,6 +122,17 @@ func (h *heldLeases) hold(ctx context.Context, call Call, lease *state.Session) 
 	}
 	h.detach[lease.ID] = detach
 	return nil
+}
+
+// letGo lets go of the leases that have ended: a stream may last for months, and each lease has a place at the node.
+func (h *heldLeases) letGo(v *state.View) {
+	for session, detach := range h.detach {
+		_, lives := v.Session(session)
+		if made, _ := v.MadeBefore(session); made && !lives {
+			detach(false)
+			delete(h.detach, session)
+		}
+	}
 }
 
 // release ends the hold when the stream has ended.
@@ -133,9 +152,12 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	defer undo()
 	held := l.newHeldLeases(ctx)
 	defer held.release()
-	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, maxRenewals, stream.Recv)
+	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, maxRenewals, func() (int64, error) {
+		r, err := stream.Recv()
+		return r.GetID(), err // not the message, which may have unknown fields: many may wait
+	})
 	for {
-		var batch []*pb.LeaseKeepAliveRequest
+		var batch []int64
 		var last error
 		select {
 		case r := <-requests:
@@ -167,13 +189,13 @@ const maxRenewals = 128
 
 // renewAll renews leases together and sends the answers in the order of the requests.
 func (l *leaseService) renewAll(
-	ctx context.Context, stream pb.Lease_LeaseKeepAliveServer, batch []*pb.LeaseKeepAliveRequest, held *heldLeases,
+	ctx context.Context, stream pb.Lease_LeaseKeepAliveServer, batch []int64, held *heldLeases,
 ) error {
 	v := l.s.deps.Node.View()
 	header := l.s.header(v)
 	leases, known := make([]*state.Session, len(batch)), make([]*state.Session, 0, len(batch))
-	for i, r := range batch {
-		if lease, ok := v.Lease(r.ID); ok {
+	for i, id := range batch {
+		if lease, ok := v.Lease(id); ok {
 			leases[i], known = lease, append(known, lease)
 		}
 	}
@@ -183,20 +205,20 @@ func (l *leaseService) renewAll(
 	if len(known) > 0 {
 		lives, refused = callOf(ctx).RenewLeases(ctx, known)
 	}
-	for i, r := range batch {
-		out, lease, err := &pb.LeaseKeepAliveResponse{Header: header, ID: r.ID}, leases[i], error(nil)
+	for i, id := range batch {
+		out, lease, err := &pb.LeaseKeepAliveResponse{Header: header, ID: id}, leases[i], error(nil)
 		switch {
 		case lease == nil:
-			out, err = l.renew(ctx, r.ID, held)
+			out, err = l.renew(ctx, id, held)
 		case len(lives) == 0:
 			return refused
 		case !lives[0] || time.Since(asked) > graceOf(lease): // the answers before it may have taken long, too
 			lives = lives[1:]
-			out, err = l.renew(ctx, r.ID, held)
+			out, err = l.renew(ctx, id, held)
 		default:
 			lives = lives[1:]
 			out.TTL = seconds(lease.TTL)
-			err = held.hold(ctx, callOf(ctx), lease)
+			err = held.hold(ctx, callOf(ctx), v, lease)
 		}
 		if err == nil {
 			err = stream.Send(out)
@@ -230,7 +252,7 @@ func (l *leaseService) renew(
 		return out, err
 	}
 	out.TTL = seconds(lease.TTL)
-	return out, held.hold(ctx, callOf(ctx), lease)
+	return out, held.hold(ctx, callOf(ctx), v, lease)
 }
 
 // graceOf returns how much longer than its TTL a lease lives, unless etcd.lease-grace is below its default.
@@ -295,6 +317,9 @@ func (l *leaseService) LeaseTimeToLive(
 	return out, nil
 }
 
+// leaseStatusBytes is about the memory of a lease in the answer of LeaseLeases.
+const leaseStatusBytes = 64
+
 // LeaseLeases returns all leases.
 func (l *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	if err := callOf(ctx).ReadIndex(ctx); err != nil {
@@ -302,7 +327,11 @@ func (l *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest
 	}
 	v := l.s.deps.Node.View()
 	out := &pb.LeaseLeasesResponse{Header: l.s.header(v)}
+	room := roomForAnswer(ctx)
 	for lease := range v.Leases() {
+		if err := room(leaseStatusBytes); err != nil {
+			return nil, err
+		}
 		out.Leases = append(out.Leases, &pb.LeaseStatus{ID: lease.Lease})
 	}
 	return out, nil

@@ -209,3 +209,43 @@ func TestKeepAlive_RenewedTogether(t *testing.T) {
 		}
 	})
 }
+
+// placedCall counts the leases that are held.
+type placedCall struct {
+	fakeCall
+	held *int
+}
+
+func (c placedCall) HoldLease(context.Context, string, time.Duration) (func(bool), error) {
+	*c.held++
+	return func(bool) { *c.held-- }, nil
+}
+
+// TestHeldLeases_Ended: a stream lets go of leases that have ended, and of no others.
+func TestHeldLeases_Ended(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	held := 0
+	call := placedCall{fakeCall{t.Context(), n}, &held}
+	h := &heldLeases{conn: new(liveConn), detach: map[string]func(bool){}, most: leastHeld}
+	for id := range int64(10 * leastHeld) {
+		n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id + 1, TTL: 60}})
+		lease, _ := n.View().Lease(id + 1)
+		if err := h.hold(t.Context(), call, n.View(), lease); err != nil {
+			t.Fatal(err)
+		}
+		if id >= leastHeld/2 {
+			n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: id + 1}})
+		}
+		if held != len(h.detach) || held > leastHeld {
+			t.Fatalf("%d leases are held, as the stream knows %d", held, len(h.detach))
+		}
+	}
+	if held < leastHeld/2 {
+		t.Errorf("%d leases are held, of %d that live", held, leastHeld/2)
+	}
+	h.release()
+	if held != 0 {
+		t.Errorf("%d leases are held after the stream", held)
+	}
+}

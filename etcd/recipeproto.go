@@ -23,7 +23,7 @@ type recipeMethod struct {
 	name, in, out string // of the method and its messages
 	call          func(*recipes, context.Context, fields) (fields, error)
 	// observe takes the place of call if the method answers with a stream.
-	observe func(s *recipes, ctx context.Context, in fields, send func(fields) error) error
+	observe func(s *recipes, ctx context.Context, in fields, send func(m any) error) error
 }
 
 // recipeService is one of the two services. A message has the fields 1, 2 and so on, each with its name and type.
@@ -92,6 +92,9 @@ func (f fields) set(name protoreflect.Name, to any) fields {
 	f.Set(f.Descriptor().Fields().ByName(name), protoreflect.ValueOf(to))
 	return f
 }
+
+// clear removes the value of a field.
+func (f fields) clear(name protoreflect.Name) { f.Clear(f.Descriptor().Fields().ByName(name)) }
 
 // file describes the service and its messages.
 func (s *recipeService) file() (protoreflect.FileDescriptor, error) {
@@ -184,8 +187,8 @@ func (m *recipeMethod) stream(in protoreflect.MessageDescriptor) grpc.StreamHand
 		if err := stream.RecvMsg(message); err != nil {
 			return err
 		}
-		return m.observe(service.(*recipes), stream.Context(), fields{message},
-			func(out fields) error { return stream.SendMsg(out.Message) })
+		message.SetUnknown(nil) // the stream keeps the message
+		return m.observe(service.(*recipes), stream.Context(), fields{message}, stream.SendMsg)
 	}
 }
 

@@ -94,6 +94,7 @@ func (r *recipes) campaign(ctx context.Context, in fields) (fields, error) {
 	if err != nil {
 		return fields{}, err
 	}
+	in.clear("value") // the state has it: thousands of calls may wait
 	if _, err := r.awaitTurn(ctx, e, rpctypes.ErrGRPCLeaseNotFound); err != nil {
 		return fields{}, err
 	}
@@ -140,7 +141,7 @@ func (r *recipes) leader(ctx context.Context, in fields) (fields, error) {
 	if err != nil {
 		return fields{}, err
 	}
-	first, err := firstOf(ctx, v, queueOf(in.bytes("name")))
+	first, err := firstOf(ctx, v, queueOf(in.bytes("name")), roomForAnswer(ctx))
 	if err == nil && first == nil {
 		err = errNoElected
 	}
@@ -155,31 +156,41 @@ func leaderResponse(to fields, header *pb.ResponseHeader, it *state.Item) fields
 }
 
 // observe sends each leader, and each value that it proclaims.
-func (r *recipes) observe(ctx context.Context, in fields, send func(fields) error) error {
+func (r *recipes) observe(ctx context.Context, in fields, send func(m any) error) error {
+	if len(in.bytes("name")) > maxWatchKey {
+		return rpctypes.ErrGRPCRequestTooLarge // the stream keeps it
+	}
 	ctx, stop := r.untilStopped(ctx)
 	defer stop()
 	prefix := queueOf(in.bytes("name"))
+	show := func(header *pb.ResponseHeader, it *state.Item) error {
+		m, err := r.s.countedMessage(ctx, leaderResponse(in, header, it).Message, sizeOfItem(it))
+		if err != nil {
+			return err
+		}
+		return send(m)
+	}
 	for {
 		v, err := r.s.readView(ctx, false)
 		if err != nil {
 			return err
 		}
-		first, err := firstOf(ctx, v, prefix)
+		first, err := firstOf(ctx, v, prefix, nil)
 		if err != nil {
 			return err
 		}
-		key, end := prefix, prefixEnd(prefix)
-		if first != nil {
+		key, end, known := prefix, prefixEnd(prefix), first != nil
+		if known {
 			key, end = first.Key, ""
-			if err := send(leaderResponse(in, r.s.header(v), first)); err != nil {
+			if err := show(r.s.header(v), first); err != nil {
 				return err
 			}
 		}
 		err = r.follow(ctx, key, end, v.Revision(), func(c *state.Change) (more bool, err error) {
-			if c.Deleted || first == nil {
+			if c.Deleted || !known { // not first, whose value the state may have replaced
 				return false, nil
 			}
-			return true, send(leaderResponse(in, r.s.headerAt(c.Revision), c.Item))
+			return true, show(r.s.headerAt(c.Revision), c.Item)
 		})
 		if err != nil {
 			return err
@@ -200,6 +211,12 @@ func ifCreatedAt(key string, rev int64, op state.Op) *state.Txn {
 }
 
 func (r *recipes) write(ctx context.Context, t *state.Txn) (*pb.ResponseHeader, *state.TxnResult, error) {
+	if returnsItems(t) {
+		if err := r.s.returning.Acquire(ctx, 1); err != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		defer r.s.returning.Release(1)
+	}
 	result, err := callOf(ctx).Propose(ctx, state.Command{Kind: state.KindTxn, Txn: t})
 	if err != nil {
 		return nil, nil, err
@@ -321,11 +338,11 @@ func (r *recipes) untilStopped(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { undo(); end(nil) }
 }
 
-// firstOf returns the first key of a queue, nil if it is empty.
-func firstOf(ctx context.Context, v *state.View, prefix string) (*state.Item, error) {
+// firstOf returns the first key of a queue, nil if it is empty. room may be nil.
+func firstOf(ctx context.Context, v *state.View, prefix string, room state.Room) (*state.Item, error) {
 	out, err := v.Range(ctx, &state.RangeQuery{
 		Key: prefix, End: prefixEnd(prefix), Target: state.SortByCreateRevision, Order: state.SortAscend, Limit: 1,
-	}, nil)
+	}, room)
 	if err != nil || len(out.Items) == 0 {
 		return nil, err
 	}

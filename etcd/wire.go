@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
+
+	"northstar/api/openapi"
 )
 
 // Share is the share of a caller, or of a connection, in two of the node's budgets. Methods may be called by any
@@ -268,15 +270,24 @@ func (s *Server) admit(ctx context.Context, _ *tap.Info) (context.Context, error
 	return ctx, nil
 }
 
-// holdRequest takes bytes of the budget for a large request, until give is called.
-func holdRequest(ctx context.Context, in any) (give func(), err error) {
+// freeOf returns the size up to which a request of a method is not counted while it is executed. Requests that wait
+// for long are: a client can have thousands of them.
+func (s *Server) freeOf(method string) int {
+	if m := s.methods[method]; m != nil && m.kind == openapi.LongPoll {
+		return smallAnswer
+	}
+	return freeBytes
+}
+
+// holdRequest takes bytes of the budget for a request of more than free bytes, until give is called.
+func holdRequest(ctx context.Context, in any, free int) (give func(), err error) {
 	w := wireOf(ctx)
 	m, ok := in.(proto.Message)
 	if w == nil || !ok {
 		return func() {}, nil // the gateway has done so
 	}
 	size := proto.Size(m)
-	if size <= freeBytes {
+	if size <= free {
 		return func() {}, nil
 	}
 	if err := w.share.Take(0, size); err != nil {

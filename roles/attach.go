@@ -22,9 +22,17 @@ type stream struct {
 	lastRenewedAt time.Duration // on the leaderState's clock: time of the last renewal
 }
 
-// attach records a live connection. It forgets connections of nodes that died without a report.
+// maxStreams bounds the connections that are known of one session: each renewal looks at all of them, and a client may
+// have thousands. A session with more goes on for as long as one that is known does.
+const maxStreams = 64
+
+// attach records a live connection. It forgets connections of nodes that died without a report, and beyond maxStreams
+// those that were renewed longest ago.
 func (e *sessionTimer) attach(id string, at time.Duration) {
 	e.streams = slices.DeleteFunc(e.streams, func(s stream) bool { return s.id == id || !s.isLive(e, at) })
+	if n := len(e.streams) - maxStreams + 1; n > 0 {
+		e.streams = slices.Delete(e.streams, 0, n)
+	}
 	e.streams = append(e.streams, stream{id, at})
 }
 

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -239,6 +240,29 @@ func TestDetach_IsRepeated(t *testing.T) {
 		if err := b.Detach(b.t.Context(), []cluster.Attachment{held(id, "1")}); !cluster.IsCode(err,
 			cluster.CodeNoLeader) {
 			t.Fatal(err)
+		}
+	})
+}
+
+// A session costs the leader no more than maxStreams connections, however many its client opens. It ends with the last
+// of those that are known.
+func TestAttach_ManyConnections(t *testing.T) {
+	withLeader(t, func(b *bench) {
+		id := b.session(t, "s", time.Minute)
+		for i := range 10 * maxStreams {
+			b.renewAttached(held(id, strconv.Itoa(i)))
+		}
+		if n := len(b.leaderState.sessions[id].streams); n != maxStreams {
+			t.Errorf("%d connections are known", n)
+		}
+		for i := range 10 * maxStreams {
+			if !b.lives(id) {
+				t.Fatalf("it ended with connection %d", i-1)
+			}
+			b.detach(held(id, strconv.Itoa(i)))
+		}
+		if b.lives(id) {
+			t.Error("it outlives its connections")
 		}
 	})
 }

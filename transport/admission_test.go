@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -328,6 +330,27 @@ func TestVotesFlowAfterAdoption(t *testing.T) {
 			t.Errorf("after: %+v, %v", v, err)
 		}
 	}
+}
+
+// The leader knows at once that a node has adopted its cluster ID, also if only monitor connections had a hello.
+func TestAdoptionIsKnownAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		leader, n2 := ends[0], ends[1]
+		n2.bind()
+		acquaint(t, ends...)
+		leader.set(func(p *cluster.Peer) { p.ClusterID = "c1" })
+		if err := n2.tr.adopt(leader.peer()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		leader.mu.Lock()
+		defer leader.mu.Unlock()
+		if last := leader.known[len(leader.known)-1]; last.ClusterID != "c1" {
+			t.Errorf("the leader's newest hello of n2 has the cluster ID %q", last.ClusterID)
+		}
+	}, noID)
 }
 
 func TestAdoptBeforeTheFirstEntry(t *testing.T) {

@@ -26,6 +26,7 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = closeNow(conn) })
 	s := &callServer{t: t, conn: conn, writing: make(chan struct{}, 1), cancel: cancel}
+	trust := t.newPeerTrust(conn)
 	var handling sync.WaitGroup
 	handling.Go(func() { s.reportProgress(ctx) })
 	room := semaphore.NewWeighted(maxCallsBytes)
@@ -45,12 +46,12 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 		if room.Acquire(ctx, size) != nil {
 			break
 		}
-		changed := t.identityChanged(x)
+		changed := t.identityChanged(x) || !trust.valid()
 		s.working.Add(1)
 		handling.Go(func() {
 			defer room.Release(size)
 			defer s.working.Add(-1)
-			if changed { // the other node says hello again, and loses no call
+			if changed { // the other node connects and says hello again, and loses no call
 				s.respond(number|notHandled, nil)
 				return
 			}

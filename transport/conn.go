@@ -56,8 +56,10 @@ type inConn struct {
 	net.Conn
 	readDeadline readDeadline
 	budget       *atomic.Int64 // bytes of unfinished messages of this peer
+	limit        int64         // of budget
 	reject       func(reason string)
 	released     func() // called once, when the library closes it
+	trust        *peerTrust
 
 	scan  scanner
 	held  int64 // this connection's share of budget
@@ -73,20 +75,27 @@ const (
 	connRetired                    // to be closed after the response
 )
 
-// Read returns checked bytes, and io.EOF after the response to a snapshot: the connection is not used again.
+// Read returns checked bytes, and io.EOF after the response to a snapshot: the connection is not used again. A message
+// of a node whose authority is not trusted any more ends the connection.
 func (c *inConn) Read(p []byte) (int, error) {
 	if c.final {
 		return 0, io.EOF
 	}
+	begins := !c.scan.midMessage()
 	n, err := c.readSome(p)
 	if n == 0 {
 		return n, err
 	}
+	if begins && !c.trust.hasAuthority() {
+		c.reject("tls")
+		_ = closeNow(c.Conn)
+		return 0, io.EOF
+	}
 	c.state.Or(connBusy)
 	if !c.scan.data {
 		c.held += int64(n)
-		if c.budget.Add(int64(n)) > MaxMessage {
-			return 0, c.malformed(fmt.Errorf("%w: all of this peer take over %d bytes", errMalformed, MaxMessage))
+		if c.budget.Add(int64(n)) > c.limit {
+			return 0, c.malformed(fmt.Errorf("%w: all of this peer take over %d bytes", errMalformed, c.limit))
 		}
 	}
 	if bad := c.scan.feed(p[:n]); bad != nil {

@@ -36,6 +36,7 @@ func (t *Transport) Run(ctx context.Context) error {
 	t.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() { t.monitors.Run(ctx) })
+	wg.Go(func() { t.followTLS(ctx) })
 	err := t.acceptLoop(ctx, &wg)
 	_ = t.cfg.Listener.Close() // before the monitor connections: a peer that dials again is refused
 	cancel()
@@ -131,7 +132,7 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn) {
 
 // probed continues a probe after its hello, if it is a monitor connection: half open until its first frame.
 func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
-	err := t.monitors.Accept(ctx, x.peer, abruptConn{conn}, leave)
+	err := t.monitors.Accept(ctx, x.peer, trustedConn{abruptConn{conn}, t.newPeerTrust(conn)}, leave)
 	switch {
 	case err == nil, crashdetect.ProcessEnded(err), ctx.Err() != nil:
 	case errors.Is(err, monitor.ErrTooMany):
@@ -168,6 +169,8 @@ func helloReason(err error) string {
 	switch {
 	case errors.Is(err, errNotPeer):
 		return "garbage"
+	case errors.Is(err, errAuthority):
+		return "tls"
 	case errors.Is(err, errIdentity), errors.Is(err, monitor.ErrIdentity):
 		return "identity"
 	case errors.As(err, &ne) && ne.Timeout():

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"northstar/cluster"
 )
 
@@ -89,5 +91,25 @@ func TestOutsiderCallsNobody(t *testing.T) {
 				t.Errorf("%s: call %v, relayed message %v, %d handled", name, called, relayed, len(served)-2)
 			}
 		}
+	}
+}
+
+// A certificate of no member makes a node hold no large messages. Those of a member are as large as before.
+func TestOutsidersSendNoLargeMessages(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n1.leader.Store(cluster.NodeID("n2"))
+	got := n1.bind()
+	large := func(r *raft.AppendEntriesRequest) { r.Entries[0].Data = make([]byte, 2*maxOutsiderMessage) }
+	n1.remember("n2", cluster.Record{Unknown: true})
+	if _, err := n2.append(n1, large); err == nil || n1.rejected("message/malformed") == 0 {
+		t.Errorf("an outsider: %v, %d messages were refused as too large", err, n1.rejected("message/malformed"))
+	}
+	n1.remember("n2", cluster.Record{Incarnation: "inc-n2"})
+	if _, err := n2.append(n1, large); err != nil {
+		t.Errorf("a member: %v", err)
+	}
+	if n := reached(got); n != 1 {
+		t.Errorf("%d messages reached raft", n)
 	}
 }

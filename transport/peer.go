@@ -58,6 +58,18 @@ func (p *peer) outbound() (*libTransport, error) {
 	return p.out, nil
 }
 
+// maxOutsiderMessage is MaxMessage for a peer that is not a member: it may ask for votes, and is told that its entries
+// do not count.
+const maxOutsiderMessage = 1 << 20
+
+// messageLimit returns the bytes of the unfinished messages of an admitted peer.
+func messageLimit(a cluster.Admission) int64 {
+	if a.Outside {
+		return maxOutsiderMessage
+	}
+	return MaxMessage
+}
+
 // accept takes over an admitted connection.
 func (p *peer) accept(x completedHello, conn net.Conn) error {
 	t := p.r.t
@@ -66,8 +78,10 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		readDeadline: readDeadline{step: t.params.stall, limit: maxStall, lastReceived: p.lastContact},
 		budget:       &p.budget,
 		reject:       func(reason string) { t.reject("message", reason) },
-		scan:         scanner{requests: true, limit: MaxMessage},
+		limit:        messageLimit(x.mine),
+		trust:        t.newPeerTrust(conn),
 	}
+	c.scan = scanner{requests: true, limit: c.limit}
 	c.released = func() { p.dropIn(c) }
 	p.mu.Lock()
 	if p.closed || !p.r.track() {

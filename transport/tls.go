@@ -262,12 +262,7 @@ func (t *Transport) secureClient(ctx context.Context, raw net.Conn) (net.Conn, c
 		if len(s.PeerCertificates) == 0 {
 			return errors.New("no certificate")
 		}
-		opts := x509.VerifyOptions{
-			Roots: roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		}
-		for _, c := range s.PeerCertificates[1:] {
-			opts.Intermediates.AddCert(c)
-		}
+		opts := verifyOptions(roots, s.PeerCertificates, x509.ExtKeyUsageServerAuth)
 		_, err := s.PeerCertificates[0].Verify(opts)
 		return err
 	}

@@ -150,6 +150,9 @@ func (t *Transport) adopt(from cluster.Peer) error {
 	t.log.Info("adopted cluster ID",
 		"cluster_id", from.ClusterID, "generation", from.Generation.Number, "from", from.NodeID)
 	t.ResetPeers()
+	// The others see that the hellos of their monitor connections are out of date, and say hello again: a leader
+	// transfers nothing to a node without its cluster ID.
+	t.monitors.Announce()
 	return nil
 }
 

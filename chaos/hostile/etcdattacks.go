@@ -12,6 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -49,6 +50,14 @@ func etcdAttacks() []Attack {
 			Name: "etcd-unread-values", Unit: "values of 60 KiB that no client reads", Full: 40000, Short: 6000,
 			Callers: 4, Etcd: true, Held: true, PerConn: 500, prepare: fillSmall,
 			run: heldCalls(grpcLimits{}, readSmall),
+		},
+		{
+			Name: "etcd-unread-leaders", Unit: "values of 1 MiB of leaders that no client reads", Full: 400, Short: 60,
+			Callers: 4, Etcd: true, Held: true, PerConn: 4, prepare: fillLists, run: heldCalls(grpcLimits{}, leaderBig),
+		},
+		{
+			Name: "etcd-long-names", Unit: "streams of elections with names of 1.5 MiB", Full: 1000, Short: 60, Callers: 4,
+			Etcd: true, Held: true, PerConn: 20, run: heldCalls(patient, longName),
 		},
 		{
 			Name: "etcd-slow-bodies", Unit: "messages of 1.5 MiB whose last byte never comes", Full: 4000, Short: 200,
@@ -208,6 +217,25 @@ func fillSmall(ctx context.Context, c *cluster) error { return c.write(ctx, 4, 6
 func readSmall(ctx context.Context, h *h2, i int) error {
 	r := &pb.RangeRequest{Key: fmt.Appendf(nil, "%s%d", bigPrefix, i%4)}
 	return h.call(ctx, i, pb.KV_Range_FullMethodName, r, true)
+}
+
+// election makes a call of the Election service, whose requests begin with a name.
+func election(ctx context.Context, h *h2, i int, method, name string) error {
+	id, err := h.open(i, "/v3electionpb.Election/"+method)
+	if err != nil {
+		return err
+	}
+	m := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+	return h.data(ctx, id, message(m), true)
+}
+
+// leaderBig asks for a leader with a big value, once or as it changes. The keys of an election begin with its name.
+func leaderBig(ctx context.Context, h *h2, i int) error {
+	return election(ctx, h, i, [...]string{"Leader", "Observe"}[i%2], strings.TrimSuffix(bigPrefix, "/"))
+}
+
+func longName(ctx context.Context, h *h2, i int) error {
+	return election(ctx, h, i, "Observe", randomText(3<<19))
 }
 
 func slowMessage(ctx context.Context, h *h2, i int) error {
