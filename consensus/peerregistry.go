@@ -229,7 +229,10 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	b, waited := n.peers, n.waitsForSelf(p, verdict)
 	b.mu.Lock()
 	if verdict.OK() {
-		if verdict.AsOfIndex >= b.clearedAt[p.NodeID] {
+		before := b.lastHellos[p.NodeID]
+		// Hellos of two connections may arrive in any order, and no process gives up its cluster's ID.
+		overtaken := p.ClusterID == "" && before.ClusterID != "" && before.BootID == p.BootID
+		if verdict.AsOfIndex >= b.clearedAt[p.NodeID] && !overtaken {
 			b.lastHellos[p.NodeID] = p
 		}
 		delete(b.refusedPeers, p.NodeID)

@@ -162,3 +162,25 @@ func TestRecordAsOf(t *testing.T) {
 	want("n3", cluster.Record{Incarnation: "met", AsOfIndex: 3})
 	want("n4", cluster.Record{AsOfIndex: 3})
 }
+
+// Hellos of two connections arrive in another order than they were sent. The peer has adopted the cluster's ID between
+// them.
+func TestHellosOutOfOrder(t *testing.T) {
+	t.Parallel()
+	b := newPeerBook()
+	n := &Node{peers: b, log: hclog.NewNullLogger()}
+	hello := func(clusterID, boot string) string {
+		n.OnHello(cluster.Peer{
+			Identity: cluster.Identity{NodeID: "n2", ClusterID: clusterID, Incarnation: "i"}, BootID: boot,
+		}, cluster.Admission{})
+		return b.lastHellos["n2"].ClusterID
+	}
+	hello("", "b1")
+	hello("c", "b1")
+	if got := hello("", "b1"); got != "c" {
+		t.Errorf("after an older hello the peer has the cluster ID %q", got)
+	}
+	if got := hello("", "b2"); got != "" {
+		t.Errorf("another process has the cluster ID %q", got)
+	}
+}

@@ -332,8 +332,8 @@ func TestVotesFlowAfterAdoption(t *testing.T) {
 	}
 }
 
-// The leader knows at once that a node has adopted its cluster ID, also if only monitor connections had a hello.
-func TestAdoptionIsKnownAtOnce(t *testing.T) {
+// The leader knows immediately that a node has adopted its cluster ID, also if only monitor connections had a hello.
+func TestAdoptionIsKnown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		leader, n2 := ends[0], ends[1]

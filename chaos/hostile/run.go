@@ -83,7 +83,7 @@ func Run(ctx context.Context, f Form, a Attack) (Result, error) {
 
 // attackOn attacks the leader of c.
 func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
-	b := &bystanders{c: c}
+	b := &bystanders{c: c, repeats: !f.Full}
 	using, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -125,10 +125,10 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	r.Write, r.SlowWrite = b.writes.quantile(0.99), b.writes.quantile(1)
 	r.Probe, r.Transfer = b.probes.quantile(1), b.transfers.quantile(1)
 	_, _, r.ProbeErr = b.probes.counts()
-	r.Elections = int(after.Term-before.Term) - (r.Transfers - r.Failed - int(b.elected.Load()))
-	r.Entries = int(after.LastIndex-before.LastIndex) - r.Writes - entriesOfTransfer*r.Transfers
-	recorded, err := c.awaitRecords(ctx, r.Transfers)
-	r.Missing = r.Transfers - recorded
+	r.Elections = int(after.Term-before.Term) - (r.Transfers - r.Failed - b.elected)
+	r.Entries = int(after.LastIndex-before.LastIndex) - r.Writes - entriesOfTransfer*b.asked
+	recorded, err := c.awaitRecords(ctx, b.asked)
+	r.Missing = b.asked - recorded
 	r.LogLines, r.Panics = c.logged()
 	r.Logs = c.Logs()
 	return err
