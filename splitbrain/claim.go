@@ -35,6 +35,8 @@ type Claim struct {
 	Term       uint64 // 0: unknown, as with a hello only
 	Leads      bool   // the node claims to lead
 	LeaderID   cluster.NodeID
+	// Disbelieved: of no member, and this node has a leader. It proves no recovery.
+	Disbelieved bool
 }
 
 // trusted reports whether the claim may have consequences.
