@@ -36,6 +36,8 @@ type Claim struct {
 	Leads      bool   // the node claims to lead
 	LeaderID   cluster.NodeID
 	Follows    bool // the node hears the leader that it names; unknown over HTTP
+	// Disbelieved: of no member, and this node has a leader. It proves no recovery.
+	Disbelieved bool
 }
 
 // trusted reports whether the claim may have consequences.

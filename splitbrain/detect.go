@@ -27,8 +27,8 @@ type Input struct {
 //
 // Two clusters, or two recoveries of one, are compared by number. A node continues if it knows more supporters
 // than strangers, so that a few foreign nodes cannot stop a cluster, and of two halves neither continues. A
-// newer generation of this cluster outweighs any number of older ones. Two generations are a split brain if the
-// older one has a leader; otherwise the recovery has only left a node behind.
+// newer generation of this cluster outweighs any number of older ones, if this node believes it. Two generations are a
+// split brain if the older one has a leader; otherwise the recovery has only left a node behind.
 //
 // A leader is stale if a majority of voters reports another leader in a later term. Neither one node's claim
 // nor a leader that can prove its leadership is enough. A second leader of the same term counts only if it says
@@ -127,7 +127,7 @@ func (d *detection) generations() {
 	if len(newer) > 0 {
 		f := d.found(generationVerdict(d.Self), append(nodesOf(newer), d.Self.Node),
 			"%s has a newer generation than this node, which has data of generation %d: the cluster was recovered without it", describe(newer), mine.Number)
-		f.RefuseService = slices.ContainsFunc(newer, Claim.trusted)
+		f.RefuseService = slices.ContainsFunc(newer, func(c Claim) bool { return c.trusted() && !c.Disbelieved })
 	}
 	if len(rival) > 0 {
 		f := d.found(SplitBrain, nodesOf(rival),

@@ -31,6 +31,7 @@ func hello(c *Claim)                   { c.Term, c.LeaderID, c.Leads, c.Follows 
 func unheard(c *Claim)                 { c.Follows = false }
 func of(id string) func(*Claim)        { return func(c *Claim) { c.ClusterID = id } }
 func old(d time.Duration) func(*Claim) { return func(c *Claim) { c.At = now.Add(-d) } }
+func disbelieved(c *Claim)             { c.Disbelieved = true }
 func silent(c *Claim)                  { *c = Claim{Node: c.Node, Source: FromHTTP, At: now, Error: "no answer"} }
 
 func generation(n uint64, recovery string) func(*Claim) {
@@ -198,6 +199,10 @@ func TestDetect(t *testing.T) {
 		{
 			name: "as HTTP says", self: said("n1 5 n1"), want: SplitBrain,
 			claims: []Claim{said("n2 5 n1"), said("n3 9 n3", generation(2, "r"), byHTTP)},
+		},
+		{
+			name: "as a node says that is not believed", self: said("n1 5 n1"), want: SplitBrain, says: "node n9",
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n9 0 -", generation(2, "r"), hello, disbelieved)},
 		},
 		{
 			name: "an older one knocks", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"),

@@ -20,25 +20,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testCluster is what a Watcher of n1 in a cluster of three sees; the test changes it.
 type testCluster struct {
-	mu       sync.Mutex
-	self     cluster.Claim
-	servers  []cluster.Server
-	claims   map[cluster.NodeID]cluster.Claim // fresh, as long as they are there
-	silent   map[cluster.NodeID]time.Time     // last heard then
-	http     map[cluster.NodeID]Answer        // none: no answer
-	changed  chan struct{}
-	probed   []string
-	hung     map[string]bool // addresses at which a hello is not answered
-	fetched  int
-	polls    int
-	notified int
-	stepped  []uint64
-	events   []string
-	detected int
-	onPoll   func()
-	onProbe  func(address string)
-	proves   bool
-	onLook   func() // called once, when a check has looked at the claims
+	mu          sync.Mutex
+	self        cluster.Claim
+	servers     []cluster.Server
+	claims      map[cluster.NodeID]cluster.Claim // fresh, as long as they are there
+	silent      map[cluster.NodeID]time.Time     // last heard then
+	http        map[cluster.NodeID]Answer        // none: no answer
+	changed     chan struct{}
+	probed      []string
+	hung        map[string]bool // addresses at which a hello is not answered
+	fetched     int
+	polls       int
+	notified    int
+	stepped     []uint64
+	events      []string
+	detected    int
+	onPoll      func()
+	onProbe     func(address string)
+	proves      bool
+	disbelieved cluster.NodeID // when it claims a newer generation
+	onLook      func()         // called once, when a check has looked at the claims
 }
 
 func newTestCluster() *testCluster {
@@ -115,6 +116,7 @@ func (w *testCluster) deps() Deps {
 				return seen
 			})
 		},
+		Believes: func(id cluster.NodeID) bool { return get(w, func() bool { return id != w.disbelieved }) },
 		Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 			w.change(func() {
 				w.polls++
@@ -237,6 +239,28 @@ func TestCheckNow(t *testing.T) {
 	if _, err := watcher.Report(ctx); err == nil {
 		t.Error("a report of a watcher that does not run")
 	}
+}
+
+// A node of a newer generation is reported. This node refuses service only if it believes that node.
+func TestNewerGeneration_Believed(t *testing.T) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
+		for _, disbelieved := range []cluster.NodeID{"n9", ""} {
+			w.change(func() { w.disbelieved = disbelieved })
+			watcher.OnHello(cluster.Peer{BootID: "boot-n9", Identity: cluster.Identity{
+				NodeID: "n9", ClusterID: "C", Generation: cluster.Generation{Number: 2, RecoveryID: "r"},
+			}})
+			r, err := watcher.Check(t.Context()) // later, this node leads no more
+			if err != nil {
+				t.Fatal(err)
+			}
+			if refuses := watcher.Refusing() != ""; r.Verdict != SplitBrain || refuses != (disbelieved == "") {
+				t.Errorf("disbelieved %q: %s, refusing %v", disbelieved, r.Verdict, refuses)
+			}
+		}
+		if stepped := get(w, func() []uint64 { return slices.Clone(w.stepped) }); len(stepped) != 1 {
+			t.Errorf("stepped down in %v", stepped)
+		}
+	})
 }
 
 // TestHungPeerHoldsUpNoCheck: a peer that does not answer a hello delays no later check. It is still asked,

@@ -218,6 +218,9 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 			in.Claims = append(in.Claims, c) // only a hello is known
 		}
 	}
+	for i := range in.Claims {
+		in.Claims[i].Disbelieved = !w.deps.Believes(in.Claims[i].Node)
+	}
 	slices.SortStableFunc(in.Claims, func(a, b Claim) int {
 		return strings.Compare(string(a.Node)+string(a.Source)+a.BootID, string(b.Node)+string(b.Source)+b.BootID)
 	})
