@@ -249,16 +249,23 @@ func TestNewerGeneration_Believed(t *testing.T) {
 			watcher.OnHello(cluster.Peer{BootID: "boot-n9", Identity: cluster.Identity{
 				NodeID: "n9", ClusterID: "C", Generation: cluster.Generation{Number: 2, RecoveryID: "r"},
 			}})
-			r, err := watcher.Check(t.Context()) // later, this node leads no more
+			r, err := watcher.Check(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if refuses := watcher.Refusing() != ""; r.Verdict != SplitBrain || refuses != (disbelieved == "") {
+			want := SplitBrain
+			if disbelieved == "" {
+				want = OldGeneration // it has stepped down, and knows no leader
+			}
+			if refuses := watcher.Refusing() != ""; r.Verdict != want || refuses != (disbelieved == "") {
 				t.Errorf("disbelieved %q: %s, refusing %v", disbelieved, r.Verdict, refuses)
 			}
 		}
 		if stepped := get(w, func() []uint64 { return slices.Clone(w.stepped) }); len(stepped) != 1 {
 			t.Errorf("stepped down in %v", stepped)
+		}
+		if events := get(w, func() []string { return slices.Clone(w.events) }); !slices.Contains(events, "split_brain") {
+			t.Errorf("events %q", events)
 		}
 	})
 }
