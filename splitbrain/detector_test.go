@@ -264,8 +264,8 @@ func TestNewerGeneration_Believed(t *testing.T) {
 		if stepped := get(w, func() []uint64 { return slices.Clone(w.stepped) }); len(stepped) != 1 {
 			t.Errorf("stepped down in %v", stepped)
 		}
-		if events := get(w, func() []string { return slices.Clone(w.events) }); !slices.Contains(events, "split_brain") {
-			t.Errorf("events %q", events)
+		if all := get(w, func() []string { return slices.Clone(w.events) }); !slices.Contains(all, "split_brain") {
+			t.Errorf("events %q", all)
 		}
 	})
 }
