@@ -210,7 +210,7 @@ type SplitBrainCheck struct {
 
 // SplitBrain is the response to it and to GET /admin/splitbrain: what the answering node makes of all claims.
 type SplitBrain struct {
-	Verdict   string              `json:"verdict" enum:"ok,unreachable,old_generation,stale_leader,foreign_cluster,split_brain" doc:"the gravest of the findings"`
+	Verdict   string              `json:"verdict" enum:"ok,unreachable,stale_leader,foreign_cluster,split_brain" doc:"the gravest of the findings"`
 	Findings  []SplitBrainFinding `json:"findings"`
 	Claims    []SplitBrainClaim   `json:"claims"`
 	CheckedAt time.Time           `json:"checked_at"`
@@ -220,7 +220,7 @@ type SplitBrain struct {
 
 // SplitBrainFinding is one inconsistency.
 type SplitBrainFinding struct {
-	Verdict  string   `json:"verdict" enum:"unreachable,old_generation,stale_leader,foreign_cluster,split_brain"`
+	Verdict  string   `json:"verdict" enum:"unreachable,stale_leader,foreign_cluster,split_brain"`
 	Detail   string   `json:"detail"`
 	Nodes    []string `json:"nodes" doc:"whom it is about"`
 	Refusing bool     `json:"refusing" doc:"the answering node refuses service because of it"`

@@ -11,7 +11,7 @@ export const claims = {
   show() {
     const r = net.view.split_brain;
     if (!r) return [note("This node has not checked yet.")];
-    const mood = r.verdict === "ok" ? "good" : ["unreachable", "old_generation"].includes(r.verdict) ? "warn" : "bad";
+    const mood = r.verdict === "ok" ? "good" : r.verdict === "unreachable" ? "warn" : "bad";
     return [
       section(
         "Is there one leader?",

@@ -115,6 +115,7 @@ func takesARole(p *page, see *steps, s *site, holder string) {
 
 func recoversTheQuorum(p *page, see *steps, s *site, left *proc.Node) {
 	p.click("#tabs a", "Overview")
+	s.awaitApplied(left) // a follower learns what is committed with the next message of its leader
 	for _, n := range s.Nodes {
 		if n != left {
 			n.Kill()
@@ -152,6 +153,20 @@ func recoversTheQuorum(p *page, see *steps, s *site, left *proc.Node) {
 	}
 	see.shot("after-recovery")
 	s.call(left, "PUT", "/v1/kv/after", "recovery", nil)
+}
+
+// awaitApplied returns once a node has applied what the leader has applied now.
+func (s *site) awaitApplied(n *proc.Node) {
+	s.t.Helper()
+	var leader, own apiv1.Status
+	s.call(s.leader(), "GET", "/status", nil, &leader)
+	for until := time.Now().Add(patience); own.AppliedIndex < leader.AppliedIndex; {
+		if time.Now().After(until) {
+			s.t.Fatalf("node %s has applied %d of %d entries", n.ID, own.AppliedIndex, leader.AppliedIndex)
+		}
+		<-time.After(20 * time.Millisecond)
+		s.call(n, "GET", "/status", nil, &own)
+	}
 }
 
 // release lets a session give up a role when it hears that the role was taken from it.

@@ -48,8 +48,6 @@ export function banners(view, conditions) {
   const split = view.split_brain;
   if (split && ["split_brain", "stale_leader", "foreign_cluster"].includes(split.verdict)) {
     add("bad", `${verdicts[split.verdict]} ${split.findings.map((f) => f.detail).join("; ")}`);
-  } else if (split?.verdict === "old_generation") {
-    add("warn", `${verdicts.old_generation} ${split.findings.map((f) => f.detail).join("; ")}`);
   }
   if (c.quorum.voters > 0 && c.quorum.healthy < c.quorum.needed && !c.leader_id) {
     add(
@@ -104,9 +102,7 @@ function warnings(nodes) {
 
 export const verdicts = {
   ok: "All nodes agree on one leader.",
-  unreachable: "Some nodes cannot be asked, so it is not known what they believe.",
-  old_generation:
-    "A node missed a recovery of this cluster and runs with its old data. It leads nobody, and takes no part until it is wiped and re-admitted.",
+  unreachable: "Some nodes cannot be asked, or take no part because they missed a recovery of this cluster.",
   stale_leader: "A node still believes that it leads, although a later leader was elected. It cannot commit anything.",
   foreign_cluster: "A node of another cluster answers at a member's address.",
   split_brain:

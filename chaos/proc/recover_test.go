@@ -362,9 +362,9 @@ func (d *drill) returns() {
 			d.t.Errorf("%s was elected in term %d", e.CandidateID, e.Term)
 		}
 	}
-	verdict(d.t, d.lost[0], "old_generation", true)
+	verdict(d.t, d.lost[0], "unreachable", true)
 	refuses(d.t, d.lost[0])
-	verdict(d.t, d.leader(), "old_generation", false)
+	verdict(d.t, d.leader(), "unreachable", false)
 	for _, n := range d.Nodes { // neither the recovery nor the lost nodes make two leaders
 		if alarmed(d.t, n, "split_brain") {
 			d.t.Errorf("%s raised the alarm of a split brain", n.ID)
