@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
@@ -52,8 +53,11 @@ func listElections(c *request) error {
 	answer.Items, answer.Missing = append(answer.Items, members.Items...), members.Missing
 	slices.SortStableFunc(answer.Items, newestElection)
 	answer.Items = answer.Items[:min(limit, len(answer.Items))]
+	now := time.Now()
+	dead := c.s.deadMembers(now)
 	for i, e := range answer.Items {
 		answer.Items[i].Votes = completeVotes(e.Votes, own.votesFor(e))
+		settleVotes(answer.Items[i], dead, now)
 	}
 	return c.reply(answer)
 }
@@ -132,6 +136,40 @@ func completeVotes(recorded, late []apiv1.Vote) []apiv1.Vote {
 		}
 	}
 	return recorded
+}
+
+// Reasons of votes that are not waited for any more, of elections that are over.
+const (
+	noVoteOfDead = "no answer: the node is dead"
+	noVoteKnown  = "no answer: none is recorded"
+)
+
+// lateVoteLimit is how long after an election its missing votes may still arrive.
+const lateVoteLimit = 10 * time.Second
+
+// settleVotes ends the wait for missing votes: of dead nodes, and of all nodes some time after the election.
+func settleVotes(e apiv1.Election, dead map[string]bool, now time.Time) {
+	ended := e.StartedAt.Add(time.Duration(e.DurationMS) * time.Millisecond)
+	for i, v := range e.Votes {
+		switch {
+		case v.Granted || v.Reason != cluster.VotePending:
+		case dead[v.VoterID]:
+			e.Votes[i].Reason = noVoteOfDead
+		case now.Sub(ended) > lateVoteLimit:
+			e.Votes[i].Reason = noVoteKnown
+		}
+	}
+}
+
+// deadMembers returns the IDs of the members that this node takes for dead.
+func (s *Server) deadMembers(now time.Time) map[string]bool {
+	dead := map[string]bool{}
+	for _, m := range s.clusterView(now).Members {
+		if m.Lifecycle == string(cluster.Dead) {
+			dead[m.ID] = true
+		}
+	}
+	return dead
 }
 
 // newestElection orders by term, because clocks of candidates may differ; within a term the winner is first.

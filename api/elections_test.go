@@ -115,7 +115,7 @@ func TestElections_LateVotes(t *testing.T) {
 		for _, n := range []*node{n1, n2} {
 			n.fake.lead("n1", term)
 			n.fake.apply(state.Command{
-				Kind: state.KindLeaderStart, Now: 1,
+				Kind: state.KindLeaderStart, Now: time.Now().UnixNano(),
 				LeaderStart: &state.LeaderStart{Term: term, Node: "n1", Votes: votes},
 			})
 		}
@@ -143,9 +143,19 @@ func TestElections_LateVotes(t *testing.T) {
 			}
 		}
 		known = nil // the candidate has forgotten, or was restarted
-		if all, _ := n2.elections(""); all.Items[0].Votes[2].Reason != cluster.VotePending {
-			t.Errorf("%+v", all.Items[0].Votes)
+		says := func(want string) {
+			t.Helper()
+			if all, _ := n2.elections(""); all.Items[0].Votes[2].Reason != want {
+				t.Errorf("%+v, want %q", all.Items[0].Votes, want)
+			}
 		}
+		says(cluster.VotePending)
+		n2.fake.set(func() { n2.fake.peers = []cluster.PeerStatus{{ID: "n3", Dead: true}} })
+		says(noVoteOfDead)
+		n2.fake.set(func() { n2.fake.peers = []cluster.PeerStatus{{ID: "n3", Healthy: true}} })
+		says(cluster.VotePending)
+		time.Sleep(lateVoteLimit + time.Millisecond)
+		says(noVoteKnown)
 	})
 }
 

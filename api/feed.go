@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +16,8 @@ import (
 )
 
 const (
-	feedInterval = time.Second            // between two views of an open page
+	feedInterval = time.Second            // between two looks at the cluster for an open page
+	viewInterval = 30 * time.Second       // between two views that differ in times only
 	feedPause    = 200 * time.Millisecond // at least, also when events come faster
 	feedEvents   = 200                    // events that an opened page gets
 	maxPages     = 64                     // open pages of a node
@@ -26,6 +28,9 @@ type feed struct {
 	c     *request
 	since string    // offset in the events of all nodes; "": nothing was sent yet
 	shown time.Time // time of the newest sample that was sent
+
+	lasting apiv1.DashboardView // the newest view that was sent, without times
+	viewed  time.Time           // when it was sent; zero: none was
 }
 
 // getFeed serves GET /dashboard/feed.
@@ -59,7 +64,7 @@ func (f *feed) next(ctx context.Context, e *stream.Events) error {
 		return eventErr // the page connects again, from the newest events on
 	}
 	f.since = entries.Next
-	if err := addJSON(e, apiv1.EventView, view); err != nil {
+	if err := f.addView(e, view); err != nil {
 		return err
 	}
 	for _, s := range f.c.s.history.after(f.shown) {
@@ -74,6 +79,48 @@ func (f *feed) next(ctx context.Context, e *stream.Events) error {
 		}
 	}
 	return nil
+}
+
+// addView adds a view. In place of one that differs from the newest in times only, it adds that the newest still
+// counts: an open page is to cost little.
+func (f *feed) addView(e *stream.Events, view apiv1.DashboardView) error {
+	now, lasting := time.Now(), withoutTimes(view)
+	if !f.viewed.IsZero() && now.Sub(f.viewed) < viewInterval && reflect.DeepEqual(lasting, f.lasting) {
+		return addJSON(e, apiv1.EventSame, apiv1.DashboardSame{At: view.At})
+	}
+	f.lasting, f.viewed = lasting, now
+	return addJSON(e, apiv1.EventView, view)
+}
+
+// withoutTimes returns a view without what changes all the time although nothing happens: times, contacts of less than
+// a second ago, and how long the leader may be silent.
+func withoutTimes(v apiv1.DashboardView) apiv1.DashboardView {
+	v.At = time.Time{}
+	v.Cluster.Members, v.Nodes = slices.Clone(v.Cluster.Members), slices.Clone(v.Nodes)
+	for i := range v.Cluster.Members {
+		v.Cluster.Members[i].LastContactMS = inSeconds(v.Cluster.Members[i].LastContactMS)
+	}
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		n.LastContactMS, n.LeaseRemainingMS, n.Silence = inSeconds(n.LastContactMS), 0, nil
+	}
+	if v.SplitBrain != nil {
+		report := *v.SplitBrain
+		report.CheckedAt, report.Claims = time.Time{}, slices.Clone(report.Claims)
+		for i := range report.Claims {
+			report.Claims[i].At = time.Time{}
+		}
+		v.SplitBrain = &report
+	}
+	return v
+}
+
+// inSeconds rounds milliseconds down to seconds.
+func inSeconds(ms *int64) *int64 {
+	if ms == nil {
+		return nil
+	}
+	return new(*ms / 1000)
 }
 
 func addJSON(e *stream.Events, name string, v any) error {

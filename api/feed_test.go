@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -57,7 +58,7 @@ func TestFeed_ViewsSamplesAndEvents(t *testing.T) {
 			time.Sleep(3500 * time.Millisecond)
 			journal.Append(cluster.Event{Type: "node", Message: "meanwhile"})
 		}()
-		events := readFeed(s, tokens[token.Operator], 12*time.Second)
+		events := readFeed(s, tokens[token.Operator], 32*time.Second)
 		stop()
 		counts := map[string]int{}
 		var entries []string
@@ -71,11 +72,14 @@ func TestFeed_ViewsSamplesAndEvents(t *testing.T) {
 				entries = append(entries, entry.Message)
 			}
 		}
-		if counts[apiv1.EventView] < 12 || counts[apiv1.EventView] > 15 {
-			t.Errorf("%d views in 12 s", counts[apiv1.EventView])
+		if n := counts[apiv1.EventView] + counts[apiv1.EventSame]; n < 32 || n > 35 {
+			t.Errorf("the page heard of the cluster %d times in 32 s", n)
 		}
-		if counts[apiv1.EventSample] != 2 {
-			t.Errorf("%d samples in 12 s, want 2", counts[apiv1.EventSample])
+		if counts[apiv1.EventView] != 2 {
+			t.Errorf("%d views in 32 s in which nothing changed, want 2", counts[apiv1.EventView])
+		}
+		if counts[apiv1.EventSample] != 6 {
+			t.Errorf("%d samples in 32 s, want 6", counts[apiv1.EventSample])
 		}
 		if !slices.Equal(entries, []string{"before", "meanwhile"}) {
 			t.Errorf("events: %q", entries)
@@ -84,6 +88,34 @@ func TestFeed_ViewsSamplesAndEvents(t *testing.T) {
 		if v.Caller.Role != "operator" || v.NodeID != "n1" || v.Cluster.LeaderID != "n1" || len(v.Nodes) != 1 ||
 			v.SplitBrain == nil || v.AutoFailover == nil {
 			t.Errorf("%+v", v)
+		}
+	})
+}
+
+// TestFeed_ShowsChangesAtOnce: a view that differs in more than times is sent at the next look.
+func TestFeed_ShowsChangesAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		file, tokens := tokenFile()
+		s := bareServerOf(t, f, withTokens(file))
+		contact := func(d time.Duration) {
+			f.set(func() { f.peers = []cluster.PeerStatus{{ID: "n2", Healthy: true, Contacted: true, LastContact: d}} })
+		}
+		f.addRecord(cluster.Member{ID: "n2"})
+		go func() {
+			for _, d := range []time.Duration{20, 900, 50, 1100, 1900, 30} {
+				contact(d * time.Millisecond)
+				time.Sleep(1300 * time.Millisecond)
+			}
+		}()
+		var ages []string
+		for _, e := range readFeed(s, tokens[token.Operator], 8*time.Second) {
+			if e.name == apiv1.EventView {
+				ages = append(ages, fmt.Sprint(*e.view(t).Cluster.Members[1].LastContactMS))
+			}
+		}
+		if got := strings.Join(ages, " "); got != "20 1100 30" {
+			t.Errorf("contacts of the views: %s", got)
 		}
 	})
 }

@@ -45,13 +45,13 @@ func (c *request) replyReport(get func(context.Context) (splitbrain.Report, erro
 
 func (s *Server) wireReport(r splitbrain.Report) apiv1.SplitBrain {
 	out := apiv1.SplitBrain{
-		Verdict: string(r.Verdict), CheckedAt: r.CheckedAt.UTC(), CheckedBy: string(s.deps.Node.ID),
+		Verdict: wireVerdict(r.Verdict), CheckedAt: r.CheckedAt.UTC(), CheckedBy: string(s.deps.Node.ID),
 		Refusing: s.deps.SplitBrain.Refusing() != "",
 		Findings: []apiv1.SplitBrainFinding{}, Claims: []apiv1.SplitBrainClaim{},
 	}
 	for _, f := range r.Findings {
 		wire := apiv1.SplitBrainFinding{
-			Verdict: string(f.Verdict), Detail: f.Detail, Nodes: []string{},
+			Verdict: wireVerdict(f.Verdict), Detail: f.Detail, Nodes: []string{},
 			Refusing: f.RefuseService,
 		}
 		for _, id := range f.Nodes {
@@ -82,4 +82,13 @@ func (s *Server) AskLeader(ctx context.Context, id cluster.NodeID) (a splitbrain
 	}
 	a, err = splitbrain.ReadAnswer(id, answer.Status, answer.Header, answer.Body)
 	return a, address, err
+}
+
+// wireVerdict returns the name of a verdict in responses. A process that missed a recovery takes no part, as one that
+// does not answer; the detail of its finding tells them apart.
+func wireVerdict(v splitbrain.Verdict) string {
+	if v == splitbrain.OldGeneration {
+		return string(splitbrain.Unreachable)
+	}
+	return string(v)
 }

@@ -143,3 +143,17 @@ func TestAskLeader(t *testing.T) {
 		}
 	})
 }
+
+// Clients know a fixed set of verdicts.
+func TestWireVerdict(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[splitbrain.Verdict]string{
+		splitbrain.OK: "ok", splitbrain.Unreachable: "unreachable", splitbrain.OldGeneration: "unreachable",
+		splitbrain.StaleLeader: "stale_leader", splitbrain.ForeignCluster: "foreign_cluster",
+		splitbrain.SplitBrain: "split_brain",
+	} {
+		if got := wireVerdict(v); got != want {
+			t.Errorf("%s is %q in responses, want %q", v, got, want)
+		}
+	}
+}

@@ -174,8 +174,9 @@ var table = []route{
 		Responses: []openapi.Response{
 			{
 				Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.DashboardView{},
-				Doc: "event: view each second, data as below; event: sample, data: DashboardSample; " +
-					"event: entry, data: Event; event: error with a problem, or moving, ends the stream",
+				Doc: "each second event: view, data as below, or event: same, data: DashboardSame, if only times differ; " +
+					"event: sample, data: DashboardSample; event: entry, data: Event; " +
+					"event: error with a problem, or moving, ends the stream",
 			},
 		},
 	},

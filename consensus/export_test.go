@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // Instance returns a value that differs between two runs of the Raft node.
@@ -107,6 +108,21 @@ func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
 // RemoveServerOnly makes the first half of a voter's removal.
 func (n *Node) RemoveServerOnly(id cluster.NodeID) error {
 	return n.inst.Load().Raft.RemoveServer(raft.ServerID(id), 0, time.Second).Error()
+}
+
+// RemovePromotedOnly makes the first half of the removal of a voter whose promotion stopped before its record.
+func (n *Node) RemovePromotedOnly(ctx context.Context, id cluster.NodeID) error {
+	inst, release, err := n.acquireChangeLock(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	joining := cluster.Joining
+	if err := n.proposeInternal(ctx, patchCommand(&state.MemberPatch{ID: id, Lifecycle: &joining})); err != nil {
+		return err
+	}
+	rec, _ := n.View().Member(id)
+	return n.removeVoter(ctx, inst, rec)
 }
 
 // DemoteOnly makes a voter a non-voter, and writes no record.

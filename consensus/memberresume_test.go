@@ -69,3 +69,26 @@ func TestRemovalThatBrokeOff(t *testing.T) {
 	out.start()
 	eventually(t, "it still knows, without the others", func() bool { return out.Status().Lifecycle == cluster.Dead })
 }
+
+// TestRemovalOfAPromotedNodeThatBrokeOff: a voter is removed whose record still says that it joins. What is left when
+// that stops halfway is a removal, and no addition.
+func TestRemovalOfAPromotedNodeThatBrokeOff(t *testing.T) {
+	t.Parallel()
+	c, leader := startCluster(t, 4)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	out := c.others(leader)[0]
+	c.onLeader("half of a removal", func(n *testNode) error {
+		switch {
+		case !isServer(n, out.id):
+			return nil
+		case n == out:
+			return errors.Join(errors.New("it leads"), n.TransferTo(within(t, testTimeout), to(leader.id)))
+		}
+		return n.RemovePromotedOnly(within(t, testTimeout), out.id)
+	})
+	eventually(t, "the removal is on record", func() bool { return c.leader().Record(out.id).Removed })
+	if isServer(c.leader(), out.id) {
+		t.Error("it was added again")
+	}
+}

@@ -94,3 +94,65 @@ func TestRemovedNodeMeetsWhoMissedIt(t *testing.T) {
 	victim.idle.Store(false)
 	eventually(t, "its records have the removal", func() bool { return victim.Record(removed.id).Removed })
 }
+
+// TestRecoveryClaimOfAStranger: any node certificate can claim that this generation was superseded. Nodes that have a
+// leader believe only members, so the claim neither stops the service nor the next election. Without a leader they
+// believe it: the nodes of the new generation may all have been added after the recovery.
+func TestRecoveryClaimOfAStranger(t *testing.T) {
+	t.Parallel()
+	const superseded = "newer generation"
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	rest := c.others(leader)
+	for _, n := range c.others(nil) {
+		n.OnRefused("n9", cluster.RefusedGeneration, "old")
+		if why := n.ElectionObstacle(); strings.Contains(why, superseded) || n.BelievesRecovery("n9") {
+			t.Errorf("%s believes a stranger: %s", n.id, why)
+		}
+	}
+	leader.stop()
+	eventually(t, "another leader", func() bool {
+		for _, n := range rest {
+			n.OnRefused("n9", cluster.RefusedGeneration, "old")
+		}
+		return rest[0].Status().LeaderID != leader.id && rest[0].Status().LeaderID != ""
+	})
+	rest[0].OnRefused(rest[1].id, cluster.RefusedGeneration, "old")
+	if why := rest[0].ElectionObstacle(); !strings.Contains(why, superseded) || !rest[0].BelievesRecovery(rest[1].id) {
+		t.Errorf("a member is not believed: %q", why)
+	}
+	lose(rest...)
+	rest[1].start()
+	eventually(t, "a stranger is believed after a restart without a leader", func() bool {
+		rest[1].OnRefused("n9", cluster.RefusedGeneration, "old")
+		return strings.Contains(rest[1].ElectionObstacle(), superseded) && rest[1].BelievesRecovery("n9")
+	})
+}
+
+// TestSurvivorNamedByAStranger: any node certificate can name this node as a survivor of a recovery. That counts only
+// from a server of its configuration, and does not replace what that one has said.
+func TestSurvivorNamedByAStranger(t *testing.T) {
+	t.Parallel()
+	c, leader := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	n, member := c.others(leader)[0], c.others(leader)[1]
+	self := n.Identity()
+	says := func(from cluster.NodeID) {
+		n.OnHello(cluster.Peer{
+			Identity: cluster.Identity{
+				NodeID: from, ClusterID: self.ClusterID, Generation: cluster.Generation{Number: 2, RecoveryID: "r"},
+			},
+			Survivors: map[cluster.NodeID]string{n.id: self.Incarnation},
+		}, cluster.Admission{Refusal: cluster.RefusedSelfOld})
+	}
+	for _, step := range []struct{ from, waits cluster.NodeID }{{"n9", ""}, {member.id, member.id}, {"n9", member.id}} {
+		says(step.from)
+		order := cluster.RecoveryRequest{Confirm: self.ClusterID, Survivors: []cluster.NodeID{"n9", member.id}}
+		plan, _, resumes := n.ResumeRecovery(order)
+		if resumes != (step.waits != "") || resumes && plan.Chosen != step.waits {
+			t.Errorf("after a hello of %s: resumes %v, chosen %s; want %s", step.from, resumes, plan.Chosen, step.waits)
+		}
+	}
+}

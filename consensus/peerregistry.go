@@ -25,13 +25,17 @@ type peerRegistry struct {
 }
 
 type refusal struct {
-	why    cluster.Refusal
-	reason string
-	at     time.Time
+	why     cluster.Refusal
+	reason  string
+	at      time.Time
+	outside bool // the peer is not a member by this node's own records
 }
 
 // refusalFreshness is how recent a refusal must be for this node to count as dead.
 const refusalFreshness = 5 * time.Second
+
+// leaderlessGrace is at least how long a node without a leader believes no outsider that its generation was superseded.
+const leaderlessGrace = 10 * time.Second
 
 func newPeerBook() *peerRegistry {
 	return &peerRegistry{
@@ -126,15 +130,44 @@ func (r refusal) isOtherGeneration() bool {
 
 // generationSuperseded reports whether a node of a newer or independently recovered generation refused this node
 // recently. This node then takes no part in elections: a leader that it elects would not lead the current cluster.
-func (b *peerRegistry) generationSuperseded(now time.Time) bool {
+// hasLeader: outsiders are not believed; see BelievesRecovery.
+func (b *peerRegistry) generationSuperseded(now time.Time, hasLeader bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range b.refusedBy {
-		if r.isOtherGeneration() && now.Sub(r.at) <= refusalFreshness {
+		if r.isOtherGeneration() && now.Sub(r.at) <= refusalFreshness && !(r.outside && hasLeader) {
 			return true
 		}
 	}
 	return false
+}
+
+// generationSuperseded is that of the peers.
+func (n *Node) generationSuperseded() bool {
+	return n.peers.generationSuperseded(time.Now(), n.hadLeaderLately())
+}
+
+// BelievesRecovery reports whether this node believes a node that its generation was superseded. Anyone with a node
+// certificate can claim that. A node that has a leader believes only members: a recovery needs a lost quorum, and
+// begins with a member. Without a leader it believes everyone, because all members may have been replaced since.
+func (n *Node) BelievesRecovery(by cluster.NodeID) bool {
+	return n.isMember(by) || !n.hadLeaderLately()
+}
+
+// isMember reports whether a node is a member by this node's own records or configuration.
+func (n *Node) isMember(id cluster.NodeID) bool {
+	rec := n.Record(id)
+	return !rec.Unknown && !rec.Removed
+}
+
+// hadLeaderLately reports whether this node leads, or has heard its leader not much longer ago than an election takes.
+func (n *Node) hadLeaderLately() bool {
+	inst := n.inst.Load()
+	if inst == nil {
+		return false
+	}
+	heard := inst.LastContact()
+	return n.leads() || !heard.IsZero() && time.Since(heard) <= max(leaderlessGrace, 4*n.cfg.TimeoutMax)
 }
 
 func (n *Node) deadReason() string {
@@ -180,9 +213,20 @@ func (b *peerRegistry) onlyRefused() bool {
 	return len(b.refusedBy) > 0 && len(b.admittedBy) == 0
 }
 
+// waitsForSelf reports whether a peer is the recovered node of a newer generation, and waits for this node to set its
+// data aside. A recovery begins with a member: any node certificate can name a survivor.
+func (n *Node) waitsForSelf(p cluster.Peer, verdict cluster.Admission) bool {
+	if verdict.Refusal != cluster.RefusedSelfOld {
+		return false
+	}
+	self := n.Identity()
+	_, isServer := cluster.FindServer(n.Servers(), p.NodeID)
+	return isServer && p.Survivors[self.NodeID] == self.Incarnation
+}
+
 // OnHello records a completed hello with this node's admission of the peer. It does not block.
 func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
-	b := n.peers
+	b, waited := n.peers, n.waitsForSelf(p, verdict)
 	b.mu.Lock()
 	if verdict.OK() {
 		before := b.lastHellos[p.NodeID]
@@ -197,12 +241,10 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 			b.outsiders[p.NodeID] = verdict.Reason
 		}
 	} else {
-		b.refusedPeers[p.NodeID] = refusal{verdict.Refusal, verdict.Reason, time.Now()}
+		b.refusedPeers[p.NodeID] = refusal{why: verdict.Refusal, reason: verdict.Reason, at: time.Now()}
 	}
-	if verdict.Refusal == cluster.RefusedSelfOld && len(p.Survivors) > 0 {
-		if self := n.Identity(); p.Survivors[self.NodeID] == self.Incarnation {
-			b.recoveredBy = p
-		}
+	if waited {
+		b.recoveredBy = p
 	}
 	b.mu.Unlock()
 	raftnode.Notify(b.kick)
@@ -228,13 +270,14 @@ func (n *Node) OnRefused(by cluster.NodeID, why cluster.Refusal, reason string) 
 	if why == cluster.RefusedSelfOld {
 		return
 	}
+	outside := !n.isMember(by)
 	b := n.peers
 	b.mu.Lock()
 	news := true
 	for _, r := range b.refusedBy {
 		news = news && r.why != why // log it once, for any peer
 	}
-	b.refusedBy[by] = refusal{why, reason, time.Now()}
+	b.refusedBy[by] = refusal{why: why, reason: reason, at: time.Now(), outside: outside}
 	delete(b.admittedBy, by)
 	b.mu.Unlock()
 	if news {
@@ -274,7 +317,7 @@ func (n *Node) ElectionObstacle() string {
 		return "its disk is stalled"
 	case n.store.ReadOnly():
 		return "its disk is full"
-	case n.peers.generationSuperseded(time.Now()):
+	case n.generationSuperseded():
 		return "a peer has a newer generation of the cluster"
 	case n.peers.onlyRefused():
 		return "every peer that has answered refuses it"
@@ -286,5 +329,5 @@ func (n *Node) ElectionObstacle() string {
 
 // mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.
 func (n *Node) mayTakePartInElections() bool {
-	return n.peersProbed.Load() && !n.peers.generationSuperseded(time.Now())
+	return n.peersProbed.Load() && !n.generationSuperseded()
 }

@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
@@ -129,9 +130,11 @@ func TestModulePath(t *testing.T) {
 	}
 	cmd := exec.Command("go", "list", "-e", "-test", "-f", "{{.ImportPath}}{{with .Error}} {{.}}{{end}}", "./...")
 	cmd.Dir = clone
-	out, err = cmd.CombinedOutput()
+	var stderr bytes.Buffer // which also says what is downloaded
+	cmd.Stderr = &stderr
+	out, err = cmd.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("%v\n%s", err, stderr.String())
 	}
 	for line := range strings.Lines(string(out)) {
 		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")

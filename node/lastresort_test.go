@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -48,6 +49,38 @@ func TestLastResort_TakesNoWrites(t *testing.T) {
 	}
 	set(true)
 	eventually(t, "it takes writes", func() bool { return put() == nil })
+}
+
+// TestPriorityZeroEverywhere: a new cluster whose members all have priority 0 elects no leader, and each node says why.
+// An operator's order elects one, which takes writes and gives members a priority.
+func TestPriorityZeroEverywhere(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Priority = 0 })
+	for _, n := range nodes {
+		n.start()
+	}
+	for _, n := range nodes {
+		eventually(t, "the node says why it starts no election", func() bool {
+			_, body, err := request(plain, http.MethodGet, "http://"+n.httpAddr+"/status", "")
+			return err == nil && n.Consensus().MayVote() && strings.Contains(body, `"election_obstacle":"it has priority 0"`)
+		})
+	}
+	for _, n := range nodes {
+		if st := n.Consensus().Status(); st.LeaderID != "" {
+			t.Errorf("%s leads in term %d", st.LeaderID, st.Term)
+		}
+	}
+	eventually(t, "an operator's order elects a leader", func() bool {
+		status, _, err := request(plain, http.MethodPost, "http://"+nodes[0].httpAddr+"/admin/failover/emergency",
+			`{"target_leader_id":"n2","force":true,"reason":"no member may lead"}`)
+		return err == nil && status == http.StatusOK
+	})
+	url := "http://" + nodes[0].httpAddr
+	want(t, plain, http.MethodPut, url+"/v1/kv/a", "1", http.StatusOK, "")
+	want(t, plain, http.MethodPatch, url+"/admin/members/n1", `{"priority":100,"reason":"it may lead"}`, http.StatusOK, "")
+	eventually(t, "the member that may lead takes over", func() bool {
+		return nodes[0].Consensus().Status().Role == cluster.Leader
+	})
 }
 
 func TestLastResortWarning(t *testing.T) {

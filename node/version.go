@@ -11,6 +11,7 @@ var Version = "devel"
 type Build struct {
 	Version string
 	Commit  string // "" when built outside of a repository; ends in "+changes" if the tree had changes
+	Date    string // of the commit, RFC 3339; "" when built outside of a repository
 	Go      string
 	Raft    string // version of hashicorp/raft
 }
@@ -28,6 +29,8 @@ func ReadBuild() Build {
 		switch {
 		case s.Key == "vcs.revision":
 			b.Commit = s.Value
+		case s.Key == "vcs.time":
+			b.Date = s.Value
 		case s.Key == "vcs.modified" && s.Value == "true":
 			changes = "+changes"
 		}

@@ -240,6 +240,7 @@ func (n *Node) buildSplitBrainDetector() {
 			_, _, err := n.transport.Probe(ctx, address) // the hello itself reaches the detector through OnHello
 			return err == nil || errors.As(err, new(*transport.RefusedError))
 		},
+		Believes:         n.consensus.BelievesRecovery,
 		VerifyLeadership: n.consensus.ReadBarrier, StepDown: n.consensus.StepDown,
 		Event: func(e cluster.Event, alarm bool) {
 			e.Term = n.consensus.Status().Term

@@ -35,6 +35,9 @@ type Claim struct {
 	Term       uint64 // 0: unknown, as with a hello only
 	Leads      bool   // the node claims to lead
 	LeaderID   cluster.NodeID
+	Follows    bool // the node hears the leader that it names; unknown over HTTP
+	// Disbelieved: of no member, and this node has a leader. It proves no recovery.
+	Disbelieved bool
 }
 
 // trusted reports whether the claim may have consequences.
@@ -53,12 +56,18 @@ type Verdict string
 const (
 	OK             Verdict = "ok"
 	Unreachable    Verdict = "unreachable"     // a server did not respond
+	OldGeneration  Verdict = "old_generation"  // a process missed a recovery of the cluster, and hears no leader
 	StaleLeader    Verdict = "stale_leader"    // leads in a superseded term
 	ForeignCluster Verdict = "foreign_cluster" // a member belongs to another cluster
-	SplitBrain     Verdict = "split_brain"     // two leaders in a term, two generations, one ID in two processes
+	SplitBrain     Verdict = "split_brain"     // two leaders in a term or generation, two recoveries, one ID in two processes
 )
 
-var severity = map[Verdict]int{OK: 0, Unreachable: 1, StaleLeader: 2, ForeignCluster: 3, SplitBrain: 4}
+var severity = map[Verdict]int{
+	OK: 0, Unreachable: 1, OldGeneration: 2, StaleLeader: 3, ForeignCluster: 4, SplitBrain: 5,
+}
+
+// isConflict reports whether the verdict is about two that compete. Nothing else is an alarm.
+func (v Verdict) isConflict() bool { return severity[v] >= severity[StaleLeader] }
 
 // Finding is one problem that was detected.
 type Finding struct {

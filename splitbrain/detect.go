@@ -16,7 +16,8 @@ type Input struct {
 	Claims  []Claim // of all other nodes, and of all processes that sent a hello
 	Doubles []DuplicateID
 	MaxAge  time.Duration // older claims are ignored
-	// Since is the minimum time of claims about leading; zero: none. Leadership may move between two claims.
+	// Since is the minimum time of claims about leading, and of older generations; zero: none. Leadership may move
+	// between two claims, and a node of an older generation may have stopped.
 	Since time.Time
 	// Proven: after the claims were received, a majority of voters acknowledged that this node leads.
 	Proven bool
@@ -26,7 +27,8 @@ type Input struct {
 //
 // Two clusters, or two recoveries of one, are compared by number. A node continues if it knows more supporters
 // than strangers, so that a few foreign nodes cannot stop a cluster, and of two halves neither continues. A
-// newer generation of this cluster outweighs any number of older ones.
+// newer generation of this cluster outweighs any number of older ones, if this node believes it. Two generations are a
+// split brain if the older one has a leader; otherwise the recovery has only left a node behind.
 //
 // A leader is stale if a majority of voters reports another leader in a later term. Neither one node's claim
 // nor a leader that can prove its leadership is enough. A second leader of the same term counts only if it says
@@ -123,9 +125,9 @@ func (d *detection) generations() {
 		}
 	}
 	if len(newer) > 0 {
-		f := d.found(SplitBrain, append(nodesOf(newer), d.Self.Node),
+		f := d.found(generationVerdict(d.Self), append(nodesOf(newer), d.Self.Node),
 			"%s has a newer generation than this node, which has data of generation %d: the cluster was recovered without it", describe(newer), mine.Number)
-		f.RefuseService = slices.ContainsFunc(newer, Claim.trusted)
+		f.RefuseService = slices.ContainsFunc(newer, func(c Claim) bool { return c.trusted() && !c.Disbelieved })
 	}
 	if len(rival) > 0 {
 		f := d.found(SplitBrain, nodesOf(rival),
@@ -133,11 +135,34 @@ func (d *detection) generations() {
 			mine.Number)
 		f.RefuseService = d.outnumbered(rival)
 	}
-	if len(older) > 0 {
-		d.found(SplitBrain, nodesOf(older),
-			"%s has data of an older generation than this node, which is of generation %d",
-			describe(older), mine.Number)
+	d.older(older)
+}
+
+// older finds nodes that missed a recovery of this node's cluster, with and without a leader.
+func (d *detection) older(claims []Claim) {
+	byVerdict := map[Verdict][]Claim{}
+	for _, c := range claims {
+		if v := generationVerdict(c); !c.At.Before(d.Since) {
+			byVerdict[v] = append(byVerdict[v], c)
+		}
 	}
+	if led := byVerdict[SplitBrain]; len(led) > 0 {
+		d.found(SplitBrain, nodesOf(led), "%s has a leader of an older generation than this node, which is of generation %d",
+			describe(led), d.Self.Generation.Number)
+	}
+	if left := byVerdict[OldGeneration]; len(left) > 0 {
+		d.found(OldGeneration, nodesOf(left),
+			"%s has data of an older generation than this node, which is of generation %d, and hears no leader",
+			describe(left), d.Self.Generation.Number)
+	}
+}
+
+// generationVerdict returns what the claim of the older of two generations means.
+func generationVerdict(older Claim) Verdict {
+	if older.Leads || older.Follows {
+		return SplitBrain
+	}
+	return OldGeneration
 }
 
 // doubles reports node IDs that two processes use.

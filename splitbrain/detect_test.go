@@ -19,16 +19,19 @@ func said(text string, options ...func(*Claim)) Claim {
 	_, _ = fmt.Sscan(text, &c.Node, &c.Term, &leader)
 	c.LeaderID, c.BootID = cluster.NodeID(leader), "boot-"+string(c.Node)
 	c.Leads = c.LeaderID == c.Node
+	c.Follows = c.LeaderID != "" && !c.Leads
 	for _, o := range options {
 		o(&c)
 	}
 	return c
 }
 
-func byHTTP(c *Claim)                  { c.Source, c.BootID = FromHTTP, "" }
-func hello(c *Claim)                   { c.Term, c.LeaderID, c.Leads = 0, "", false }
+func byHTTP(c *Claim)                  { c.Source, c.BootID, c.Follows = FromHTTP, "", false }
+func hello(c *Claim)                   { c.Term, c.LeaderID, c.Leads, c.Follows = 0, "", false, false }
+func unheard(c *Claim)                 { c.Follows = false }
 func of(id string) func(*Claim)        { return func(c *Claim) { c.ClusterID = id } }
 func old(d time.Duration) func(*Claim) { return func(c *Claim) { c.At = now.Add(-d) } }
+func disbelieved(c *Claim)             { c.Disbelieved = true }
 func silent(c *Claim)                  { *c = Claim{Node: c.Node, Source: FromHTTP, At: now, Error: "no answer"} }
 
 func generation(n uint64, recovery string) func(*Claim) {
@@ -180,13 +183,56 @@ func TestDetect(t *testing.T) {
 			claims: []Claim{said("n2 5 n1"), said("n3 0 -", generation(2, "r"), hello)},
 		},
 		{
+			name: "recovered without this node, which follows another", self: said("n1 5 n2"), want: SplitBrain, refuse: true,
+			claims: []Claim{said("n2 5 n2"), said("n3 0 -", generation(2, "r"), hello)},
+		},
+		{
+			name: "recovered without this node, whose leader is dead", self: said("n1 5 n2", unheard), want: OldGeneration,
+			refuse: true,
+			claims: []Claim{said("n3 0 -", generation(2, "r"), hello)},
+		},
+		{
+			name: "recovered without this node, which knows no leader", self: said("n1 5", hello), want: OldGeneration,
+			refuse: true,
+			claims: []Claim{said("n3 9 n3", generation(2, "r"))},
+		},
+		{
 			name: "as HTTP says", self: said("n1 5 n1"), want: SplitBrain,
 			claims: []Claim{said("n2 5 n1"), said("n3 9 n3", generation(2, "r"), byHTTP)},
 		},
 		{
+			name: "as a node says that is not believed", self: said("n1 5 n1"), want: SplitBrain, says: "node n9",
+			claims: []Claim{said("n2 5 n1"), said("n3 5 n1"), said("n9 0 -", generation(2, "r"), hello, disbelieved)},
+		},
+		{
 			name: "an older one knocks", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"),
-			want:   SplitBrain,
+			want: OldGeneration, says: "node n2, node n3 has data of an older generation",
 			claims: []Claim{said("n2 0 -", hello), said("n3 0 -", hello)},
+		},
+		{
+			name: "an older one has stopped", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"),
+			since: now, want: OK,
+			claims: []Claim{said("n2 0 -", hello, old(time.Millisecond)), said("n3 4 n3", old(time.Millisecond))},
+		},
+		{
+			name: "an older one leads", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"), since: now,
+			want: SplitBrain, says: "node n2 has a leader of an older generation",
+			claims: []Claim{said("n2 4 n2"), said("n3 0 -", hello)},
+		},
+		{
+			name: "an older one leads, as HTTP says", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"),
+			want:   SplitBrain,
+			claims: []Claim{said("n2 4 n2", byHTTP)},
+		},
+		{
+			name: "an older one names a leader that it does not hear", self: said("n1 5 n1", generation(2, "r")),
+			servers: voters("n1"), want: OldGeneration,
+			claims: []Claim{said("n2 4 n3", unheard), said("n2 4 n3", byHTTP)},
+		},
+		{
+			name: "an older one follows a leader", self: said("n1 5 n1", generation(2, "r")), servers: voters("n1"),
+			want:   SplitBrain,
+			claims: []Claim{said("n2 4 n3")},
 		},
 		{
 			name: "rival recoveries, one against one", self: said("n1 5 n1",

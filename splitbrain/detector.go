@@ -45,6 +45,8 @@ type Deps struct {
 	FetchLeader func(ctx context.Context, id cluster.NodeID) (a Answer, address string, err error)
 	// Probe sends a hello to the peer address, which is reported through OnHello. false: no response.
 	Probe func(ctx context.Context, address string) bool
+	// Believes reports whether this node believes a node that its generation was superseded.
+	Believes func(cluster.NodeID) bool
 	// VerifyLeadership reports whether a majority of voters acknowledges after the call that this node leads.
 	VerifyLeadership func(ctx context.Context) error
 	// BroadcastClaim sends this node's claim to all peers.
@@ -258,8 +260,8 @@ func (w *Detector) announce(r Report) {
 		c.missed++
 	}
 	for _, f := range r.Findings {
-		if f.Verdict == Unreachable {
-			continue // package health reports unreachable nodes
+		if !f.Verdict.isConflict() {
+			continue // package health reports unreachable nodes, the transport those that it refuses
 		}
 		key := f.key()
 		if c := w.active[key]; c != nil {

@@ -20,24 +20,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testCluster is what a Watcher of n1 in a cluster of three sees; the test changes it.
 type testCluster struct {
-	mu       sync.Mutex
-	self     cluster.Claim
-	servers  []cluster.Server
-	claims   map[cluster.NodeID]cluster.Claim // fresh, as long as they are there
-	silent   map[cluster.NodeID]time.Time     // last heard then
-	http     map[cluster.NodeID]Answer        // none: no answer
-	changed  chan struct{}
-	probed   []string
-	hung     map[string]bool // addresses at which a hello is not answered
-	fetched  int
-	polls    int
-	notified int
-	stepped  []uint64
-	events   []string
-	detected int
-	onPoll   func()
-	proves   bool
-	onLook   func() // called once, when a check has looked at the claims
+	mu          sync.Mutex
+	self        cluster.Claim
+	servers     []cluster.Server
+	claims      map[cluster.NodeID]cluster.Claim // fresh, as long as they are there
+	silent      map[cluster.NodeID]time.Time     // last heard then
+	http        map[cluster.NodeID]Answer        // none: no answer
+	changed     chan struct{}
+	probed      []string
+	hung        map[string]bool // addresses at which a hello is not answered
+	fetched     int
+	polls       int
+	notified    int
+	stepped     []uint64
+	events      []string
+	detected    int
+	onPoll      func()
+	onProbe     func(address string)
+	proves      bool
+	disbelieved cluster.NodeID // when it claims a newer generation
+	onLook      func()         // called once, when a check has looked at the claims
 }
 
 func newTestCluster() *testCluster {
@@ -114,6 +116,7 @@ func (w *testCluster) deps() Deps {
 				return seen
 			})
 		},
+		Believes: func(id cluster.NodeID) bool { return get(w, func() bool { return id != w.disbelieved }) },
 		Poll: func(context.Context, []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 			w.change(func() {
 				w.polls++
@@ -136,6 +139,9 @@ func (w *testCluster) deps() Deps {
 		},
 		Probe: func(ctx context.Context, address string) bool {
 			w.change(func() { w.probed = append(w.probed, address) })
+			if f := get(w, func() func(string) { return w.onProbe }); f != nil {
+				f(address)
+			}
 			if get(w, func() bool { return w.hung[address] }) {
 				<-ctx.Done()
 				return false
@@ -233,6 +239,35 @@ func TestCheckNow(t *testing.T) {
 	if _, err := watcher.Report(ctx); err == nil {
 		t.Error("a report of a watcher that does not run")
 	}
+}
+
+// A node of a newer generation is reported. This node refuses service only if it believes that node.
+func TestNewerGeneration_Believed(t *testing.T) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
+		for _, disbelieved := range []cluster.NodeID{"n9", ""} {
+			w.change(func() { w.disbelieved = disbelieved })
+			watcher.OnHello(cluster.Peer{BootID: "boot-n9", Identity: cluster.Identity{
+				NodeID: "n9", ClusterID: "C", Generation: cluster.Generation{Number: 2, RecoveryID: "r"},
+			}})
+			r, err := watcher.Check(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := SplitBrain
+			if disbelieved == "" {
+				want = OldGeneration // it has stepped down, and knows no leader
+			}
+			if refuses := watcher.Refusing() != ""; r.Verdict != want || refuses != (disbelieved == "") {
+				t.Errorf("disbelieved %q: %s, refusing %v", disbelieved, r.Verdict, refuses)
+			}
+		}
+		if stepped := get(w, func() []uint64 { return slices.Clone(w.stepped) }); len(stepped) != 1 {
+			t.Errorf("stepped down in %v", stepped)
+		}
+		if all := get(w, func() []string { return slices.Clone(w.events) }); !slices.Contains(all, "split_brain") {
+			t.Errorf("events %q", all)
+		}
+	})
 }
 
 // TestHungPeerHoldsUpNoCheck: a peer that does not answer a hello delays no later check. It is still asked,
@@ -441,6 +476,72 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("after they have gone: %s", v)
 		}
 	})
+}
+
+// TestOlderGeneration: a process of an older generation is no conflict, and is not reported when it has stopped. Only
+// one that leads is a conflict, as its HTTP address says: it has no monitor connection.
+func TestOlderGeneration(t *testing.T) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
+		left := cluster.Peer{Identity: cluster.Identity{
+			NodeID: "n2", ClusterID: "C", Generation: cluster.Generation{Number: 1},
+		}, BootID: "boot-n2", RaftAddress: "n2:7700"}
+		w.change(func() {
+			w.self.Generation, w.servers = cluster.Generation{Number: 2, RecoveryID: "r"}, voters("n1")
+			clear(w.claims)
+			clear(w.http)
+		})
+		time.Sleep(5 * time.Second)
+		reports := func(want Verdict) { // the next check
+			t.Helper()
+			time.Sleep(time.Second + time.Millisecond)
+			if v := verdict(t, watcher); v != want || watcher.Refusing() != "" {
+				t.Errorf("%s, refusing %q, want %s", v, watcher.Refusing(), want)
+			}
+		}
+		watcher.OnHello(left) // its last one
+		reports(OK)
+		w.change(func() { w.onProbe = func(string) { watcher.OnHello(left) } })
+		watcher.OnHello(left)
+		reports(OldGeneration)
+		time.Sleep(3 * time.Second)
+		if n := get(w, func() int { return w.detected + len(w.events) }); n != 0 {
+			t.Errorf("an alarm of a process that knows no leader: %d, %v", n, w.events)
+		}
+		w.change(func() {
+			w.http["n2"] = Answer{By: "n2", ClusterID: "C", Generation: left.Generation, Term: 4, LeaderID: "n3"}
+		})
+		reports(OldGeneration) // n3 may be dead
+		w.change(func() {
+			w.http["n2"] = Answer{By: "n2", ClusterID: "C", Generation: left.Generation, Term: 4, LeaderID: "n2"}
+		})
+		reports(SplitBrain)
+		if n := get(w, func() int { return w.detected }); n != 1 {
+			t.Errorf("detected %d conflicts", n)
+		}
+	})
+}
+
+// A node follows the leader that it names while it hears it: that leader may have died.
+func TestClaims_FollowHeardLeaders(t *testing.T) {
+	t.Parallel()
+	d := New(Config{Self: "n1", TimeoutMax: 300 * time.Millisecond}, Deps{})
+	for _, tt := range []struct {
+		name  string
+		claim cluster.Claim
+		want  bool
+	}{
+		{"it hears it", cluster.Claim{LeaderID: "n3", LeaderContactAge: 299 * time.Millisecond}, true},
+		{"not any more", cluster.Claim{LeaderID: "n3", LeaderContactAge: 300 * time.Millisecond}, false},
+		{"it never did", cluster.Claim{LeaderID: "n3", LeaderContactAge: -1}, false},
+		{"it is dead", cluster.Claim{LeaderID: "n3", LeaderProcessDead: true}, false},
+		{"itself", cluster.Claim{LeaderID: "n2", Role: cluster.Leader}, false},
+		{"none", cluster.Claim{}, false},
+	} {
+		tt.claim.NodeID = "n2"
+		if got := d.fromPeerClaim(tt.claim, "n2:7700", now); got.Follows != tt.want {
+			t.Errorf("%s: follows %v, want %v", tt.name, got.Follows, tt.want)
+		}
+	}
 }
 
 // TestDuplicateIDs: the two processes of an ID are told by a peer, or find each other

@@ -12,15 +12,16 @@ import (
 	"northstar/cluster"
 )
 
-// check collects the claims and evaluates them. Leadership may move between two claims, so a conflict of other nodes is
-// checked again. A finding that makes this node step down takes effect immediately.
+// check collects the claims and evaluates them. Leadership may move between two claims, and a node of an older
+// generation may have stopped, so a conflict of other nodes is checked again. A finding that makes this node step down
+// takes effect immediately.
 func (w *Detector) check(ctx context.Context) Report {
 	w.fetchLeaders(ctx)
 	answers := w.fetchLeader(ctx, w.peers())
 	since := time.Now()
 	in := w.input(answers, time.Time{})
 	r := Detect(in, since)
-	if severity[r.Verdict] < severity[StaleLeader] {
+	if severity[r.Verdict] <= severity[Unreachable] {
 		return r
 	}
 	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.StepDownTerm != 0 }) {
@@ -32,8 +33,30 @@ func (w *Detector) check(ctx context.Context) Report {
 	poll, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	w.deps.Poll(poll, w.peers())
 	cancel()
-	maps.Copy(answers, w.fetchLeader(ctx, leading(answers)))
+	older := w.probeOlder(ctx, in)
+	maps.Copy(answers, w.fetchLeader(ctx, append(leading(answers), older...)))
 	return Detect(w.input(answers, since), time.Now())
+}
+
+// probeOlder probes the processes of an older generation, of which nothing but a hello may be known, and returns their
+// nodes. Those that have not answered in this check are not asked again.
+func (w *Detector) probeOlder(ctx context.Context, in Input) (ids []cluster.NodeID) {
+	var addresses []string
+	w.mu.Lock()
+	for _, c := range in.Claims {
+		older := c.ClusterID == in.Self.ClusterID && c.Generation.Number < in.Self.Generation.Number
+		if older && c.Source == FromPeer && c.Address != "" && w.hellos[c.Address] == answered && c.Node != w.cfg.Self {
+			ids, addresses = append(ids, c.Node), append(addresses, c.Address)
+		}
+	}
+	w.mu.Unlock()
+	slices.Sort(addresses)
+	var asking sync.WaitGroup
+	for _, a := range slices.Compact(addresses) {
+		asking.Go(func() { w.hello(ctx, a) })
+	}
+	asking.Wait()
+	return ids
 }
 
 // leading returns the nodes whose HTTP address claims leadership.
@@ -133,6 +156,8 @@ func (w *Detector) hello(ctx context.Context, address string) {
 
 // fetchLeader asks nodes at their HTTP addresses, all in parallel.
 func (w *Detector) fetchLeader(ctx context.Context, ids []cluster.NodeID) map[cluster.NodeID]Claim {
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
 	ctx, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	defer cancel()
 	var mu sync.Mutex
@@ -170,7 +195,7 @@ func claimOf(id cluster.NodeID, address string, a Answer, err error) Claim {
 func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Input {
 	self, now := w.deps.Self(), time.Now()
 	in := Input{
-		Self: fromPeerClaim(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge,
+		Self: w.fromPeerClaim(self, w.cfg.RaftAddress, now), Servers: w.deps.Servers(), MaxAge: w.maxAge,
 		Since: since,
 	}
 	in.Self.Source = FromSelf
@@ -178,7 +203,7 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 	for id, s := range claims {
 		if s.Connected {
 			sv, _ := cluster.FindServer(in.Servers, id)
-			in.Claims = append(in.Claims, fromPeerClaim(s.Claim, sv.Address, s.At))
+			in.Claims = append(in.Claims, w.fromPeerClaim(s.Claim, sv.Address, s.At))
 		}
 	}
 	for _, a := range answers {
@@ -193,6 +218,9 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 			in.Claims = append(in.Claims, c) // only a hello is known
 		}
 	}
+	for i := range in.Claims {
+		in.Claims[i].Disbelieved = !w.deps.Believes(in.Claims[i].Node)
+	}
 	slices.SortStableFunc(in.Claims, func(a, b Claim) int {
 		return strings.Compare(string(a.Node)+string(a.Source)+a.BootID, string(b.Node)+string(b.Source)+b.BootID)
 	})
@@ -200,10 +228,12 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 }
 
 // fromPeerClaim converts a claim received on a peer connection.
-func fromPeerClaim(c cluster.Claim, address string, at time.Time) Claim {
+func (w *Detector) fromPeerClaim(c cluster.Claim, address string, at time.Time) Claim {
 	return Claim{
 		Node: c.NodeID, Source: FromPeer, Address: address, At: at, BootID: c.BootID,
 		ClusterID: c.ClusterID, Generation: c.Generation, Term: c.Term, Leads: c.Role == cluster.Leader,
 		LeaderID: c.LeaderID,
+		Follows: c.LeaderID != "" && c.Role != cluster.Leader && !c.LeaderProcessDead && c.LeaderContactAge >= 0 &&
+			c.LeaderContactAge < w.cfg.TimeoutMax,
 	}
 }

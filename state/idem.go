@@ -77,7 +77,7 @@ func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
 			// Builds that know no numbers record every attempt.
-			return w.replay(c, e.result), id.ofNode() && w.version >= NumberVersion
+			return w.replay(c, w.recorded(e.result)), id.ofNode() && w.version >= NumberVersion
 		}
 		err := badRequest("idempotency key: was used with another request")
 		return Result{Err: withStatus(http.StatusUnprocessableEntity, err)}, false
@@ -88,7 +88,7 @@ func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
 			w.idempotency.forgotten), false
 	}
 	result = w.applyFenced(c)
-	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: result.recorded()}
+	e := &idempotencyEntry{key: id.Key, requestHash: id.RequestHash, at: w.now, result: w.recorded(result)}
 	if e.result.Session = nil; e.ofNode() { // replay finds it again
 		e.index = w.index
 	}
@@ -102,8 +102,10 @@ func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
 const maxRecordedDetail = 512
 
 // recorded returns what is kept of a result: what the answer to a repeated command has to say. Records count for no
-// limit of the state, so each of them is small. Nothing is decided by what is left out.
-func (r Result) recorded() Result {
+// limit of the state, so each of them is small. Nothing is decided by what is left out, with one exception: the audit
+// record of a repeated command has the text of its error. Builds below NumberVersion keep the whole text, so it is
+// shortened only from that version on. What was recorded before is shortened when it is used.
+func (v *View) recorded(r Result) Result {
 	r.Txn = nil // replay executes it again
 	if s := r.Session; s != nil {
 		r.Session = &Session{ID: s.ID, TTL: s.TTL}
@@ -112,7 +114,7 @@ func (r Result) recorded() Result {
 		r.Role = &Role{Name: role.Name, Current: role.Current, Required: role.Required}
 		r.Role.Current.Value = ""
 	}
-	if r.Err != nil && len(r.Err.Detail) > maxRecordedDetail {
+	if r.Err != nil && len(r.Err.Detail) > maxRecordedDetail && v.version >= NumberVersion {
 		short := *r.Err
 		short.Detail = strings.ToValidUTF8(short.Detail[:maxRecordedDetail], "") + "…"
 		r.Err = &short

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,6 +184,35 @@ func TestForgottenCommandOfNode(t *testing.T) {
 			}
 			wantCode(t, r.Err, cluster.CodeOutcomeUnknown)
 			mustApply(t, s, putsOfNode(-1, 1, s.View().AppliedIndex())...)
+		}
+	}
+}
+
+// The audit record of a repeated command has the text of its error. All nodes record the same text: below NumberVersion
+// the whole one, as builds that know no numbers do, and later a short one, also of what was recorded before.
+func TestIdempotency_TextOfRepeatedError(t *testing.T) {
+	t.Parallel()
+	failing := put(strings.Repeat("k", 1000), "x")
+	failing.Put.IfRevision = new(uint64)
+	failing = withIdempotency(failing, "ann\nonce", "f")
+	failing.Audit = &AuditRecord{Who: "ann", What: "PUT /v1/kv"}
+
+	s := New(Options{})
+	mustApply(t, s, put(failing.Put.Key, "there"))
+	apply(s, failing, failing)
+	loaded := New(Options{})
+	restore(t, loaded, snapshotOf(t, s))
+	for name, s := range map[string]*State{"in memory": s, "loaded": loaded} {
+		apply(s, failing)
+		mustApply(t, s, numbered(put("a", "1"), 1, 1, 1))
+		apply(s, failing)
+		var got []int
+		for r := range s.View().AuditAfter(0) {
+			got = append(got, len(r.Detail))
+		}
+		whole, short := len(`key "" is at revision 1`)+1000, maxRecordedDetail+len("…")
+		if want := []int{whole, whole, whole, short}; !slices.Equal(got, want) {
+			t.Errorf("%s: texts of %d bytes, want %d", name, got, want)
 		}
 	}
 }

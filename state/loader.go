@@ -270,7 +270,7 @@ func (l *loader) addIdempotency(e *idempotencyEntry) error {
 	if _, known := l.write.idempotency.get(e.key); known {
 		return damaged("idempotency key %q comes twice", e.key)
 	}
-	e.result = e.result.recorded()
+	e.result = l.view().recorded(e.result)
 	l.write.idempotency.put(e.key, e)
 	l.view().idempotency.add(e)
 	return nil
@@ -294,7 +294,7 @@ func (l *loader) addSender(rec *senderRecord) error {
 		return damaged("result %d of a sender is out of order or out of bounds", r.number)
 	}
 	if !l.discard {
-		r.result = r.result.recorded() // builds of before have written all of it
+		r.result = l.view().recorded(r.result) // builds of before have written all of it
 		to.results = append(to.results, *r)
 		if !to.ofNode() {
 			l.view().senders.results++

@@ -133,7 +133,7 @@ func (w *txn) applyNumbered(c *Command) (result Result, repeated bool) {
 	s.forget(id.AnsweredBelow)
 	s.index = w.index
 	if at, _ := s.find(id.Number); id.Number >= s.answered {
-		s.results = slices.Insert(s.results, at, numberedResult{id.Number, id.RequestHash, result.recorded()})
+		s.results = slices.Insert(s.results, at, numberedResult{id.Number, id.RequestHash, w.recorded(result)})
 	}
 	if len(s.results) > s.maxResults() {
 		s.forget(s.results[0].number + 1)
@@ -158,7 +158,7 @@ func (w *txn) recordedResult(c *Command, s *sender) (Result, bool) {
 	} else if id.ofNode() {
 		return Result{}, false
 	} else if e, found := w.write.idempotency.get(id.request()); found { // before all members knew numbers
-		hash, result = e.requestHash, e.result
+		hash, result = e.requestHash, w.recorded(e.result)
 	} else {
 		return Result{}, false
 	}

@@ -42,7 +42,7 @@ func TestNumberedCommands(t *testing.T) {
 	for name, s := range map[string]*State{"same": s, "restored": again} {
 		before := s.View().Revision()
 		for i, r := range append(first[len(cmds):], apply(s, cmds...)...) {
-			want := first[i%len(cmds)].recorded()
+			want := s.View().recorded(first[i%len(cmds)])
 			if !bytes.Equal(EncodeResult(&r), EncodeResult(&want)) {
 				t.Errorf("%s: command %d again: %+v, first %+v", name, i, r, want)
 			}

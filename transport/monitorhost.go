@@ -40,11 +40,12 @@ func (h monitorHost) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, err
 }
 
-func (h monitorHost) Admit(p cluster.Peer) error {
-	if a := h.admit(p); !a.OK() {
-		return &RefusedError{Node: p.NodeID, Refusal: a.Refusal, Reason: a.Reason}
+func (h monitorHost) Admit(p cluster.Peer) (member bool, err error) {
+	a := h.admit(p)
+	if !a.OK() {
+		return false, &RefusedError{Node: p.NodeID, Refusal: a.Refusal, Reason: a.Reason}
 	}
-	return nil
+	return !a.Outside, nil
 }
 
 // Connected prewarms Raft connections with a peer that has just connected.

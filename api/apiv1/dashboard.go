@@ -8,6 +8,7 @@ const PathFeed = "/dashboard/feed"
 // Event names of GET /dashboard/feed, in addition to error and moving. The data of entry is an Event.
 const (
 	EventView   = "view"
+	EventSame   = "same"
 	EventSample = "sample"
 	EventEntry  = "entry"
 )
@@ -21,6 +22,11 @@ type DashboardView struct {
 	Nodes        []Status           `json:"nodes" doc:"of the members that answer, each as of its GET /status"`
 	AutoFailover *AutoFailoverState `json:"auto_failover,omitempty" doc:"for operators only"`
 	SplitBrain   *SplitBrain        `json:"split_brain,omitempty" doc:"for operators only"`
+}
+
+// DashboardSame is the data of an event same: the newest view still shows the cluster as it is, but for times.
+type DashboardSame struct {
+	At time.Time `json:"at" doc:"when the answering node has compared"`
 }
 
 // Caller is who made a request.

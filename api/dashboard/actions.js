@@ -9,7 +9,7 @@ const runTimeout = 70_000; // ms; an operator's call answers within 60 s
 let act = null; // the open action; step is ask, plan, run or done
 
 onChange(() => {
-  if (act?.step === "run") draw();
+  if (act?.step === "run" || act?.step === "done") draw(); // events may come after the answer
 });
 dialog.addEventListener("cancel", (event) => {
   if (act?.step === "run") event.preventDefault();
@@ -279,7 +279,7 @@ function progress() {
   return h(
     "ol",
     { class: "progress", "aria-live": "polite" },
-    news().map((e) => h("li", { "data-key": e.seq }, clock(e.at, true), " ", e.message)),
+    news().map((e) => h("li", { "data-key": e.seq }, clock(e.at, true), ` ${e.node}: ${e.message}`)),
   );
 }
 
@@ -298,7 +298,7 @@ function done() {
     "div",
     { "data-key": "done" },
     h("p", { class: "big", id: "outcome" }, act.failure ? "Not done, or not known to be done" : "Done"),
-    h("p", { class: act.failure ? "refusal" : "", role: "status" }, act.failure || act.result),
+    h("p", { class: act.failure ? "refusal" : "", role: "status" }, sentence(act.failure || act.result)),
     act.votes && voteTable(act.votes),
     note(`It took ${span(act.took)}.`),
     progress(),

@@ -7,7 +7,7 @@ import { elections } from "./elections.js";
 import { events } from "./events.js";
 import { keys } from "./keys.js";
 import { login, showPublic } from "./login.js";
-import { caller, isStale, may, membersElsewhere, net, onChange, run, useToken } from "./net.js";
+import { caller, isLeaderless, isStale, may, membersElsewhere, net, onChange, run, useToken } from "./net.js";
 import { nodes } from "./nodes.js";
 import { overview } from "./overview.js";
 import { roles } from "./roles.js";
@@ -16,7 +16,8 @@ import * as words from "./words.js";
 
 // A page has a title, the role that may see it, show() for its elements, and may have load(), which requests what the
 // stream does not have. load is called when the page is opened, and again when the cluster's state has changed, or what
-// changes() returns.
+// changes() returns. A page whose times run has ticks: the ms after which it is loaded and drawn although nothing has
+// changed.
 const pages = { overview, elections, roles, sessions, nodes, keys, events, audit, splitbrain: claims };
 const visible = () => Object.entries(pages).filter(([, page]) => may(page.role ?? "observer"));
 const $ = (id) => document.getElementById(id);
@@ -26,7 +27,11 @@ function currentPage() {
   return pages[id] && may(pages[id].role ?? "observer") ? pages[id] : overview;
 }
 
+let drawnAt = 0;
 function draw() {
+  drawTitle();
+  if (document.hidden) return; // until it is looked at
+  drawnAt = Date.now();
   const page = currentPage();
   drawAround(page);
   if (net.refused) {
@@ -45,14 +50,11 @@ function drawAround(page) {
   show(
     $("banners"),
     words
-      .banners(view, { stale: old && !net.failed, failed: net.failed })
+      .banners(view, { stale: old && !net.failed, failed: net.failed, ledAgo: Date.now() - net.lastLeader })
       .map((b) => h("p", { class: `banner ${b.mood}` }, b.text)),
     net.failed ? elsewhere() : "",
   );
   const c = view?.cluster;
-  const name = (c?.cluster_name ?? $("cluster-name").textContent) || "";
-  show($("cluster-name"), name);
-  document.title = `${view ? c.leader_id || "no leader" : "NorthStar"}${name ? ` · ${name}` : ""} · NorthStar`;
   drawConnection(view, old);
   show(
     $("identity"),
@@ -73,6 +75,14 @@ function drawAround(page) {
       ? `Node ${self.node_id}, ${self.version}, cluster ${c.cluster_id || "without an ID yet"}, generation ${c.generation}`
       : "",
   );
+}
+
+function drawTitle() {
+  const c = net.view?.cluster;
+  const name = (c?.cluster_name ?? $("cluster-name").textContent) || "";
+  show($("cluster-name"), name);
+  const title = `${c ? c.leader_id || "no leader" : "NorthStar"}${name ? ` · ${name}` : ""} · NorthStar`;
+  if (document.title !== title) document.title = title; // the browser is told even of an equal one
 }
 
 // elsewhere links to the pages of the members, where this page cannot move to them by itself.
@@ -107,7 +117,8 @@ const loaded = { page: null, hash: "", mark: "", at: 0, took: 0, busy: false };
 async function refresh(page) {
   const c = net.view.cluster;
   const state = page.changes ? page.changes() : [c.revision, c.state.sessions];
-  const mark = [...state, c.leader_id, c.term, net.origin, net.events[0]?.seq].join();
+  const tick = page.ticks && Math.floor(Date.now() / page.ticks);
+  const mark = [...state, tick, c.leader_id, c.term, net.origin, net.events[0]?.seq].join();
   const opened = loaded.page !== page || loaded.hash !== location.hash;
   if (!page.load) loaded.page = page;
   if (!page.load || loaded.busy) return;
@@ -146,8 +157,10 @@ addEventListener("hashchange", () => {
   scrollTo(0, 0);
 });
 setInterval(() => {
-  // the age of old data grows
-  if (isStale() || net.failed) schedule();
+  // the age of old data grows, and how long there has been no leader
+  const ticks = net.view && currentPage().ticks;
+  if (isStale() || net.failed || isLeaderless() || (ticks && Date.now() - drawnAt >= ticks)) schedule();
 }, 1000);
+document.addEventListener("visibilitychange", schedule);
 draw();
 run();

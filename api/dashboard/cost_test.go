@@ -70,10 +70,11 @@ func measureLoads(t *testing.T, p *page) {
 
 // measureCPU compares an open page with an empty one.
 func measureCPU(t *testing.T, s *site, p *page) {
+	p.must("Network.disable", params{}, nil) // it makes the browser report all that the page receives
 	use := func() (nodes, browser float64) {
-		<-time.After(5 * time.Second) // what a load has left to do
+		<-time.After(20 * time.Second) // what a load has left to do, of which some waits for an idle browser
 		n0, b0, began := s.cpu(t), p.b.cpu(t), time.Now()
-		<-time.After(30 * time.Second)
+		<-time.After(60 * time.Second)
 		took := time.Since(began).Seconds()
 		nodes = (s.cpu(t) - n0).Seconds()
 		for pid, used := range p.b.cpu(t) { // without processes that have ended meanwhile

@@ -132,6 +132,12 @@ export function span(ms) {
 
 export const since = (at) => span(Math.max(0, Date.now() - Date.parse(at)));
 
+// age is how long ago something was, in words that change at most once a minute.
+export function age(at) {
+  const ms = Date.now() - Date.parse(at);
+  return ms < 60_000 ? "less than a minute" : span(Math.max(90_000, ms));
+}
+
 // clock is a time of day with its date where that is not today.
 export function clock(at, ms = false) {
   const d = new Date(at);

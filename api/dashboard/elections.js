@@ -10,7 +10,8 @@ let steps = new Map(); // of failovers, by term: of the winners that still know 
 
 export const elections = {
   title: "Elections",
-  changes: () => [], // terms and events are enough
+  // Terms and events are enough, but for votes that may still arrive.
+  changes: () => [pending() && Math.floor(Date.now() / 5000)],
   async load() {
     const [list, events] = await Promise.all([
       get("/v1/elections?limit=100"),
@@ -43,6 +44,9 @@ export const elections = {
     ];
   },
 };
+
+const unanswered = (v) => !v.granted && (v.reason === "not reached" || v.reason.startsWith("no answer"));
+const pending = () => items?.some((e) => e.votes.some((v) => !v.granted && v.reason === "no answer yet"));
 
 const hues = 6;
 const shade = (id, ids) => `lead-${ids.indexOf(id) % hues}`;
@@ -145,6 +149,7 @@ function lane(e, longest) {
 
 function answer(v) {
   if (v.pre) return v.granted ? pill("", "yes") : pill("", "no");
+  if (unanswered(v)) return pill("warn", "no answer");
   return v.granted ? pill("good", "granted") : pill("bad", "not granted");
 }
 

@@ -6,7 +6,9 @@ const width = 300;
 const height = 64;
 const shortest = 120_000; // ms that a graph shows at least
 
-export function graphs(samples, node, now) {
+// graphs ends with the newest sample, so that a graph in which nothing happens is not drawn anew.
+export function graphs(samples, node) {
+  const now = samples.length > 0 ? Date.parse(samples.at(-1).at) : 0;
   const shown = Math.max(shortest, samples.length > 0 ? now - Date.parse(samples[0].at) : 0);
   const graph = (title, unit, value) => {
     const values = samples.map(value);
@@ -64,7 +66,10 @@ export function graphs(samples, node, now) {
 
 function points(samples, values, top, [now, shown], closed) {
   if (samples.length === 0) return "";
-  const at = samples.map((s) => Math.max(0, width * (1 - (now - Date.parse(s.at)) / shown)).toFixed(1));
-  const line = values.map((v, i) => `${at[i]},${(height - 2 - (top > 0 ? ((height - 6) * v) / top : 0)).toFixed(1)}`);
-  return closed ? [`${at[0]},${height}`, ...line, `${at.at(-1)},${height}`].join(" ") : line.join(" ");
+  const x = (i) => Math.max(0, width * (1 - (now - Date.parse(samples[i].at)) / shown)).toFixed(1);
+  const y = (v) => (height - 2 - (top > 0 ? ((height - 6) * v) / top : 0)).toFixed(1);
+  const line = values
+    .map((v, i) => (v === values[i - 1] && v === values[i + 1] ? "" : `${x(i)},${y(v)}`)) // a level needs its ends
+    .filter(Boolean);
+  return closed ? [`${x(0)},${height}`, ...line, `${x(values.length - 1)},${height}`].join(" ") : line.join(" ");
 }

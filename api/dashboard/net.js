@@ -1,7 +1,7 @@
 // The connection to the cluster: one node serves the page's data as a stream. When it fails, or is silent, the page
 // moves to another member by itself.
 
-const silence = 3500; // ms without data after which a node counts as failed; the stream has a view each second
+const silence = 3500; // ms without data after which a node counts as failed; the stream says something each second
 const patience = 5000; // ms for the answer of a request
 const keepEvents = 500;
 const keepSamples = 360;
@@ -16,6 +16,7 @@ export const net = {
   events: [],
   samples: [],
   lastData: 0,
+  lastLeader: 0, // when the data last named a leader
   refused: "",
   failed: "",
   moves: [],
@@ -37,6 +38,7 @@ export const reload = () => document.dispatchEvent(new Event("northstar:reload")
 export const caller = () => net.view?.caller ?? { name: "", role: "" };
 const ranks = { observer: 1, client: 2, operator: 3 };
 export const may = (role) => (ranks[caller().role] ?? 0) >= ranks[role];
+export const isLeaderless = () => net.view?.cluster.leader_id === "";
 export const isStale = () => net.lastData > 0 && Date.now() - net.lastData > silence;
 
 // useToken begins to use a token; null forgets it.
@@ -202,8 +204,6 @@ async function follow(origin) {
     }
     if (origin !== net.origin) net.moves.push({ at: Date.now(), from: net.origin, to: origin });
     Object.assign(net, { origin, refused: "", failed: "", events: [], samples: [] });
-    drawn = { text: "", at: 0 };
-    opened = Date.now();
     for await (const { event, data } of events(answer.body)) {
       clearTimeout(watchdog);
       watchdog = setTimeout(() => control.abort(), silence);
@@ -222,25 +222,22 @@ async function follow(origin) {
   }
 }
 
-// A view that differs from the one before only in times, or in how the leader's silence is measured, is drawn every five
-// seconds: an open page is to cost little.
-const times = /"(at|checked_at)":"[^"]*"|"last_contact_ms":\d{1,3}\b|"silence":\{[^}]*\}/g;
-// Samples are drawn with a view, except for the older ones at the beginning of a stream.
-const sameInterval = 5000; // ms
-let drawn = { text: "", at: 0 };
-let opened = 0;
+const alike = (a, b) => Object.keys(a).every((name) => name === "at" || a[name] === b[name]);
 
+// take takes what the stream brings. While nothing changes, that is that the view still holds, and samples of no news.
 function take(event, text) {
+  const old = isStale();
   net.lastData = Date.now();
-  if (event === "view") {
+  if (event === "same") {
+    if (net.view) net.view.at = JSON.parse(text).at;
+    if (!old) return;
+  } else if (event === "view") {
     net.view = JSON.parse(text);
-    const now = { text: text.replaceAll(times, ""), at: Date.now() };
-    if (now.text === drawn.text && now.at - drawn.at < sameInterval) return;
-    drawn = now;
+    if (!isLeaderless()) net.lastLeader = Date.now();
   } else if (event === "sample") {
     net.samples.push(JSON.parse(text));
     net.samples.splice(0, net.samples.length - keepSamples);
-    if (Date.now() - opened > 2000) return;
+    if (net.samples.length > 2 && alike(...net.samples.slice(-2))) return; // a curve goes on as it was
   } else if (event === "entry") {
     net.events.unshift(JSON.parse(text));
     net.events.length = Math.min(net.events.length, keepEvents);

@@ -1,6 +1,6 @@
 // The overview: is the cluster well, who leads, and what each member does.
 
-import { count, h, note, pill, plural, section, since, size, span, table } from "./dom.js";
+import { age, count, h, note, pill, plural, section, size, span, table } from "./dom.js";
 import { line } from "./events.js";
 import { graphs } from "./graphs.js";
 import { may, net } from "./net.js";
@@ -24,9 +24,10 @@ export const overview = {
           { class: "members" },
           c.members.map((m) => member(view, m)),
         ),
+        words.leftOut(c) && h("p", { class: "banner warn" }, words.leftOut(c)),
         note(`As node ${c.observed_by} sees them. A member that is not heard from for 10 s counts as dead.`),
       ),
-      graphs(net.samples, view.node_id, Date.parse(view.at)),
+      graphs(net.samples, view.node_id),
       section(
         "Latest events",
         h("ol", { class: "events" }, net.events.slice(0, 6).map(line)),
@@ -78,7 +79,8 @@ function leader(view) {
     h("h2", {}, "Leader"),
     h("p", { class: "big", id: "leader" }, `${c.leader_id} leads`),
     note(
-      `in term ${count(c.term)}${won ? `, for ${since(won.at)}` : ""}, at ${m?.http_address || m?.raft_address || "an unknown address"}`,
+      `in term ${count(c.term)}${won ? `, for ${age(won.at)}` : ""}, at ${m?.http_address || m?.raft_address || "an unknown address"}. `,
+      h("a", { href: "#/elections" }, "Why?"),
     ),
   );
 }
@@ -131,10 +133,10 @@ function member(view, m) {
     ["Zone", m.zone || "–"],
     ["Version", m.version || "–"],
     ["Address", m.http_address || m.raft_address],
-    ["Up for", st ? since(st.started_at) : "–"],
+    ["Up for", st ? age(st.started_at) : "–"],
     [
       "Silence threshold",
-      leads ? "is the leader" : st?.silence ? `${span(st.silence.threshold_ms)}: ${st.silence.reason}` : "–",
+      leads ? "is the leader" : st?.silence ? words.silence(st.silence) : "–",
       "wide",
     ],
   ];

@@ -11,6 +11,7 @@ const opened = () => decoded(location.hash.split("/")[2] ?? "");
 
 export const roles = {
   title: "Roles",
+  ticks: 5000,
   async load() {
     items = await list(readFrom("/v1/roles?all"));
     const name = opened();

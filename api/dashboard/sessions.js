@@ -8,6 +8,7 @@ let items = null;
 
 export const sessions = {
   title: "Sessions",
+  ticks: 5000,
   async load() {
     items = await list(readFrom("/v1/sessions"));
   },

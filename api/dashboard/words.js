@@ -34,6 +34,8 @@ export function quorum(c) {
   };
 }
 
+const momentary = 1000; // ms; every planned transfer leaves the cluster without a leader for a moment
+
 // banners lists what an operator must know now, the gravest first.
 export function banners(view, conditions) {
   const out = [];
@@ -52,7 +54,7 @@ export function banners(view, conditions) {
       "bad",
       `Quorum lost: only ${c.quorum.healthy} of ${c.quorum.voters} voters are healthy, ${c.quorum.needed} are needed. Nothing can be written until enough nodes come back. If they never will, an operator can recover the cluster from the nodes that are left.`,
     );
-  } else if (!c.leader_id) {
+  } else if (!c.leader_id && conditions.ledAgo > momentary) {
     add("bad", "No leader: writes wait for an election.");
   }
   for (const n of view.nodes) {
@@ -100,12 +102,25 @@ function warnings(nodes) {
 
 export const verdicts = {
   ok: "All nodes agree on one leader.",
-  unreachable: "Some nodes cannot be asked, so it is not known what they believe.",
+  unreachable: "Some nodes cannot be asked, or take no part because they missed a recovery of this cluster.",
   stale_leader: "A node still believes that it leads, although a later leader was elected. It cannot commit anything.",
-  foreign_cluster: "A node of another cluster, or of an older generation of this one, answers at a member's address.",
+  foreign_cluster: "A node of another cluster answers at a member's address.",
   split_brain:
-    "Two nodes claim to lead, or two processes use one node's ID. The nodes concerned refuse reads and writes.",
+    "Two nodes claim to lead, the cluster was recovered twice, or two processes use one node's ID. The nodes concerned refuse reads and writes.",
 };
+
+// silence says how long the leader may be silent for a node. How that is measured changes all the time.
+export function silence(s) {
+  const by = { configured: ", as configured", learning: " for now, until it is measured", measured: ", measured" };
+  return `${span(s.threshold_ms)}${by[s.source] ?? `: ${s.reason}`}`;
+}
+
+// leftOut says what to do about the members that a recovery has left without a vote; "" if there are none.
+export function leftOut(c) {
+  const ids = c.members.filter((m) => m.suffrage !== "voter" && !m.healthy).map((m) => m.id);
+  if (c.generation < 2 || ids.length === 0) return "";
+  return `This cluster was recovered, without ${ids.join(", ")}. To take a node in again, empty its data directory, start it, and re-admit it here. Otherwise remove it.`;
+}
 
 // claim says in one sentence what a node says of itself and the leader.
 export function claim(c) {

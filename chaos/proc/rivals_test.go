@@ -25,6 +25,7 @@ import (
 // wants, on the connections between peers and in GET /leader. It has no Raft.
 type forged struct {
 	self  cluster.Peer
+	tr    *transport.Transport
 	mu    sync.Mutex
 	claim cluster.Claim
 	end   func() // stops it; may be called twice
@@ -37,29 +38,37 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &forged{self: cluster.Peer{
-		Identity: dir.Identity(), BootID: "forged-" + n.ID, HTTPAddress: n.HTTP, RaftAddress: n.Raft, Version: "forged",
-		Priority: 100, Eligible: true,
-	}}
-	servers := dir.Servers()
+	identity, servers := dir.Identity(), dir.Servers()
 	if err := dir.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return forgePeer(t, identity, servers, n.Raft, n.HTTP, claim)
+}
+
+// forgePeer starts a forged peer.
+func forgePeer(t *testing.T, identity cluster.Identity, servers []cluster.Server, raftAddr, httpAddr string,
+	claim func(*cluster.Claim),
+) *forged {
+	t.Helper()
+	f := &forged{self: cluster.Peer{
+		Identity: identity, BootID: "forged-" + string(identity.NodeID), HTTPAddress: httpAddr, RaftAddress: raftAddr,
+		Version: "forged", Priority: 100, Eligible: true,
+	}}
 	f.claim = cluster.Claim{
 		NodeID: f.self.NodeID, ClusterID: f.self.ClusterID, Generation: f.self.Generation, BootID: f.self.BootID,
 		Role: cluster.Follower, Priority: 100, Eligible: true, IsVoter: true, Lifecycle: cluster.Active,
 	}
 	claim(&f.claim)
-	peers, err := net.Listen("tcp", n.Raft)
+	peers, err := net.Listen("tcp", raftAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients, err := net.Listen("tcp", n.HTTP)
+	clients, err := net.Listen("tcp", httpAddr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := transport.New(transport.Config{
-		Listener: peers, Advertise: n.Raft, ClusterName: "northstar", TimeoutMin: patientMax / 2,
+	f.tr, err = transport.New(transport.Config{
+		Listener: peers, Advertise: raftAddr, ClusterName: "northstar", TimeoutMin: patientMax / 2,
 		TimeoutMax: patientMax,
 		Membership: forgedMembership{self: f.self, servers: servers}, Claim: f.said, Elections: raftDecides{},
 		ConnectionLost: func(cluster.ConnectionLoss) {}, Rejected: func(string, string) {},
@@ -76,7 +85,7 @@ func forge(t *testing.T, c *Cluster, n *Node, claim func(*cluster.Claim)) *forge
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := tr.Run(ctx); err != nil {
+		if err := f.tr.Run(ctx); err != nil {
 			t.Errorf("forged peer: %v", err)
 		}
 	})
@@ -297,6 +306,52 @@ func TestStaleLeaderIsTold(t *testing.T) {
 		}
 	}
 	backToNormal(t, c)
+}
+
+// A node that is no member claims to all members that their generation was superseded. They report it, and go on: they
+// serve, and elect the next leader.
+func TestStrangerOfANewerGeneration(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	start(t, c)
+	ofOneCluster(t, c)
+	lead := steady(t, c)
+	f := forgePeer(t, cluster.Identity{
+		NodeID: "n9", ClusterID: mustStatus(t, lead).ClusterID, Incarnation: "forged",
+		Generation: cluster.Generation{Number: 2, RecoveryID: "forged"},
+	}, nil, "127.0.0.1:0", "127.0.0.1:0", func(*cluster.Claim) {})
+	ctx, stop := context.WithCancel(t.Context())
+	var calling sync.WaitGroup
+	t.Cleanup(func() { stop(); calling.Wait() })
+	for _, n := range c.Nodes {
+		calling.Go(func() {
+			for tick := time.NewTicker(100 * time.Millisecond); ctx.Err() == nil; {
+				_, _, _ = f.tr.Probe(ctx, n.Raft) // refused, and heard
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	serve := func(nodes []*Node) {
+		for _, n := range nodes {
+			verdict(t, n, "split_brain", false)
+			eventually(t, soon, func() error {
+				if !canWrite(t.Context(), n, patientMax) {
+					return fmt.Errorf("%s takes no write", n.ID)
+				}
+				return nil
+			})
+		}
+	}
+	serve(c.Nodes)
+	lead.Kill()
+	serve(others(c, lead))
+	if err := c.StartNode(lead); err != nil {
+		t.Fatal(err)
+	}
+	serve(c.Nodes)
 }
 
 // Two survivors are recovered separately, against all advice. Each detects the other, and neither serves. The one with

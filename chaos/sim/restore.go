@@ -111,11 +111,11 @@ func restoreFaults(seed uint64, nodes int) Config {
 		cfg.Build = configured(func(c *node.Config) { c.Snapshot.Threshold, c.Snapshot.Interval = 1<<20, time.Minute })
 		first, gap = 2700*time.Millisecond, 2500*time.Millisecond
 	}
-	r := rand.New(rand.NewPCG(seed, 0x72657374))
+	r, undo := rand.New(rand.NewPCG(seed, 0x72657374)), rand.New(rand.NewPCG(seed, 0x756e646f))
 	for at := first; at < cfg.Length-500*time.Millisecond; at += gap {
 		cfg.Plan = append(cfg.Plan, Fault{Kind: Restore, A: AnyLeader, At: at})
 		if r.IntN(2) == 0 {
-			cfg.Plan = append(cfg.Plan, abandonFaults(r, nodes, at)...)
+			cfg.Plan = append(append(cfg.Plan, abandonFaults(r, nodes, at)...), undoFault(undo, at))
 			continue
 		}
 		for range 1 + r.IntN(2) {
@@ -141,6 +141,16 @@ func restoreFault(r *rand.Rand, at time.Duration) Fault {
 	}
 	if f.Kind == SlowDisk {
 		f.Delay = traffic.Between(10*time.Millisecond, 150*time.Millisecond).Draw(r)
+	}
+	return f
+}
+
+// undoFault hits a node that undoes the restore of abandonFaults: between its log and its snapshot, or soon after.
+func undoFault(r *rand.Rand, at time.Duration) Fault {
+	f := restoreFault(r, at)
+	f.A, f.MessageKind, f.Bits = StepNode, stepAbandoned, r.Uint64()&1
+	if r.IntN(2) == 0 && f.Kind != SlowDisk {
+		f.Delay = 0
 	}
 	return f
 }

@@ -168,11 +168,23 @@ func TestDiskAfterARestore(t *testing.T) {
 		if !slices.Equal(came, []string{stepSnapshotBegun, stepSnapshotStored, stepEntryStored}) {
 			t.Errorf("steps %q", came)
 		}
-		if err := s.Snapshots().(snapshotStore).Remove(sink.ID()); err != nil {
+		older, err := s.Snapshots().Create(1, 1, 1, raft.Configuration{}, 1, nil)
+		if err == nil {
+			err = older.Close()
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		if list, _ := s.Snapshots().List(); len(list) != 0 || d.restoredTo(2) {
-			t.Errorf("after its removal: %v", list)
+		for _, remove := range []struct {
+			id    string
+			steps int // that have come so far
+		}{{older.ID(), 3}, {sink.ID(), 4}} {
+			if err := s.Snapshots().(snapshotStore).Remove(remove.id); err != nil || len(came) != remove.steps {
+				t.Errorf("removed %s: %v, steps %q", remove.id, err, came)
+			}
+		}
+		if list, _ := s.Snapshots().List(); len(list) != 0 || d.restoredTo(2) || came[3] != stepAbandoned {
+			t.Errorf("after its removal: %v, steps %q", list, came)
 		}
 	})
 }

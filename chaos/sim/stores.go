@@ -227,9 +227,11 @@ func (p snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	return k, nil
 }
 
-// Remove removes a snapshot, atomically.
+// Remove removes a snapshot, atomically. A node removes the newest one only if it is of an abandoned restore.
 func (p snapshotStore) Remove(id string) error {
-	p.s.step(stepAbandoned)
+	if list, _ := p.List(); len(list) > 0 && list[0].ID == id {
+		p.s.step(stepAbandoned)
+	}
 	return p.s.atomically(func(c *contents) {
 		c.snapshots = slices.DeleteFunc(slices.Clone(c.snapshots), func(s *snapshot) bool { return s.meta.ID == id })
 	})

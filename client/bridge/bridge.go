@@ -160,10 +160,9 @@ func (e *Elector) attempt(ctx context.Context) (*client.Leadership, error) {
 		var err error
 		switch e.cfg.Phase.next(t.state(false)) {
 		case campaign:
-			if t.role, err = e.cfg.Elector.Campaign(ctx); err != nil {
-				return nil, err
+			if t.role, err = e.cfg.Elector.Campaign(ctx); err == nil {
+				e.cfg.Logger.Info("holds the role, waits for the lock", "token", t.role.Token)
 			}
-			e.cfg.Logger.Info("holds the role, waits for the lock", "token", t.role.Token)
 		case acquire:
 			err = t.acquire(ctx)
 		case lead:

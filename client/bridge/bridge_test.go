@@ -330,6 +330,51 @@ func TestCampaign_EndsWithContext(t *testing.T) {
 	})
 }
 
+// A campaign that ended while it waited for the role, or that could not ask for it, does not keep the next one from
+// winning.
+func TestCampaign_AfterOneThatFailed(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{"its context": context.DeadlineExceeded, "its elector": errRefused} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet()
+				holder := campaigned(t, f.elector(t, PhaseNew, nil))
+				refuses := &refusingElector{Elector: &elector{s: f.role}, refuse: want == errRefused}
+				e := f.elector(t, PhaseBoth, func(c *Config) { c.Elector = refuses })
+				ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
+				defer cancel()
+				if _, err := e.Campaign(ctx); !errors.Is(err, want) {
+					t.Error(err)
+				}
+				refuses.refuse = false
+				if err := holder.Resign(t.Context()); err != nil {
+					t.Error(err)
+				}
+				campaigned(t, e)
+				if err := e.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+var errRefused = errors.New("permission denied")
+
+// refusingElector cannot campaign while refuse is set.
+type refusingElector struct {
+	client.Elector
+	refuse bool
+}
+
+func (e *refusingElector) Campaign(ctx context.Context) (*client.Leadership, error) {
+	if e.refuse {
+		return nil, errRefused
+	}
+	return e.Elector.Campaign(ctx)
+}
+
 // A process waits for the takeover delay with role and lock.
 func TestTakeoverDelay(t *testing.T) {
 	t.Parallel()

@@ -1,12 +1,9 @@
 package bridge_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,7 +88,7 @@ func TestPostgres_RoleRevoked(t *testing.T) {
 	for range 3 {
 		acting := rec.actor()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete,
-			"http://"+s.cluster.Nodes[0].HTTP+"/admin/roles/"+role, nil)
+			"http://"+s.cluster.Nodes[0].HTTP+"/admin/roles/"+s.role, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,17 +104,8 @@ func TestPostgres_RoleRevoked(t *testing.T) {
 	}
 }
 
-// hold acts in phase both until its gate is closed, and prints when it was open last.
-func hold(dsn string, endpoints []string) error {
-	e, closeElector, err := elector(bridge.PhaseBoth, dsn, endpoints)
-	if err != nil {
-		return err
-	}
-	defer closeElector()
-	l, err := e.Campaign(context.Background())
-	if err != nil {
-		return err
-	}
+// hold acts until its gate is closed, and prints when it was open last.
+func hold(l *client.Leadership) {
 	var gate client.Gate
 	gate.Bind(l)
 	clock := client.NewDeadline(nil)
@@ -127,7 +115,7 @@ func hold(dsn string, endpoints []string) error {
 		now := clock.Now()
 		if gate.Require() != nil {
 			fmt.Println(int64(last))
-			return nil
+			return
 		}
 		last = now
 	}
@@ -139,18 +127,7 @@ func TestPostgres_PausedProcess(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	for _, phase := range []bridge.Phase{bridge.PhaseOld, bridge.PhaseBoth, bridge.PhaseNew} {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), asHolder+"="+s.server.DSN(),
-			asHolder+"_ENDPOINTS="+strings.Join(s.endpoints(), ","))
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(out)
+		cmd, lines := startChild(t, s.candidacy(bridge.PhaseBoth))
 		number := func() int64 {
 			t.Helper()
 			if !lines.Scan() {
@@ -162,7 +139,6 @@ func TestPostgres_PausedProcess(t *testing.T) {
 			}
 			return n
 		}
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		token := number()
 		if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
@@ -186,7 +162,7 @@ func TestPostgres_PausedProcess(t *testing.T) {
 
 func (s systems) campaign(t *testing.T, phase bridge.Phase) *client.Leadership {
 	t.Helper()
-	e, closeElector, err := elector(phase, s.server.DSN(), s.endpoints())
+	e, closeElector, err := s.candidacy(phase).elector()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,8 +21,6 @@ import (
 )
 
 const (
-	role      = "scheduler"
-	key       = 0x464F52470001
 	ttl       = 2 * time.Second
 	stopEarly = 500 * time.Millisecond
 	// The time from the end of a holder's session until a program of today acts, or has noticed.
@@ -31,14 +28,14 @@ const (
 	limit = time.Minute // of any step, also on a busy machine
 )
 
-// asHolder makes this program a process in phase both that acts, and prints when it could act last.
+// asHolder makes this program a process of a fleet. Its value is a candidacy in JSON.
 const asHolder = "NORTHSTAR_BRIDGE_HOLDER"
 
 var nodeBinary string
 
 func TestMain(m *testing.M) {
-	if dsn := os.Getenv(asHolder); dsn != "" {
-		if err := hold(dsn, strings.Split(os.Getenv(asHolder+"_ENDPOINTS"), ",")); err != nil {
+	if text := os.Getenv(asHolder); text != "" {
+		if err := child(text); err != nil {
 			fmt.Println(err)
 		}
 		return
@@ -63,10 +60,12 @@ var buildNode = sync.OnceValue(func() error {
 	return nil
 })
 
-// systems are a cluster and a database server.
+// systems are a cluster and a database server, and the role and the lock for which a fleet competes there.
 type systems struct {
 	cluster *proc.Cluster
 	server  *pg.Server
+	role    string
+	key     int64
 }
 
 func start(t *testing.T) systems {
@@ -99,7 +98,7 @@ func start(t *testing.T) systems {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s := systems{c, server}
+	s := systems{c, server, "scheduler", 0x464F52470001}
 	s.leader(t)
 	return s
 }
@@ -120,26 +119,40 @@ func (s systems) endpoints() (all []string) {
 	return all
 }
 
-// elector returns the elector of a phase, and a function that closes what it uses.
-func elector(phase bridge.Phase, dsn string, endpoints []string) (client.Elector, func(), error) {
-	c, err := client.New(client.Config{Endpoints: endpoints})
+// candidacy is what a process needs to compete for a role and a lock.
+type candidacy struct {
+	Phase     bridge.Phase
+	DSN       string
+	Key       int64
+	Endpoints []string
+	Role      string
+	Halt      step // of the child process
+}
+
+func (s systems) candidacy(phase bridge.Phase) candidacy {
+	return candidacy{Phase: phase, DSN: s.server.DSN(), Key: s.key, Endpoints: s.endpoints(), Role: s.role}
+}
+
+// elector returns the elector of a candidacy, and a function that closes what it uses.
+func (c candidacy) elector() (client.Elector, func(), error) {
+	cl, err := client.New(client.Config{Endpoints: c.Endpoints})
 	if err != nil {
 		return nil, nil, err
 	}
-	candidate, err := c.NewCandidate(client.CandidateConfig{Role: role, Session: client.SessionConfig{TTL: ttl}})
+	candidate, err := cl.NewCandidate(client.CandidateConfig{Role: c.Role, Session: client.SessionConfig{TTL: ttl}})
 	if err != nil {
 		return nil, nil, err
 	}
 	lock, err := postgres.NewAdvisoryLock(postgres.AdvisoryLockConfig{
-		DSN: dsn, Key: key, TTL: ttl, BackoffMin: 20 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
+		DSN: c.DSN, Key: c.Key, TTL: ttl, BackoffMin: 20 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	e, err := bridge.New(bridge.Config{
-		Phase: phase, Role: role, Elector: candidate, Lock: lock, TakeoverDelay: today,
+		Phase: c.Phase, Role: c.Role, Elector: c.Halt.elector(candidate), Lock: c.Halt.lock(lock), TakeoverDelay: today,
 	})
-	return e, c.Close, err
+	return e, cl.Close, err
 }
 
 // recorder detects two processes that act at the same time.
@@ -244,7 +257,7 @@ func (s systems) legacyTenure(ctx context.Context, rec *recorder, name string) e
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	for locked := false; !locked; {
-		if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&locked); err != nil {
+		if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, s.key).Scan(&locked); err != nil {
 			return err
 		}
 		<-time.After(50 * time.Millisecond)
@@ -272,7 +285,7 @@ func (s systems) legacyTenure(ctx context.Context, rec *recorder, name string) e
 // moved is a process with this package.
 func (s systems) moved(t *testing.T, rec *recorder, name string, phase bridge.Phase) member {
 	t.Helper()
-	e, closeElector, err := elector(phase, s.server.DSN(), s.endpoints())
+	e, closeElector, err := s.candidacy(phase).elector()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +310,7 @@ func (s systems) killHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), killSession, key); err != nil {
+	if _, err := conn.Exec(t.Context(), killSession, s.key); err != nil {
 		t.Fatal(err)
 	}
 }

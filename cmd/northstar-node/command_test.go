@@ -11,7 +11,7 @@ import (
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	code, out, _ := invoke(t, nil, "version")
-	for _, want := range []string{"northstar-node ", "commit ", "go1.", "hashicorp/raft v1.8.0"} {
+	for _, want := range []string{"northstar-node ", "commit ", "date ", "go1.", "hashicorp/raft v1.8.0"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %q", want, out)
 		}

@@ -144,8 +144,8 @@ type versionCommand struct{}
 
 func (versionCommand) Run(p *commandEnv) error {
 	b := node.ReadBuild()
-	_, err := fmt.Fprintf(p.stdout, "northstar-node %s\ncommit %s\n%s\nhashicorp/raft %s\n",
-		b.Version, cmp.Or(b.Commit, "unknown"), b.Go, b.Raft)
+	_, err := fmt.Fprintf(p.stdout, "northstar-node %s\ncommit %s\ndate %s\n%s\nhashicorp/raft %s\n",
+		b.Version, cmp.Or(b.Commit, "unknown"), cmp.Or(b.Date, "unknown"), b.Go, b.Raft)
 	return err
 }
 

@@ -260,6 +260,11 @@ func TestHelpAndVersion(t *testing.T) {
 	if code, got, _ := ctl(t, nil, "", "help"); code != exitDone || !strings.Contains(got, "elections show") {
 		t.Errorf("exit %d: %s", code, got)
 	}
+	for word, hint := range map[string]string{"nonsense": "northstarctl help lists the commands", "stat": `did you mean "status"?`} {
+		if code, _, stderr := ctl(t, nil, "", word); code != exitUsage || !strings.HasSuffix(stderr, hint+"\n") {
+			t.Errorf("%s: exit %d: %s", word, code, stderr)
+		}
+	}
 	if code, got, _ := ctl(t, nil, "", "--version"); code != exitDone || got != "northstarctl "+version+"\n" {
 		t.Errorf("exit %d: %q", code, got)
 	}

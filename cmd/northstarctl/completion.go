@@ -7,6 +7,8 @@ import (
 	"text/template"
 
 	"github.com/alecthomas/kong"
+
+	"northstar/cluster"
 )
 
 //go:embed completion/*.tmpl
@@ -42,10 +44,18 @@ type completionSpec struct {
 type completionNode struct {
 	Path  string           // "", " kv", " kv get"
 	Words []completionWord // commands and fixed arguments
-	Flags []completionWord
+	Flags []completionFlag
 }
 
 type completionWord struct{ Text, Help string }
+
+// completionFlag is a flag at one point of the command line.
+type completionFlag struct {
+	completionWord
+	Long, Short string   // without dashes; Short may be ""
+	HasValue    bool     // and if so, which ones are allowed
+	Values      []string // none: any
+}
 
 // flagSpec is a flag with a value.
 type flagSpec struct {
@@ -55,8 +65,8 @@ type flagSpec struct {
 
 func describe(app *kong.Application) completionSpec {
 	g := completionSpec{}
-	var walk func(n *kong.Node, path string, inherited []completionWord)
-	walk = func(n *kong.Node, path string, inherited []completionWord) {
+	var walk func(n *kong.Node, path string, inherited []completionFlag)
+	walk = func(n *kong.Node, path string, inherited []completionFlag) {
 		inherited = slices.Concat(inherited, g.flags(n))
 		p := completionNode{Path: path, Flags: inherited}
 		if n.DefaultCmd != nil {
@@ -80,26 +90,36 @@ func describe(app *kong.Application) completionSpec {
 	return g
 }
 
+// fixedValues are the values of flags that the program checks itself.
+var fixedValues = map[string][]string{"type": cluster.EventTypes}
+
 // flags returns the flags of a command, and records those with a value.
-func (g *completionSpec) flags(n *kong.Node) (words []completionWord) {
+func (g *completionSpec) flags(n *kong.Node) (flags []completionFlag) {
+	word := func(name, help string) completionFlag {
+		return completionFlag{completionWord: completionWord{"--" + name, summary(help)}, Long: name}
+	}
 	for _, f := range n.Flags {
-		names := []string{"--" + f.Name}
+		one := word(f.Name, f.Help)
+		names := []string{one.Text}
 		if f.Short != 0 {
-			names = append(names, "-"+string(f.Short))
+			one.Short = string(f.Short)
+			names = append(names, "-"+one.Short)
 		}
-		words = append(words, completionWord{names[0], summary(f.Help)})
-		if !f.IsBool() {
-			g.add(names, f.EnumSlice())
-		} else if f.Tag.Negatable != "" {
-			words = append(words, completionWord{"--no-" + f.Name, summary(f.Help)})
+		if one.HasValue = !f.IsBool(); one.HasValue {
+			one.Values = slices.DeleteFunc(slices.Concat(f.EnumSlice(), fixedValues[f.Name]),
+				func(v string) bool { return v == "" })
+			g.add(names, one.Values)
+		}
+		flags = append(flags, one)
+		if f.Tag.Negatable != "" {
+			flags = append(flags, word("no-"+f.Name, f.Help))
 		}
 	}
-	return words
+	return flags
 }
 
 // add records a flag with a value, once even if several commands have it.
 func (g *completionSpec) add(names, values []string) {
-	values = slices.DeleteFunc(values, func(v string) bool { return v == "" })
 	if !slices.ContainsFunc(g.Flags, func(f flagSpec) bool { return f.Names[0] == names[0] }) {
 		g.Flags = append(g.Flags, flagSpec{names, values})
 	}

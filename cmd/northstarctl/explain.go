@@ -111,8 +111,10 @@ func vote(v apiv1.Vote) string {
 		answer = "granted"
 	case v.Reason == cluster.VotePending:
 		return "had not answered"
-	case v.Reason == "not reached", strings.HasPrefix(v.Reason, "no answer"):
+	case v.Reason == "not reached":
 		answer = "did not answer"
+	case strings.HasPrefix(v.Reason, "no answer: "):
+		answer, v.Reason = "did not answer", strings.TrimPrefix(v.Reason, "no answer: ")
 	}
 	if v.Reason != "" && v.Reason != answer {
 		answer += " (" + v.Reason + ")"

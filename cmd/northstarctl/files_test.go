@@ -255,7 +255,7 @@ func TestCompletionScripts(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		script := must(t, "completion", shell)
-		for _, word := range []string{"snapshot", "inspect", "--if-revision", "--no-eligible"} {
+		for _, word := range []string{"snapshot", "inspect", "if-revision", "no-eligible"} {
 			if !strings.Contains(script, word) {
 				t.Errorf("%s: no %q in the script", shell, word)
 			}
@@ -287,6 +287,10 @@ func TestBashCompletion(t *testing.T) {
 		"members set n1 --no":        "--no-eligible",
 		"nodes --sta":                "--status", // of its default command
 		"nodes show --sta":           "",
+		"status --output = y":        "yaml",
+		"status --output =":          "table json yaml",
+		"--output = json kv p":       "put",
+		"events --type el":           "election",
 	} {
 		words := append([]string{"northstarctl"}, strings.Split(line, " ")...)
 		quoted := make([]string, len(words))
@@ -297,6 +301,41 @@ func TestBashCompletion(t *testing.T) {
 			" ")+"); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _northstarctl; echo ${COMPREPLY[@]}")
 		out, err := cmd.CombinedOutput()
 		got := strings.Fields(string(out))
+		slices.Sort(got)
+		wanted := strings.Fields(want)
+		slices.Sort(wanted)
+		if err != nil || !slices.Equal(got, wanted) {
+			t.Errorf("%q: %q, %v, want %q", line, got, err, wanted)
+		}
+	}
+}
+
+func TestFishCompletion(t *testing.T) {
+	t.Parallel()
+	fish, err := exec.LookPath("fish")
+	if err != nil {
+		t.Skip("fish is not installed")
+	}
+	script := filepath.Join(t.TempDir(), "northstarctl.fish")
+	if err := os.WriteFile(script, []byte(must(t, "completion", "fish")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"sna":                        "snapshot",
+		"--token x kv ":              "get put del ls watch",
+		"kv --endpoints kv put --if": "--if-revision --if-present --if-absent",
+		"status -o ":                 "table json yaml",
+		"status --output=":           "--output=table --output=json --output=yaml",
+		"members set n1 --no":        "--no-eligible",
+		"events --type el":           "election",
+	} {
+		cmd := exec.Command(fish, "--no-config", "-c", `source $argv[1]; complete -C "northstarctl $argv[2]"`, script, line)
+		out, err := cmd.CombinedOutput()
+		var got []string
+		for text := range strings.Lines(string(out)) {
+			word, _, _ := strings.Cut(strings.TrimSpace(text), "\t")
+			got = append(got, word)
+		}
 		slices.Sort(got)
 		wanted := strings.Fields(want)
 		slices.Sort(wanted)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
@@ -19,17 +20,23 @@ func (*versionCmd) Run(a *app) error {
 	v := struct {
 		Version string `json:"version"`
 		Commit  string `json:"commit"`
+		Date    string `json:"date"` // of the commit
 		Go      string `json:"go"`
-	}{version, "unknown", runtime.Version()}
+	}{version, "unknown", "unknown", runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
+			switch {
+			case s.Key == "vcs.revision":
 				v.Commit = s.Value
+			case s.Key == "vcs.time":
+				v.Date = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				v.Commit += "+changes" // this setting follows the commit
 			}
 		}
 	}
 	return a.printResult(v, func() error {
-		return a.printf("northstarctl %s\ncommit %s\n%s\n", v.Version, v.Commit, v.Go)
+		return a.printf("northstarctl %s\ncommit %s\ndate %s\n%s\n", v.Version, v.Commit, v.Date, v.Go)
 	})
 }
 
@@ -42,6 +49,15 @@ func (h *helpCmd) Run(a *app) error {
 		return usagef("there is no command %q; northstarctl help lists them", strings.Join(h.Command, " "))
 	}
 	return nil
+}
+
+// withHint adds where the commands are listed to the error of an unknown one that is like none.
+func withHint(err error) error {
+	text := err.Error()
+	if strings.HasPrefix(text, "unexpected argument") && !strings.Contains(text, "did you mean") {
+		return fmt.Errorf("%w; northstarctl help lists the commands", err)
+	}
+	return err
 }
 
 // addExamples adds the examples to the help of each command.

@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exit
 	}
 	if err != nil {
-		return a.report(&usageError{err})
+		return a.report(&usageError{withHint(err)})
 	}
 	a.onLine, a.given = explicitFlags(cmd)
 	return a.report(cmd.Run(a))

@@ -471,6 +471,17 @@ func TestJSONOutput_IsOneDocument(t *testing.T) {
 	}
 }
 
+// A transfer to a zone leaves the choice of the node to the cluster.
+func TestTransfer_ToZone(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	code, _, stderr := ctl(t, s, "", "transfer", "--to-zone", "eu-1")
+	if body := strings.Join(s.bodies, ""); code != exitDone || !strings.Contains(body, `"target_zone":"eu-1"`) ||
+		strings.Contains(body, "target_leader_id") {
+		t.Errorf("exit %d, request %s: %s", code, body, stderr)
+	}
+}
+
 // Without a leader, a transfer fails before its timeout.
 func TestTransfer_NoLeader(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func (a *app) showPlan(p apiv1.Plan) error {
 		{"leader", orDash(p.LeaderID)},
 		{"target", orDash(p.TargetID)},
 		{"risk", a.paint(p.Risk)},
-		{"affected", fmt.Sprintf("%d roles, %d sessions", p.Affected.Roles, p.Affected.Sessions)},
+		{"affected", plural(p.Affected.Roles, "role") + ", " + plural(p.Affected.Sessions, "session")},
 	}
 	if p.How != "" || len(p.Candidates) > 0 { // the plan changes the leader
 		rows = append(rows, []any{"expected write gap", gap})
@@ -69,6 +69,14 @@ func (a *app) showPlan(p apiv1.Plan) error {
 	return section(a, []string{"voter", "would grant", "reason"}, p.Refusal.Votes, func(v apiv1.Vote) []any {
 		return []any{v.VoterID, yesNo(v.Granted), orDash(v.Reason)}
 	})
+}
+
+// plural returns a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // section prints an empty line and a table, or nothing without items.

@@ -91,8 +91,8 @@ func (s *sessionsEndCmd) Run(a *app) error {
 	}
 	if s.DryRun {
 		return show(a, "asking what would end", call, func(p apiv1.SessionsEnded) error {
-			return a.printf("%d sessions would end: %d keys are deleted, vacant roles: %s\n", len(p.SessionIDs), p.Keys,
-				orDash(strings.Join(p.Roles, ", ")))
+			return a.printf("%s would end; roles vacated: %s; keys deleted: %d\n", plural(len(p.SessionIDs), "session"),
+				orDash(strings.Join(p.Roles, ", ")), p.Keys)
 		})
 	}
 	if err := a.confirm("%s will end: their roles are released, and the keys tied to them are deleted.",
@@ -100,7 +100,7 @@ func (s *sessionsEndCmd) Run(a *app) error {
 		return err
 	}
 	return show(a, "ending sessions", call, func(ended apiv1.SessionsEnded) error {
-		return a.printf("%d sessions ended\n", len(ended.SessionIDs))
+		return a.printf("%s ended\n", plural(len(ended.SessionIDs), "session"))
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"northstar/api/apiv1"
+	"northstar/cluster"
 )
 
 // examined returns the situation of three voters without a leader, of which those named answer.
@@ -137,5 +138,19 @@ func TestExplainElection_PreVotes(t *testing.T) {
 	}
 	if strings.Contains(got, "Votes: 2") {
 		t.Errorf("pre-votes are told as votes:\n%s", got)
+	}
+}
+
+func TestVote_InWords(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]string{
+		cluster.VotePending:           "had not answered",
+		"no answer: the node is dead": "did not answer (the node is dead)",
+		"not reached":                 "did not answer (not reached)",
+		"log behind: 4 < 7":           "refused (log behind: 4 < 7)",
+	} {
+		if got := vote(apiv1.Vote{VoterID: "n3", Reason: reason}); got != want {
+			t.Errorf("%q: %q, want %q", reason, got, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,25 @@ const (
 	server = "northstar-node"
 	client = "northstarctl"
 )
+
+// checkOut sets r.source to a clone without tags. Go puts the nearest tag into a program, so a release that is built
+// before its tag would differ from one that is built later, or in a shallow clone. A work tree with changes is built in
+// its place. remove removes the clone.
+func (r *release) checkOut(ctx context.Context) (remove func() error, err error) {
+	if r.changed {
+		r.source = r.root
+		return func() error { return nil }, nil
+	}
+	dir, err := os.MkdirTemp("", "northstar-release-")
+	if err != nil {
+		return nil, err
+	}
+	r.source = dir
+	if _, err := r.output(ctx, "git", "clone", "--quiet", "--no-tags", r.root, dir); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return func() error { return os.RemoveAll(dir) }, nil
+}
 
 // programs builds the programs that a platform gets.
 func (r *release) programs(ctx context.Context, system, arch string) ([]file, error) {
@@ -49,7 +69,7 @@ func (r *release) compile(ctx context.Context, dir, system, arch string, names [
 		args = append(args, "./cmd/"+name)
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = r.root
+	cmd.Dir = r.source
 	cmd.Env = append(os.Environ(),
 		"GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0",
 		"GOFIPS140=off")

@@ -56,6 +56,7 @@ var allPlatforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwi
 // release is one release being built.
 type release struct {
 	root, out string
+	source    string    // where the programs are built
 	version   string    // with its v
 	module    string    // path of the main module
 	commit    string    // full hash
@@ -109,13 +110,18 @@ func (r *release) output(ctx context.Context, name string, args ...string) (stri
 }
 
 // build builds the release for the platforms into r.out.
-func (r *release) build(ctx context.Context, platforms []string) error {
+func (r *release) build(ctx context.Context, platforms []string) (err error) {
 	if err := os.RemoveAll(r.out); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
+	remove, err := r.checkOut(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
 	guides, err := r.guides(ctx)
 	if err != nil {
 		return err

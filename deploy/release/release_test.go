@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -66,13 +67,18 @@ func asset(t *testing.T, suffix string) string {
 	return filepath.Join(firstRelease(t), "northstar-"+testVersion+suffix)
 }
 
-// TestReproducible builds the same commit in two clones with other paths and, when the whole release is tested, with
-// an empty build cache.
+// TestReproducible builds the same commit in two clones with other paths, the second with a tag and, when the whole
+// release is tested, with an empty build cache.
 func TestReproducible(t *testing.T) {
 	var sums []string
+	from := "../.." // whose commit may change meanwhile
 	for i, name := range []string{"a", "another/clone"} {
 		clone := filepath.Join(t.TempDir(), name)
-		command(t, "", "git", "clone", "-q", "../..", clone)
+		command(t, "", "git", "clone", "-q", from, clone)
+		if i == 1 {
+			command(t, clone, "git", "tag", testVersion)
+		}
+		from = clone
 		args := []string{"-version", testVersion, "-root", clone, "-out", filepath.Join(t.TempDir(), "out")}
 		if fullRelease() {
 			if i == 1 {
@@ -171,11 +177,18 @@ func TestArchive(t *testing.T) {
 	checkVersion(t, command(t, "", filepath.Join(top, client), "version"), client)
 }
 
-// checkVersion checks that a program tells the version, its commit and the Go that built it.
+// checkVersion checks that a program tells the version, its commit with its date, and the Go that built it.
 func checkVersion(t *testing.T, out, name string) {
 	t.Helper()
-	commit := strings.TrimSpace(command(t, "", "git", "rev-parse", "HEAD"))
-	for _, want := range []string{name + " " + testVersion + "\n", "commit " + commit, runtime.Version()} {
+	commit, date, _ := strings.Cut(strings.TrimSpace(command(t, "", "git", "log", "-1", "--format=%H %ct")), " ")
+	seconds, err := strconv.ParseInt(date, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		name + " " + testVersion + "\n", "commit " + commit,
+		"date " + time.Unix(seconds, 0).UTC().Format(time.RFC3339) + "\n", runtime.Version(),
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%s version has no %q:\n%s", name, want, out)
 		}

@@ -129,7 +129,7 @@ func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster
 	defer c.forget(seq)
 	select {
 	case seen := <-response:
-		return seen, true
+		return seen, !seen.At.IsZero()
 	case <-c.gone:
 	case <-ctx.Done():
 	}

@@ -39,9 +39,15 @@ type monitor struct {
 	exchanges      []time.Duration
 }
 
-// record stores a claim of the peer. rtt is 0 if none was measured.
-func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time) cluster.ReceivedClaim {
+// record stores a claim of the peer. rtt is 0 if none was measured. The claim of a node that is not a member counts for
+// nothing: any node certificate can send one.
+func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time, member bool) cluster.ReceivedClaim {
 	m.mu.Lock()
+	if !member {
+		m.seen = cluster.ReceivedClaim{Connected: m.seen.Connected}
+		m.mu.Unlock()
+		return cluster.ReceivedClaim{}
+	}
 	m.seen.Claim, m.seen.At = claim, now
 	if rtt > 0 {
 		m.seen.LastExchange = rtt

@@ -28,6 +28,10 @@ type host struct {
 	ms    *Monitors
 	ctx   context.Context
 	jobs  sync.WaitGroup
+
+	mu      sync.Mutex
+	outside map[cluster.NodeID]bool // no members
+	heard   map[cluster.NodeID]int  // how many claims counted
 }
 
 func (h *host) peer() cluster.Peer {
@@ -49,9 +53,20 @@ func (h *host) Open(_ context.Context, addr string, _ cluster.NodeID) (net.Conn,
 func (h *host) Dial(context.Context, string) (net.Conn, error) {
 	return nil, errors.New("no crash socket")
 }
-func (h *host) Admit(cluster.Peer) error             { return nil }
+
+func (h *host) Admit(p cluster.Peer) (member bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.outside[p.NodeID], nil
+}
 func (h *host) Connected(cluster.Peer, uint64)       {}
 func (h *host) LastMessage(cluster.NodeID) time.Time { return time.Time{} }
+
+func (h *host) onHeard(from cluster.NodeID, _ *cluster.Claim) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heard[from]++
+}
 
 // WaitMainLoop takes 20 ms.
 func (h *host) WaitMainLoop(ctx context.Context) error {
@@ -75,10 +90,11 @@ func newHosts(ctx context.Context, n int) (hosts []*host) {
 	var servers []cluster.Server
 	for i := range n {
 		h := &host{id: cluster.NodeID(fmt.Sprintf("n%d", i+1)), nodes: nodes, ctx: ctx}
+		h.outside, h.heard = map[cluster.NodeID]bool{}, map[cluster.NodeID]int{}
 		h.ms = New(Config{
 			Host: h, Local: h.peer, Servers: func() []cluster.Server { return servers },
 			Claim: func() cluster.Claim { return cluster.Claim{} }, Lost: func(cluster.ConnectionLoss) {},
-			Heard:      func(cluster.NodeID, *cluster.Claim) {},
+			Heard:      h.onHeard,
 			TimeoutMin: testMin, TimeoutMax: 2 * testMin, RPCTimeout: 2 * testMin, HelloTimeout: time.Second,
 			Logger: hclog.NewNullLogger(),
 		})
@@ -193,6 +209,31 @@ func TestGivenUpRequestsAreForgotten(t *testing.T) {
 		}
 		if n := len(m.current().requests); n != 0 {
 			t.Errorf("%d requests are kept", n)
+		}
+	})
+}
+
+// The claims of a node that is not a member count for nothing, from the moment when this node learns that. They count
+// again once it is one.
+func TestClaimsOfOutsiders(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, hosts []*host) {
+		for i, h := range hosts {
+			other, peer := hosts[(i+1)%3].id, h.ms.find(hosts[(i+1)%3].id)
+			for _, outside := range []bool{true, false} {
+				h.mu.Lock()
+				h.outside[other], h.heard[other] = outside, 0
+				h.mu.Unlock()
+				time.Sleep(2 * time.Second) // routine exchanges
+				_, answered := peer.requestFresh(t.Context(), time.Second)
+				_, counts := h.ms.Claims()[other]
+				h.mu.Lock()
+				if heard := h.heard[other] > 0; heard == outside || answered == outside || counts == outside {
+					t.Errorf("%s: %s is no member: %v; heard %v, answered %v, counts %v", h.id, other, outside, heard,
+						answered, counts)
+				}
+				h.mu.Unlock()
+			}
 		}
 	})
 }

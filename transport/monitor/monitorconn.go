@@ -109,13 +109,14 @@ func (c *monitorConn) read() error {
 		if f.Kind == frameBye {
 			return ErrGoodbye
 		}
-		if err := c.check(f.Claim); err != nil {
+		member, err := c.check(f.Claim)
+		if err != nil {
 			return err
 		}
 		if first {
 			c.begin(f.Claim.Term)
 		}
-		if err := c.handleFrame(f, now); err != nil {
+		if err := c.handleFrame(f, now, member); err != nil {
 			return err
 		}
 		c.m.watchNewCrashSocket(f.Claim)
@@ -132,25 +133,26 @@ func (c *monitorConn) begin(term uint64) {
 	c.onFirstFrame()
 }
 
-// check compares a claim with the hello of its connection, and returns an error if the peer is no longer admitted.
-func (c *monitorConn) check(claim cluster.Claim) error {
+// check compares a claim with the hello of its connection, and returns an error if the peer is no longer admitted. It
+// reports whether the peer is a member.
+func (c *monitorConn) check(claim cluster.Claim) (member bool, err error) {
 	p := c.peer
 	switch {
 	case claim.NodeID != p.NodeID || claim.BootID != p.BootID:
-		return fmt.Errorf("%w: claim of node %q, process %q", ErrIdentity, claim.NodeID, claim.BootID)
+		return false, fmt.Errorf("%w: claim of node %q, process %q", ErrIdentity, claim.NodeID, claim.BootID)
 	case claim.ClusterID != p.ClusterID || claim.Generation != p.Generation:
-		return ErrStale
+		return false, ErrStale
 	}
 	return c.m.cfg.Host.Admit(p)
 }
 
-func (c *monitorConn) handleFrame(f frame, now time.Time) error {
+func (c *monitorConn) handleFrame(f frame, now time.Time, member bool) error {
 	switch f.Kind {
 	case frameAsk, frameNotify:
 		if !c.dialled && f.RTT > 0 {
 			c.m.setNetworkRTT(f.RTT) // only the dialling side polls and measures
 		}
-		c.m.record(f.Claim, f.RTT, now)
+		c.m.record(f.Claim, f.RTT, now, member)
 		if f.Kind == frameAsk {
 			return c.respond(f)
 		}
@@ -160,13 +162,13 @@ func (c *monitorConn) handleFrame(f frame, now time.Time) error {
 		delete(c.requests, f.Seq)
 		c.mu.Unlock()
 		if !ok { // no caller waits for it any longer, but it is a sign of life
-			c.m.record(f.Claim, f.RTT, now)
+			c.m.record(f.Claim, f.RTT, now, member)
 			return nil
 		}
 		if c.dialled && q.response == nil {
 			c.m.recordExchange(now.Sub(q.at))
 		}
-		seen := c.m.record(f.Claim, now.Sub(q.at), now)
+		seen := c.m.record(f.Claim, now.Sub(q.at), now, member)
 		if q.response != nil {
 			q.response <- seen
 		}

@@ -47,8 +47,8 @@ type Host interface {
 	Open(ctx context.Context, addr string, want cluster.NodeID) (net.Conn, cluster.Peer, error)
 	// Dial opens a connection without a hello.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
-	// Admit returns an error if a peer is not admitted at present.
-	Admit(cluster.Peer) error
+	// Admit returns an error if a peer is not admitted at present, and reports whether it is a member.
+	Admit(cluster.Peer) (member bool, err error)
 	// Connected is called at the first frame of a connection. The peer's process was in term when it sent the frame.
 	Connected(peer cluster.Peer, term uint64)
 	// WaitMainLoop returns nil once Raft has finished its current message.

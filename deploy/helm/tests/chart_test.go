@@ -39,8 +39,11 @@ func values(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{
 		"defaults": {},
-		"csi":      {"tls": map[string]any{"mode": "csi"}, "monitoring": map[string]any{"serviceMonitor": true}},
-		"leader":   {"leaderService": map[string]any{"enabled": true}},
+		"csi": {
+			"tls":        map[string]any{"mode": "csi", "dnsNames": []any{"ns.example.com"}},
+			"monitoring": map[string]any{"serviceMonitor": true},
+		},
+		"leader": {"leaderService": map[string]any{"enabled": true}},
 		"leader, no TLS": {
 			"leaderService": map[string]any{"enabled": true}, "tls": map[string]any{"mode": "none"},
 		},
@@ -340,6 +343,27 @@ func TestAntiAffinity(t *testing.T) {
 	}
 }
 
+// TestCSINames: the driver of cert-manager asks for the names by which clients reach a node.
+func TestCSINames(t *testing.T) {
+	all := rendered(t, values(t)["csi"])
+	for _, v := range all.StatefulSet.Spec.Template.Spec.Volumes {
+		if v.CSI == nil {
+			continue
+		}
+		names := strings.Split(v.CSI.VolumeAttributes["csi.cert-manager.io/dns-names"], ",")
+		for _, want := range []string{
+			"${POD_NAME}.northstar-peers.default.svc.cluster.local", "northstar.default.svc", "northstar-leader.default.svc",
+			"ns.example.com", "localhost",
+		} {
+			if !slices.Contains(names, want) {
+				t.Errorf("no name %s: %v", want, names)
+			}
+		}
+		return
+	}
+	t.Error("no volume of the driver")
+}
+
 // TestSchema: mistakes in values are refused, each with its place.
 func TestSchema(t *testing.T) {
 	for want, v := range map[string]map[string]any{
@@ -347,6 +371,7 @@ func TestSchema(t *testing.T) {
 		"initial":     {"initialReplicas": 2},
 		"nothing":     {"nothing": 1},
 		"mode":        {"tls": map[string]any{"mode": "maybe"}},
+		"dnsnames":    {"tls": map[string]any{"dnsNames": []any{"no name"}}},
 		"persistence": {"persistence": map[string]any{"size": 10}},
 		"not a key":   {"settings": map[string]any{"Not A Key": 1}},
 		"grace":       {"terminationGracePeriodSeconds": 10},

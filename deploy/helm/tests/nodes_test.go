@@ -49,8 +49,11 @@ func TestNodesAcceptTheChart(t *testing.T) {
 	for name, v := range map[string]map[string]any{
 		"secret": {"replicas": 5, "etcd": map[string]any{"enabled": true}},
 		"cert-manager": {
-			"replicas": 5, "tls": map[string]any{"mode": "cert-manager"}, "clusterName": "prod",
-			"settings": map[string]any{"limits.state-bytes": "256MiB", "failover.fast": false},
+			"replicas": 5, "clusterName": "prod",
+			"tls": map[string]any{"mode": "cert-manager", "dnsNames": []any{"ns.example.com"}},
+			"settings": map[string]any{
+				"limits.state-bytes": 268435456.0, "failover.fast": false, // a number of a values file is a float
+			},
 		},
 		"csi":  {"replicas": 5, "tls": map[string]any{"mode": "csi"}},
 		"none": readValues(t, "../examples/one-machine.yaml"),
@@ -128,7 +131,9 @@ func (p pod) certify(t *testing.T, all objects, i int) {
 	if !slices.Equal(c.URIs, []string{"northstar://" + cluster + "/node/" + p.name}) {
 		t.Errorf("the Certificate has the URIs %v", c.URIs)
 	}
-	for _, name := range []string{host, "northstar", "northstar.default.svc", "northstar.default.svc.cluster.local"} {
+	for _, name := range []string{
+		host, "northstar", "northstar.default.svc", "northstar.default.svc.cluster.local", "ns.example.com",
+	} {
 		if !slices.Contains(c.DNSNames, name) {
 			t.Errorf("the Certificate has not the name %s", name)
 		}

@@ -54,3 +54,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - {{ $name }}.{{ $ns }}.svc
 - {{ $name }}.{{ $ns }}.svc.{{ $root.Values.clusterDomain }}
 {{- end -}}
+
+{{/* The text of a setting. Numbers of a values file are floats, whose default form is 2e+06. */}}
+{{- define "northstar.setting" -}}
+{{ if kindIs "float64" . }}{{ toJson . }}{{ else }}{{ . }}{{ end }}
+{{- end -}}
