@@ -16,7 +16,7 @@ const firstHeartbeatDelay = 10 * time.Millisecond
 // repeatHeartbeat sends a heartbeat until the peer answers, is no longer a member at that address, or this node's
 // leadership has ended. raft.Raft would wait between two heartbeats even if the peer has just started again. Here a
 // hello of the peer, with which every start begins, ends the wait. A leader that has yielded, and leads on, is heard
-// again at once. err is the error of the first attempt.
+// again immediately. err is the error of the first attempt.
 func (r *Raft) repeatHeartbeat(err error, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) error {

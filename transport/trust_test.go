@@ -166,7 +166,8 @@ func TestRenewedAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	trust := &peerTrust{
-		files: m, usage: x509.ExtKeyUsageClientAuth, certs: []*x509.Certificate{leaf}, since: time.Now().Add(-time.Hour / 2),
+		files: m, usage: x509.ExtKeyUsageClientAuth, certs: []*x509.Certificate{leaf},
+		since: time.Now().Add(-time.Hour / 2),
 	}
 	if !trust.valid() {
 		t.Fatal("it is not trusted")
