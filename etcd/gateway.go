@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -124,7 +125,7 @@ func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, me
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts
 	counted := &countedBody{body: http.MaxBytesReader(w, r.Body, maxJSONBody), call: callOf(ctx), room: smallMessage}
-	body, err := io.ReadAll(counted)
+	body, err := readChunks(counted)
 	_ = control.SetReadDeadline(time.Time{})
 	tooLarge, refused := (*http.MaxBytesError)(nil), (*cluster.Error)(nil)
 	switch {
@@ -137,6 +138,25 @@ func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, me
 		err = decodeJSON(body, message)
 	}
 	return counted.give, err
+}
+
+// readChunks reads r until it ends. What has been read is not copied before that: many large bodies may never end.
+func readChunks(r io.Reader) ([]byte, error) {
+	chunk, err := io.ReadAll(io.LimitReader(r, smallMessage)) // most are smaller
+	chunks := [][]byte{chunk}
+	for ended := len(chunk) < smallMessage; err == nil && !ended; {
+		n := 0
+		for chunk = make([]byte, smallMessage); n < len(chunk) && err == nil; {
+			var m int
+			m, err = r.Read(chunk[n:])
+			n += m
+		}
+		chunks = append(chunks, chunk[:n])
+		if ended = err == io.EOF; ended { //nolint:errorlint // a Reader returns io.EOF itself
+			err = nil
+		}
+	}
+	return slices.Concat(chunks...), err
 }
 
 // countedBody is a body that takes bytes of the budget of answers for what it reads.
