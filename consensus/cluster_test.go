@@ -303,7 +303,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
 		Membership: members, Elections: members, Lease: cfg.Lease,
 		ReadOnly:          func() bool { return node.ReadOnly() },
-		ReplicationPaused: func() bool { return node.DiskHangs() && !n.loud.Load() || node.StepDownPending() },
+		ReplicationPaused: func() bool { return node.DiskHangs(true) && !n.loud.Load() || node.StepDownPending() },
 		Claim:             func() cluster.Claim { return node.Claim() },
 		Faults:            n,
 		ConnectionLost:    func(cluster.ConnectionLoss) {},

@@ -295,8 +295,14 @@ func (b *peerRegistry) forgetRefusals() {
 // ReadOnly reports whether the disk has too little space left for new entries.
 func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
 
-// DiskHangs reports whether this node must send no appends because of its disk, so that the others elect.
-func (n *Node) DiskHangs() bool { return n.store.Hangs() }
+// DiskHangs reports whether this node must send no appends because of its disk, so that the others elect. They find it
+// silent by Raft's timers only unless fast: then a hang is not worth an election before the disk counts as stalled.
+func (n *Node) DiskHangs(fast bool) bool {
+	if !fast {
+		return n.store.Stalled()
+	}
+	return n.store.Hangs()
+}
 
 // MayStartElection reports whether this node may start an election. It may not before Raft runs, and ElectionView is
 // known, with a stalled or full disk, while peers only refuse it, before it has probed them, or before its log reaches

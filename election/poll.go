@@ -58,6 +58,9 @@ func (s ClusterPoll) Leader() (id cluster.NodeID, why string) {
 	if leader.Disk.Stalled {
 		return "", fmt.Sprintf("the disk of the leader %s is stalled", leader.NodeID)
 	}
+	if leader.Yields != "" {
+		return "", fmt.Sprintf("the leader %s lets the others elect: %v", leader.NodeID, leader.Yields)
+	}
 	deaf := 0
 	for _, c := range claims {
 		if c.NodeID != leader.NodeID && isVoter(s.Servers, c.NodeID) &&

@@ -73,6 +73,9 @@ func TestSurveyLeader(t *testing.T) {
 			s.edit("n1",
 				func(c *cluster.Claim) { c.Disk.Stalled = true })
 		}, why: "stalled"},
+		{name: "it yields", change: func(s *ClusterPoll) {
+			s.edit("n1", func(c *cluster.Claim) { c.Yields = cluster.YieldUnheard })
+		}, why: "it hears no majority"},
 		{name: "its disk is full", change: func(s *ClusterPoll) {
 			s.edit("n1",
 				func(c *cluster.Claim) { c.Disk.ReadOnly = true })

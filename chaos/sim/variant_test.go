@@ -32,7 +32,7 @@ func (v variant) build(env Env) (Node, error) {
 		Listener: listener, Dial: env.Proc.Dial, Advertise: addr,
 		Membership: n, Elections: timersDecide{n: n},
 		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
-		ReadOnly: func() bool { return n.ReadOnly() }, ReplicationPaused: func() bool { return n.DiskHangs() },
+		ReadOnly: func() bool { return n.ReadOnly() }, ReplicationPaused: func() bool { return n.DiskHangs(true) },
 		Claim: func() cluster.Claim { return cluster.Claim{} }, ConnectionLost: func(cluster.ConnectionLoss) {},
 		Rejected: func(string, string) {}, Faults: env.Faults, Logger: env.Logger,
 	})
