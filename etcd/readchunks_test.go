@@ -23,7 +23,8 @@ func TestReadChunks(t *testing.T) {
 			}
 		}
 		for _, end := range []error{broken, io.ErrUnexpectedEOF} {
-			if _, err := readChunks(io.MultiReader(bytes.NewReader(want), iotest.ErrReader(end))); !errors.Is(err, end) {
+			_, err := readChunks(io.MultiReader(bytes.NewReader(want), iotest.ErrReader(end)))
+			if !errors.Is(err, end) {
 				t.Errorf("%d bytes and then %v: %v", size, end, err)
 			}
 		}
