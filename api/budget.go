@@ -217,7 +217,7 @@ func (c *request) release() {
 	}
 }
 
-// takeBody counts the bytes of a body that is about to be read, of which most are read at most. keepBody gives back
+// takeBody counts the bytes of a body that is about to be read, of which most are read at most. keepBody returns
 // those that it does not have.
 func (c *request) takeBody(most int64) error {
 	n := c.r.ContentLength

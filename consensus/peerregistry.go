@@ -230,7 +230,7 @@ func (n *Node) OnHello(p cluster.Peer, verdict cluster.Admission) {
 	b.mu.Lock()
 	if verdict.OK() {
 		before := b.lastHellos[p.NodeID]
-		// Hellos of two connections may arrive in any order, and no process gives up its cluster's ID.
+		// Hellos of two connections may arrive in any order, and no process loses its cluster's ID.
 		overtaken := p.ClusterID == "" && before.ClusterID != "" && before.BootID == p.BootID
 		if verdict.AsOfIndex >= b.clearedAt[p.NodeID] && !overtaken {
 			b.lastHellos[p.NodeID] = p
@@ -295,8 +295,8 @@ func (b *peerRegistry) forgetRefusals() {
 // ReadOnly reports whether the disk has too little space left for new entries.
 func (n *Node) ReadOnly() bool { return n.store.ReadOnly() }
 
-// DiskHangs reports whether this node must send no appends because of its disk, so that the others elect. They find it
-// silent by Raft's timers only unless fast: then a hang is not worth an election before the disk counts as stalled.
+// DiskHangs reports whether this node must send no appends because of its disk, so that the others elect. Without fast
+// failover they wait for Raft's timers, so that only a stalled disk is worth an election.
 func (n *Node) DiskHangs(fast bool) bool {
 	if !fast {
 		return n.store.Stalled()

@@ -120,7 +120,7 @@ func (s *Server) serveUnary(
 	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
-// readMessage reads the body of a call with one message. give gives back what the body has taken of the budget.
+// readMessage reads the body of a call with one message. give returns what the body has taken of the budget.
 func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, message any) (give func(), err error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts

@@ -281,7 +281,7 @@ func TestNothingStaysTaken(t *testing.T) {
 	}
 	limit := within(t)
 	for {
-		runtime.GC() // gives back what gRPC has not sent
+		runtime.GC() // frees what gRPC has not sent
 		calls, bytes := n.share.taken()
 		watches, keys := n.watches.taken()
 		if calls == 0 && bytes == 0 && watches == 0 && keys == 0 && n.answers.Load() == 0 {

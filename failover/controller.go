@@ -266,9 +266,9 @@ func (c *Controller) nextSilenceCheck(quiet time.Time) time.Duration {
 	switch {
 	case !c.cfg.Fast:
 		return maxCheckInterval
-	case mine.Role == cluster.Leader:
+	case mine.Role == cluster.Leader && !mine.Paused:
 		return c.nextMajorityCheck()
-	case silence < 0:
+	case mine.Role == cluster.Leader || silence < 0:
 		return c.cfg.TimeoutMin
 	case silence < doubt(limit):
 		limit = doubt(limit)
@@ -307,7 +307,9 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 	case !c.cfg.Fast:
 		return false
 	case mine.Role == cluster.Leader:
-		c.checkMajority()
+		if !mine.Paused {
+			c.checkMajority()
+		}
 		return false
 	case mine.LeaderSilence < doubt(limit):
 		return false

@@ -147,7 +147,7 @@ func (c *Controller) Yields() bool {
 	return c.watch.majority.yields
 }
 
-// OnDiskHangs sends this node's claim to every peer, once for each stall of its disk. It does not block.
+// OnDiskHangs sends this node's claim to every peer, at most once in election.timeout-min. It does not block.
 func (c *Controller) OnDiskHangs() {
 	now := time.Now()
 	c.watch.mu.Lock()

@@ -64,6 +64,25 @@ func TestMajority_LeaderYields(t *testing.T) {
 	})
 }
 
+// Without automatic failover no other node is elected, so the leader goes on sending, and says nothing else.
+func TestMajority_Paused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leading(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Paused = true })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if w.c.Yields() || w.announced != 0 {
+			t.Errorf("it yields while automatic failover is paused; announced %d times", w.announced)
+		}
+		w.edit(func() { w.mine.Paused = false })
+		time.Sleep(timeoutMin + 20*time.Millisecond)
+		synctest.Wait()
+		if !w.c.Yields() {
+			t.Error("it does not yield afterwards")
+		}
+	})
+}
+
 func TestMajority_OfFive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leading(t, "n1", "n2", "n3", "n4", "n5")

@@ -52,7 +52,7 @@ func TestLastResort_TakesNoWrites(t *testing.T) {
 }
 
 // TestPriorityZeroEverywhere: a new cluster whose members all have priority 0 elects no leader, and each node says why.
-// An operator's order elects one, which takes writes and gives members a priority.
+// An operator's order elects one, which takes writes and sets priorities of members.
 func TestPriorityZeroEverywhere(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Priority = 0 })
