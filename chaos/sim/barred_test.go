@@ -44,8 +44,11 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 			cut: 20 * time.Millisecond, // a leader that is cut off for longer yields
 		},
 	} {
-		newer := 0                    // runs in which the barred node holds the newest entry
-		for seed := range uint64(2) { // one for each way to bar a node
+		newer := 0 // runs in which the barred node holds the newest entry
+		// Two runs, one for each way to bar a node. Whether a write is on its way at the loss depends on the schedule:
+		// where one has to be, in about a third of all runs none is, so runs follow until one has it.
+		must := !tt.resort && tt.order == 0
+		for seed := uint64(0); seed < 2 || must && newer == 0 && seed < 20; seed++ {
 			cfg := DefaultConfig(seed, tt.nodes)
 			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3,
 				traffic.Between(0, 5*time.Millisecond), 0, 0, 0
@@ -97,8 +100,7 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 				newer++
 			}
 		}
-		// Whether a write is on its way at the blow hangs on the schedule.
-		if !tt.resort && tt.order == 0 && newer == 0 {
+		if must && newer == 0 {
 			t.Errorf("%s: in no run does the barred node hold the newest entry", tt.name)
 		}
 	}
