@@ -13,7 +13,7 @@ import (
 )
 
 // privateWords are words and phrases that this project once used in a sense of its own. docs/glossary.md has the
-// standard term for each. They are kept out of comments and documents.
+// standard term for each. They are kept out of comments, documents and the texts of programs.
 var privateWords = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	`reigns?`, `candidatures?`, `unbar(red)?`, `warrant(ed)?`, `mandates?`, `sightings?`, `recants?`, `vouch(es|ed)?`,
 	`outcasts?`, `good ?word`, `canary`, `canaries`, `buried`, `burial`, `hushed`, `outdone`, `summons?`, `whoever`,
@@ -24,11 +24,23 @@ var privateWords = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	`holds good`, `in vain`, `of its own accord`, `begins? anew`, `not any more`, `leads no more`,
 }, "|") + `)\b`)
 
+// privateNames are words of that kind that no identifier of a program contains.
+var privateNames = regexp.MustCompile(`^(` + strings.Join([]string{
+	`reigns?`, `candidatures?`, `unbar`, `warrant`, `mandates?`, `sightings?`, `recants?`, `vouch`, `outcasts?`,
+	`canary`, `canaries`, `buried`, `burial`, `hushed`, `outdone`, `summons?`, `riders?`, `deaf`, `doubled`, `anew`,
+	`lately`, `told`, `stood`, `keepers?`, `parted`, `patience`,
+}, "|") + `)$`)
+
+// nameWords splits an identifier.
+var nameWords = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
+
 // docVerbs are the verbs with which a Go doc comment does not begin: a function "returns" or "reports whether".
 var docVerbs = regexp.MustCompile(`^// [\w.]+ (gives|tells|says) `)
 
-// wordExceptions are the words above where they are names on the wire, in files, or of the library.
-var wordExceptions = regexp.MustCompile(`canary_port|"parted"|` + "`parted`" + `|"barred"|` + "`barred`")
+// wordExceptions are the words above where they are names on the wire, in files, or of the library, a text that the
+// replicated state keeps (state/storedtexts_test.go), a user of the operating system, or a name in an example.
+var wordExceptions = regexp.MustCompile(`json:"[^"]*"|canary_port|"parted"|` + "`parted`" + `|"barred"|` + "`barred`" +
+	`|"not told to stand"|"role: nobody holds %q"|"/?nobody"`)
 
 func TestWordsOfTheField(t *testing.T) {
 	out, err := exec.Command("git", "ls-files", "*.go", "*.md").Output()
@@ -49,9 +61,15 @@ func TestWordsOfTheField(t *testing.T) {
 			}
 			continue
 		}
-		for _, c := range comments(t, path, text) {
-			checkWords(t, path, c.line, c.text)
-			if docVerbs.MatchString(c.text) {
+		for _, c := range texts(t, path, text) {
+			program := !strings.HasSuffix(path, "_test.go")
+			switch {
+			case c.kind == token.IDENT && program:
+				checkName(t, path, c)
+			case c.kind == token.COMMENT, c.kind == token.STRING && program:
+				checkWords(t, path, c.line, c.text)
+			}
+			if c.kind == token.COMMENT && docVerbs.MatchString(c.text) {
 				t.Errorf("%s:%d: say \"returns\" or \"reports whether\": %s", path, c.line, c.text)
 			}
 		}
@@ -64,13 +82,23 @@ func checkWords(t *testing.T, path string, line int, text string) {
 	}
 }
 
-type comment struct {
+func checkName(t *testing.T, path string, name fileText) {
+	for _, word := range nameWords.FindAllString(name.text, -1) {
+		if privateNames.MatchString(strings.ToLower(word)) {
+			t.Errorf("%s:%d: %q in %q is not a word of the field", path, name.line, word, name.text)
+		}
+	}
+}
+
+// fileText is an identifier, or a line of a comment or of a string literal.
+type fileText struct {
+	kind token.Token
 	line int
 	text string
 }
 
-// comments returns each line of the comments of a Go file.
-func comments(t *testing.T, path string, text []byte) []comment {
+// texts returns the identifiers of a Go file and each line of its comments and string literals.
+func texts(t *testing.T, path string, text []byte) []fileText {
 	t.Helper()
 	if _, err := parser.ParseFile(token.NewFileSet(), path, text, parser.PackageClauseOnly); err != nil {
 		t.Fatal(err)
@@ -79,15 +107,15 @@ func comments(t *testing.T, path string, text []byte) []comment {
 	file := set.AddFile(path, -1, len(text))
 	var s scanner.Scanner
 	s.Init(file, text, nil, scanner.ScanComments)
-	var found []comment
+	var found []fileText
 	for {
 		pos, tok, lit := s.Scan()
 		if tok == token.EOF {
 			return found
 		}
-		if tok == token.COMMENT {
+		if tok == token.COMMENT || tok == token.STRING || tok == token.IDENT {
 			for i, line := range strings.Split(lit, "\n") {
-				found = append(found, comment{set.Position(pos).Line + i, line})
+				found = append(found, fileText{tok, set.Position(pos).Line + i, line})
 			}
 		}
 	}

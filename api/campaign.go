@@ -173,7 +173,7 @@ func (c *request) followRole(
 		case !waits(view, role), left <= 0:
 			return role, nil
 		case ctx.Err() != nil:
-			return role, problem.NoLeader("node %s leads no more, or is about to stop", c.s.deps.Node.ID)
+			return role, problem.NoLeader("node %s no longer leads, or is about to stop", c.s.deps.Node.ID)
 		}
 		if cursor == nil {
 			var err error
@@ -200,15 +200,15 @@ const lockDelayText = "since the state was replaced it waits, %v in all, for who
 func notElectedError(v *state.View, r *state.Role) *cluster.Error {
 	if r.RevokedFrom != "" {
 		return cluster.Errorf(cluster.CodeRoleHeld,
-			"nobody holds role %q: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name,
+			"role %q is vacant: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name,
 			r.RevokedFrom)
 	}
 	if d := v.LockDelay(r); d > 0 && !r.Held() {
-		return cluster.Errorf(cluster.CodeRoleHeld, "nobody holds role %q: "+lockDelayText, r.Name, d)
+		return cluster.Errorf(cluster.CodeRoleHeld, "role %q is vacant: "+lockDelayText, r.Name, d)
 	}
 	if !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld,
-			"nobody holds role %q, but this candidate may not yet: it is not eligible, or others and their takeover delay come first", r.Name)
+			"role %q is vacant, but this candidate may not hold it yet: it is not eligible, or others and their takeover delay come first", r.Name)
 	}
 	return cluster.Errorf(cluster.CodeRoleHeld, "role %q is held by %q", r.Name, r.Current.Holder)
 }

@@ -247,7 +247,7 @@ func (c *request) planAutoFailover(enabled bool, ttl time.Duration) cluster.Plan
 	}
 	if !enabled {
 		p.Risk = cluster.RiskMedium
-		p.Warnings = []string{"a leader that fails meanwhile is replaced by an operator's order only"}
+		p.Warnings = []string{"a leader that fails during the pause is replaced only at an operator's request"}
 	}
 	return p
 }

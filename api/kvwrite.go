@@ -166,7 +166,7 @@ func parseConditions(h http.Header) (conditions, error) {
 	match, none := h["If-Match"], h["If-None-Match"]
 	switch {
 	case len(match) > 0 && len(none) > 0:
-		return cond, problem.BadRequest("If-Match: cannot stand beside If-None-Match")
+		return cond, problem.BadRequest("If-Match: cannot be combined with If-None-Match")
 	case len(match) > 1, len(none) > 1:
 		return cond, problem.BadRequest("If-Match, If-None-Match: given more than once")
 	case len(none) == 1:

@@ -124,7 +124,7 @@ func (c *request) followRecovery(ctx context.Context, in apiv1.Recover) error {
 		RecoveredID: string(leader), ClusterID: in.Confirm, Generation: g.Number, RecoveryID: g.RecoveryID,
 		Term:      before.Term,
 		Survivors: []apiv1.Survivor{}, LostIDs: []string{}, Warnings: []string{},
-		Message: "node " + string(c.s.deps.Node.ID) + " sets its data aside and begins anew",
+		Message: "node " + string(c.s.deps.Node.ID) + " archives its data and restarts with an empty data directory",
 	})
 }
 

@@ -74,7 +74,7 @@ func getRole(c *request) error {
 }
 
 func vacantError(v *state.View, r *state.Role) *cluster.Error {
-	e := problem.Status(http.StatusNotFound, "role: nobody holds %q", r.Name)
+	e := problem.Status(http.StatusNotFound, "role: %q is vacant", r.Name)
 	if len(r.Queue) > 0 {
 		e.Detail += fmt.Sprintf("; candidates that wait for it: %d", len(r.Queue))
 	}
@@ -326,7 +326,7 @@ func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	if s, lives := c.s.reads.View().Session(r.Current.Session); lives && next.Session != s.ID {
 		p.Affected = cluster.Affected{Roles: 1, Sessions: 1}
 		p.Warnings = []string{fmt.Sprintf(
-			"its token is refused at once, and nobody is elected until %q has resigned from it or its session has ended, which it does %v after its last renewal: it is not renewed until then", r.Current.Holder, s.TTL)}
+			"its token is refused immediately, and no session is elected until %q has resigned from it or its session has ended, which it does %v after its last renewal: it is not renewed until then", r.Current.Holder, s.TTL)}
 	}
 	return p
 }
@@ -366,7 +366,7 @@ func (c *request) roleMoveResult(before, after *state.Role) apiv1.RoleChange {
 
 func holderName(name string) string {
 	if name == "" {
-		return "nobody"
+		return "no session"
 	}
 	return fmt.Sprintf("%q", name)
 }

@@ -421,7 +421,7 @@ func TestRoleTransferAndEviction(t *testing.T) {
 			n.post("/admin/roles/r/transfer", fmt.Sprintf("{'to_session_id':%q,'plan_id':%q}", b, plan.PlanID)).is(t,
 				409, cluster.CodeTermStale)
 			plan = into[apiv1.Plan](t, n.do("DELETE", "/admin/roles/r", `{"dry_run":true}`, asJSON, apiv1.TypeJSON))
-			if plan.Summary != `role r goes from "b" to nobody` {
+			if plan.Summary != `role r goes from "b" to no session` {
 				t.Fatalf("%+v", plan)
 			}
 			out := into[apiv1.RoleChange](t, n.do("DELETE", "/admin/roles/r", ""))

@@ -332,7 +332,7 @@ func report(goal [2]int, subjects []*subject, bound *lowerBound) {
 	printRow("(aim for northstar)", goal[0], "", goal[1])
 	for _, s := range subjects {
 		if s.rounds > 0 {
-			fmt.Printf("  %s: the best placed survivor with the newest log won %d of %d rounds, the highest priority whatever its log %d; more than one election in %d\n",
+			fmt.Printf("  %s: the best placed survivor with the newest log won %d of %d rounds, the highest priority with any log %d; more than one election in %d\n",
 				s.name, s.bestWon, s.rounds, s.highest, s.more)
 		}
 		printPhases(s, bound)

@@ -233,8 +233,8 @@ func (r *restarts) readSteps(ctx context.Context, n *proc.Node, killed, gone, re
 		return err
 	}
 	i := slices.IndexFunc(events, func(e apiv1.Event) bool {
-		_, told := e.Fields["steps"].(map[string]any)
-		return e.Node == n.ID && told && e.At.After(gone)
+		_, hasSteps := e.Fields["steps"].(map[string]any)
+		return e.Node == n.ID && hasSteps && e.At.After(gone)
 	})
 	if i < 0 {
 		return nil

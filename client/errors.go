@@ -133,9 +133,9 @@ func (q *call) conclude(a *response, v classification) error {
 // unknown returns the error of a write that may have taken effect.
 func (q *call) unknown(cause error) error {
 	problem := cluster.Errorf(cluster.CodeOutcomeUnknown, "the write may or may not have taken effect: %w", cause)
-	var told *Error
-	if errors.As(cause, &told) && told.Problem != nil && told.Problem.Code == cluster.CodeOutcomeUnknown {
-		problem = told.Problem // a node has said so itself
+	var reported *Error
+	if errors.As(cause, &reported) && reported.Problem != nil && reported.Problem.Code == cluster.CodeOutcomeUnknown {
+		problem = reported.Problem // a node has said so itself
 	}
 	return &Error{Op: q.op, IdempotencyKey: q.header.Get(apiv1.HeaderIdempotencyKey), Problem: problem}
 }

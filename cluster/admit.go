@@ -165,7 +165,7 @@ func admit(self, peer Peer, rec Record) Admission {
 		return Admission{Outside: true, Reason: stranger(self.NodeID, peer.NodeID)}
 	case a.OK() && rec.Superseded:
 		return Admission{Outside: true, Reason: fmt.Sprintf(
-			"other members no longer have node %s with data directory %s on record: it was removed or re-admitted",
+			"other members no longer record node %s with data directory %s: it was removed or re-admitted",
 			peer.NodeID, peer.Incarnation)}
 	case a.OK():
 		return Admission{Votes: true}
@@ -178,7 +178,7 @@ func admit(self, peer Peer, rec Record) Admission {
 		return Admission{
 			RecordStale: true,
 			Reason: fmt.Sprintf(
-				"node %s is on record with data directory %s as of entry %d, and this node's record of it is as of %d",
+				"node %s is recorded with data directory %s as of entry %d, and this node's record of it is as of %d",
 				peer.NodeID, peer.Incarnation, peer.RecordedIndex, rec.AsOfIndex),
 		}
 	}
@@ -191,14 +191,14 @@ func admit(self, peer Peer, rec Record) Admission {
 // unconfirmed returns why a peer is refused that names a newer record, and what an operator can do. The peer itself may
 // be right: then self is the node to re-admit.
 func unconfirmed(self NodeID, peer Peer) string {
-	return fmt.Sprintf("node %s claims a re-admission at entry %d, and no member that node %s has on record confirms it: "+
+	return fmt.Sprintf("node %s claims a re-admission at entry %d, and no member that node %s has recorded confirms it: "+
 		"start the other members; if all of them were re-admitted while node %s was offline, wipe and re-admit node %s",
 		peer.NodeID, peer.RecordedIndex, self, self, self)
 }
 
 // stranger returns why a peer is outside of which this node has neither a record nor a configuration with it.
 func stranger(self, peer NodeID) string {
-	return fmt.Sprintf("node %s is not in the configuration of node %s, and no member that node %s has on record confirms "+
+	return fmt.Sprintf("node %s is not in the configuration of node %s, and no member that node %s has recorded confirms "+
 		"its addition: start the other members; if all of them were replaced while node %s was offline, wipe and "+
 		"re-admit node %s", peer, self, self, self, self)
 }

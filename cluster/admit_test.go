@@ -86,7 +86,7 @@ func TestAdmit(t *testing.T) {
 		},
 		{name: "late first start: entries, no votes", self: self, peer: peer("n2", "", "i2")},
 		{
-			name: "without ID but on the roster: vouched for", self: self, peer: peer("n2", "", "i2"),
+			name: "without ID but on the roster: may adopt the cluster ID", self: self, peer: peer("n2", "", "i2"),
 			rec: Record{Incarnation: "i2"}, vouch: true,
 		},
 		{name: "self without ID takes entries only", self: blank, peer: peer("n2", "C", "i2")},
@@ -101,7 +101,7 @@ func TestAdmit(t *testing.T) {
 			rec: Record{Incarnation: "i2"}, vouch: true,
 		},
 		{
-			name: "met, the peer waits to be taken in", self: started, peer: at(peer("n2", "", "i2"), StartJoinOnly),
+			name: "met, the peer waits to be admitted", self: started, peer: at(peer("n2", "", "i2"), StartJoinOnly),
 			rec: Record{Incarnation: "i2"}, vouch: true,
 		},
 		{
@@ -109,13 +109,13 @@ func TestAdmit(t *testing.T) {
 			want: RefusedIncarnation,
 		},
 		{
-			name: "met, wiped and bootstrapped anew", self: started, peer: at(peer("n2", "", "i3"), StartBootstrapped),
+			name: "met, wiped and bootstrapped again", self: started, peer: at(peer("n2", "", "i3"), StartBootstrapped),
 			rec: Record{Incarnation: "i2"}, want: RefusedIncarnation,
 		},
 		{name: "self waits", self: at(blank, StartJoinOnly), peer: at(peer("n2", "", "i2"), StartBootstrapped)},
 		{name: "both without ID, one joins", self: withBootstrap(blank, "x"), peer: peer("n2", "", "i2")},
 		{
-			name: "wiped and taken in again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: known,
+			name: "wiped and re-admitted since", self: self, peer: recorded(peer("n2", "C", "i3"), 8), rec: known,
 			outdated: true,
 		},
 		{
@@ -123,7 +123,7 @@ func TestAdmit(t *testing.T) {
 			outdated: true,
 		},
 		{
-			name: "wiped, and claims to be taken in again since", self: self, peer: recorded(peer("n2", "C", "i3"), 8),
+			name: "wiped, and claims to be re-admitted since", self: self, peer: recorded(peer("n2", "C", "i3"), 8),
 			rec: confirmed(known, ""), want: RefusedIncarnation,
 		},
 		{
@@ -139,7 +139,7 @@ func TestAdmit(t *testing.T) {
 			rec: confirmed(known, ""), want: RefusedIncarnation,
 		},
 		{
-			name: "taken in again, this node knows as much", self: self, peer: recorded(peer("n2", "C", "i3"), 7),
+			name: "re-admitted, this node knows as much", self: self, peer: recorded(peer("n2", "C", "i3"), 7),
 			rec:  known,
 			want: RefusedIncarnation,
 		},
@@ -149,7 +149,7 @@ func TestAdmit(t *testing.T) {
 			want: RefusedIncarnation,
 		},
 		{
-			name: "on record until it was removed", self: self, peer: recorded(peer("n2", "C", "i2"), 6), rec: removed,
+			name: "recorded until it was removed", self: self, peer: recorded(peer("n2", "C", "i2"), 6), rec: removed,
 			want: RefusedRemoved,
 		},
 		{
@@ -157,21 +157,21 @@ func TestAdmit(t *testing.T) {
 			rec: Record{Incarnation: "i2"}, want: RefusedIncarnation,
 		},
 		{
-			name: "on record on both sides", self: self, peer: recorded(peer("n2", "C", "i2"), 8), rec: known,
+			name: "recorded on both sides", self: self, peer: recorded(peer("n2", "C", "i2"), 8), rec: known,
 			votes: true,
 		},
 		{
-			name: "taken in again by a foreign cluster",
+			name: "re-admitted by a foreign cluster",
 			self: self, peer: recorded(peer("n2", "D", "i3"), 8), rec: known,
 			want: RefusedCluster,
 		},
 		{
-			name: "taken in again before a recovery", self: withGeneration(self, 2, "r"),
+			name: "re-admitted before a recovery", self: withGeneration(self, 2, "r"),
 			peer: recorded(peer("n2", "C", "i3"),
 				8), rec: known, want: RefusedGeneration,
 		},
 		{
-			name: "taken in again after another recovery", self: withGeneration(self, 2, "a"),
+			name: "re-admitted after another recovery", self: withGeneration(self, 2, "a"),
 			peer: recorded(withGeneration(peer("n2", "C", "i3"), 2, "b"), 8), rec: known, want: RefusedRecovery,
 		},
 		{
@@ -210,7 +210,7 @@ func TestAdmit_ReasonSaysWhatToDo(t *testing.T) {
 	} {
 		other.RecordedIndex = index
 		if a := Admit(self, other, rec); a.Refusal != RefusedIncarnation || !strings.HasSuffix(a.Reason, want) {
-			t.Errorf("on record as of entry %d: %+v, want %q", index, a, want)
+			t.Errorf("recorded as of entry %d: %+v, want %q", index, a, want)
 		}
 	}
 }
@@ -354,7 +354,7 @@ func TestAdmitVotesAreMutual(t *testing.T) {
 		for _, b := range nodes {
 			b.NodeID, b.Incarnation = "n2", "i2"
 			if a.ClusterID == b.ClusterID && MayRecordIncarnation(a, b) != MayRecordIncarnation(b, a) {
-				t.Errorf("%+v and %+v: only one puts the other on record", a, b)
+				t.Errorf("%+v and %+v: only one records the other", a, b)
 			}
 			ab, ba := Admit(a, b, Record{Incarnation: "i2"}), Admit(b, a, Record{Incarnation: "i1"})
 			if ab.Votes != ba.Votes || ab.OK() != ba.OK() {

@@ -83,7 +83,7 @@ func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 	alone := in.ElectionBlocked && plan.Voters == 1 && me.Suffrage == Voter
 	if answering >= plan.Needed && !alone {
 		return plan, Errorf(CodeQuorumExists,
-			"%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader by itself",
+			"%d of %d voters answer, and %d are a quorum: nothing is lost, the cluster can elect a leader without help",
 			answering, plan.Voters, plan.Needed)
 	}
 	if err := plan.partition(o.Survivors, in); err != nil {
@@ -104,7 +104,7 @@ func (p *RecoveryPlan) partition(named []NodeID, in RecoveryInputs) error {
 				return Errorf(CodeBadRequest, "survivors: %s is not a member of this cluster", id)
 			}
 			return Errorf(CodeBadRequest,
-				"survivors: %s does not answer node %s: its log may be fresher than the others; start it, or leave it out if it is lost for good", id, in.Identity.NodeID)
+				"survivors: %s does not answer node %s: its log may be fresher than the others; start it, or leave it out if it is lost permanently", id, in.Identity.NodeID)
 		default:
 			p.Survivors = append(p.Survivors, s)
 		}
@@ -153,7 +153,7 @@ func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan 
 	out.Summary = p.Summary()
 	out.Warnings = []string{
 		"lost: " + p.Losses(), p.Warning(),
-		"all sessions end and all roles are vacated, for 10 s at least and for the TTL of whoever may hold them; all watches end; every key gets a new revision",
+		"all sessions end and all roles are vacated, for 10 s at least and for the TTL of sessions that may hold them; all watches end; every key gets a new revision",
 	}
 	return out
 }
@@ -179,7 +179,7 @@ func (p RecoveryPlan) Summary() string {
 func (p RecoveryPlan) Losses() string {
 	best := p.Survivors[0]
 	return fmt.Sprintf(
-		"every write that node %s does not hold: what the lost nodes (%s) acknowledged after entry %d of term %d. What it holds and nobody acknowledged may take effect now",
+		"every write that node %s does not hold: what the lost nodes (%s) acknowledged after entry %d of term %d. What it holds and was never acknowledged may take effect now",
 		best.ID, JoinIDs(p.Lost), best.LastIndex, best.LastTerm)
 }
 

@@ -96,12 +96,12 @@ func TestPlanRecovery(t *testing.T) {
 			answers: answers(at("n1", 2, 10), Survivor{ID: "n8"}, Survivor{ID: "n9"}), chosen: "n1", lost: "n2 n3",
 		},
 		{
-			name: "the only voter, before it was taken in again", confirm: "C", survivors: "n1",
+			name: "the only voter, before it was re-admitted", confirm: "C", survivors: "n1",
 			servers: servers(1, "n8", "n9"), answers: answers(at("n1", 2, 10)), barred: true, chosen: "n1",
 			lost: "n8 n9",
 		},
 		{
-			name: "taken in just now, beside the only voter", confirm: "C", survivors: "n1 n2",
+			name: "admitted just now, beside the only voter", confirm: "C", survivors: "n1 n2",
 			servers: []Server{{ID: "n1", Suffrage: NonVoter}, {ID: "n2", Suffrage: Voter}},
 			answers: answers(at("n1", 2, 10),
 				at("n2", 2, 10)), barred: true, code: CodeQuorumExists,
@@ -111,7 +111,7 @@ func TestPlanRecovery(t *testing.T) {
 			answers: answers(at("n1", 2, 10)), code: CodeQuorumExists,
 		},
 		{
-			name: "a quorum answers one that was taken in just now", confirm: "C", survivors: "n1", servers: servers(3),
+			name: "a quorum answers one that was admitted just now", confirm: "C", survivors: "n1", servers: servers(3),
 			answers: answers(at("n1", 2, 10), at("n3", 2, 10)), barred: true, code: CodeQuorumExists,
 		},
 		{

@@ -304,7 +304,7 @@ func TestPlanMembers(t *testing.T) {
 			in.bootstrapIncarnations = map[cluster.NodeID]string{"n3": "in3", "n2": "in2"}
 			delete(in.hellos, "n3")
 		}, "", "n3:incarnation", ""},
-		{"on record without having been met: first values still count", func(in *memberInputs) {
+		{"recorded without having been met: first values still count", func(in *memberInputs) {
 			in.records["n3"] = cluster.Member{
 				ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 100,
 				Eligible: true, Incarnation: "in3", Lifecycle: cluster.Active,
@@ -576,7 +576,7 @@ func TestLease(t *testing.T) {
 	advance := func(d time.Duration) { mono, boot = mono.Add(d), boot+d }
 	l := newLease(135*time.Millisecond, func() time.Duration { return boot }, func() time.Time { return mono })
 	if MayVoteAfter(l.running(), 150*time.Millisecond) {
-		t.Error("may vote at once")
+		t.Error("may vote immediately")
 	}
 	advance(300 * time.Millisecond)
 	if !MayVoteAfter(l.running(), 150*time.Millisecond) {

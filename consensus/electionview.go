@@ -16,7 +16,7 @@ import (
 //
 // The newest entry counts for two reasons. A node that is elected commits its whole log, so that is what applies while
 // it leads. And every node that can be elected has every committed entry in its log, so no restart undoes a pause. An
-// entry that was never committed holds back only nodes that have it, and no operator's order.
+// entry that was never committed holds back only nodes that have it, and no operator's request.
 func (n *Node) ElectionView() *state.View {
 	v := n.View()
 	if ahead := n.ahead.Load(); ahead != nil && v.AppliedIndex() < ahead.AppliedIndex() {

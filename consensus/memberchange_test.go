@@ -35,12 +35,12 @@ func TestWipedNode(t *testing.T) {
 		t.Errorf("it disturbed the leader: %+v", st)
 	}
 	if _, ok := wiped.View().Get("a"); ok {
-		t.Error("it was taken in")
+		t.Error("it was admitted")
 	}
 	leader = c.onLeader("a patch", func(n *testNode) error {
 		return n.PatchMember(within(t, testTimeout), wiped.id, cluster.MemberPatch{Readmit: true})
 	})
-	eventually(t, "the wiped node is taken in", func() bool { return wiped.has("a", "1") })
+	eventually(t, "the wiped node is admitted", func() bool { return wiped.has("a", "1") })
 	eventually(t, "it is a voter again", func() bool { return wiped.Status().Suffrage() == cluster.Voter })
 	eventually(t, "it is active", func() bool { return wiped.Status().Lifecycle == cluster.Active })
 }

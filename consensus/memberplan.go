@@ -76,7 +76,7 @@ func planChange(in changeInputs) cluster.Plan {
 	case ch.Patch != nil:
 		next = in.planPatch(&p, rec, server)
 	default:
-		p.Summary = fmt.Sprintf("node %s is removed for good: its data directory is refused from then on", ch.ID)
+		p.Summary = fmt.Sprintf("node %s is removed permanently: its data directory is refused from then on", ch.ID)
 		if member {
 			next = without(in.servers, ch.ID)
 			p.MovesLeader = ch.ID == in.self

@@ -75,7 +75,7 @@ func TestPlanChange(t *testing.T) {
 		},
 		"remove": {
 			cluster.MemberChange{ID: "n3"},
-			"", "n3 is removed for good", 0, false,
+			"", "n3 is removed permanently", 0, false,
 			cluster.RiskHigh, 1,
 		},
 		"remove, quorum lost": {

@@ -32,7 +32,7 @@ func TestRemovalThatBrokeOff(t *testing.T) {
 	c, out := startCluster(t, 4)
 	c.write("a", "1")
 	c.everywhere("a", "1")
-	eventually(t, "its data directory is on record",
+	eventually(t, "its data directory is recorded",
 		func() bool { return recordsOnDisk(out)[out.id].Incarnation != "" })
 	c.onLeader("half of a removal", func(n *testNode) error {
 		switch {
@@ -43,7 +43,7 @@ func TestRemovalThatBrokeOff(t *testing.T) {
 		}
 		return n.RemoveServerOnly(out.id)
 	})
-	eventually(t, "the removal is on record", func() bool { return c.leader().Record(out.id).Removed })
+	eventually(t, "the removal is recorded", func() bool { return c.leader().Record(out.id).Removed })
 	eventually(t, "the removed node knows", func() bool {
 		st := out.Status()
 		return st.Lifecycle == cluster.Dead && st.DeadReason != ""
@@ -87,7 +87,7 @@ func TestRemovalOfAPromotedNodeThatBrokeOff(t *testing.T) {
 		}
 		return n.RemovePromotedOnly(within(t, testTimeout), out.id)
 	})
-	eventually(t, "the removal is on record", func() bool { return c.leader().Record(out.id).Removed })
+	eventually(t, "the removal is recorded", func() bool { return c.leader().Record(out.id).Removed })
 	if isServer(c.leader(), out.id) {
 		t.Error("it was added again")
 	}

@@ -155,11 +155,11 @@ func (n *Node) Run(ctx context.Context) error {
 	n.mu.Lock()
 	n.elections.leaderlessSince = time.Now()
 	n.mu.Unlock()
-	var keepers sync.WaitGroup
-	keepers.Go(func() { _ = n.store.Run(ctx) }) // fail gets its error, too
-	keepers.Go(func() { n.persistIdentityLoop(ctx) })
-	keepers.Go(func() { n.probePeersLoop(ctx) })
-	keepers.Go(func() {
+	var background sync.WaitGroup
+	background.Go(func() { _ = n.store.Run(ctx) }) // fail gets its error, too
+	background.Go(func() { n.persistIdentityLoop(ctx) })
+	background.Go(func() { n.probePeersLoop(ctx) })
+	background.Go(func() {
 		select {
 		case err := <-n.fatal:
 			cancel(err)
@@ -172,7 +172,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	cancel(err)
 	n.queue.stop()
-	if !waitFor(keepers.Wait, stopWait) {
+	if !waitFor(background.Wait, stopWait) {
 		err = errors.Join(err, errors.New("storage did not stop"))
 	}
 	// The first cause comes first. A cancelled context is not an error.

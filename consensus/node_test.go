@@ -125,7 +125,7 @@ func TestLateThirdNode(t *testing.T) {
 	c.write("a", "1")
 	late := c.nodes["n3"]
 	late.start()
-	eventually(t, "n3 is taken in", func() bool { return late.has("a", "1") })
+	eventually(t, "n3 is admitted", func() bool { return late.has("a", "1") })
 	if late.Status().Suffrage() != cluster.Voter {
 		t.Error("n3 is not the voter that it was bootstrapped as")
 	}

@@ -70,7 +70,7 @@ func TestRemovedNodeMeetsWhoMissedIt(t *testing.T) {
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	removed, victim := c.others(leader)[0], c.others(leader)[1]
-	eventually(t, "its data directory is on record",
+	eventually(t, "its data directory is recorded",
 		func() bool { return recordsOnDisk(victim)[removed.id].Incarnation != "" })
 	victim.idle.Store(true)
 	victim.stop()

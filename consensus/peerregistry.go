@@ -144,14 +144,14 @@ func (b *peerRegistry) generationSuperseded(now time.Time, hasLeader bool) bool 
 
 // generationSuperseded is that of the peers.
 func (n *Node) generationSuperseded() bool {
-	return n.peers.generationSuperseded(time.Now(), n.hadLeaderLately())
+	return n.peers.generationSuperseded(time.Now(), n.hadLeaderRecently())
 }
 
 // BelievesRecovery reports whether this node believes a node that its generation was superseded. Anyone with a node
 // certificate can claim that. A node that has a leader believes only members: a recovery needs a lost quorum, and
 // begins with a member. Without a leader it believes everyone, because all members may have been replaced since.
 func (n *Node) BelievesRecovery(by cluster.NodeID) bool {
-	return n.isMember(by) || !n.hadLeaderLately()
+	return n.isMember(by) || !n.hadLeaderRecently()
 }
 
 // isMember reports whether a node is a member by this node's own records or configuration.
@@ -160,8 +160,9 @@ func (n *Node) isMember(id cluster.NodeID) bool {
 	return !rec.Unknown && !rec.Removed
 }
 
-// hadLeaderLately reports whether this node leads, or has heard its leader not much longer ago than an election takes.
-func (n *Node) hadLeaderLately() bool {
+// hadLeaderRecently reports whether this node leads, or has heard its leader not much longer ago than an election
+// takes.
+func (n *Node) hadLeaderRecently() bool {
 	inst := n.inst.Load()
 	if inst == nil {
 		return false

@@ -244,21 +244,21 @@ const heldWritesWait = time.Millisecond
 
 // awaitHeldWrites waits for the writes that were held until this node leads: the same event starts them and the
 // leader-start. In one entry with it they cost nothing, behind it a whole append. there is how many are in the batch.
-func (n *Node) awaitHeldWrites(start *proposal, there int) (riders []*proposal) {
+func (n *Node) awaitHeldWrites(start *proposal, there int) (piggybacked []*proposal) {
 	if n.deps.HeldWrites == nil {
 		return nil
 	}
 	enough := time.NewTimer(heldWritesWait)
 	defer enough.Stop()
 	for {
-		riders = append(riders, n.filterWritable(n.queue.dequeuePiggybacked(start))...)
-		if there+len(riders)+n.queue.waiting() >= n.deps.HeldWrites() {
-			return riders
+		piggybacked = append(piggybacked, n.filterWritable(n.queue.dequeuePiggybacked(start))...)
+		if there+len(piggybacked)+n.queue.waiting() >= n.deps.HeldWrites() {
+			return piggybacked
 		}
 		select {
 		case <-n.queue.wake:
 		case <-enough.C:
-			return riders
+			return piggybacked
 		}
 	}
 }
@@ -271,27 +271,27 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 		_ = f.Error() // completeBatch reads it
 		close(landed)
 	}()
-	riders := n.filterWritable(n.queue.dequeuePiggybacked(start))
-	for waiting := true; waiting && len(riders) == 0; {
+	piggybacked := n.filterWritable(n.queue.dequeuePiggybacked(start))
+	for waiting := true; waiting && len(piggybacked) == 0; {
 		select {
 		case <-n.queue.wake:
-			riders = n.filterWritable(n.queue.dequeuePiggybacked(start))
+			piggybacked = n.filterWritable(n.queue.dequeuePiggybacked(start))
 		case <-landed:
 			waiting = false
 		}
 	}
 	var behind raft.ApplyFuture
-	if len(riders) > 0 {
-		behind = n.submit(inst, riders)
+	if len(piggybacked) > 0 {
+		behind = n.submit(inst, piggybacked)
 	}
 	<-landed
 	refused := n.completeBatch(inst, batch, f, start)
 	switch {
 	case behind == nil:
 	case refused != nil && behind.Error() == nil:
-		failAll(riders, unknownOutcome(fmt.Errorf("the leader-start ahead of it failed: %w", refused)))
+		failAll(piggybacked, unknownOutcome(fmt.Errorf("the leader-start ahead of it failed: %w", refused)))
 	default:
-		n.completeBatch(inst, riders, behind, nil)
+		n.completeBatch(inst, piggybacked, behind, nil)
 	}
 }
 

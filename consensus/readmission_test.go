@@ -14,7 +14,7 @@ func TestReadmissionThatBrokeOff(t *testing.T) {
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	wiped := c.others(leader)[0]
-	eventually(t, "its data directory is on record", func() bool {
+	eventually(t, "its data directory is recorded", func() bool {
 		m, _ := leader.View().Member(wiped.id)
 		return m.Incarnation != ""
 	})

@@ -21,7 +21,7 @@ func TestReadmit_BesideAnUnfinishedPromotion(t *testing.T) {
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	again := c.others(leader)[0]
-	eventually(t, "its data directory is on record",
+	eventually(t, "its data directory is recorded",
 		func() bool { return leader.Record(again.id).Incarnation == again.Identity().Incarnation })
 	joining := state.Command{Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{
 		ID: again.id, Lifecycle: new(cluster.Lifecycle),
@@ -69,7 +69,7 @@ func TestReadmit_AllOthersOfANode(t *testing.T) {
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	away := leader
-	eventually(t, "all data directories are on record", func() bool { return len(recordsOnDisk(away)) == 5 })
+	eventually(t, "all data directories are recorded", func() bool { return len(recordsOnDisk(away)) == 5 })
 	away.stop()
 	for _, n := range c.others(nil) {
 		n.stop()

@@ -40,7 +40,7 @@ func TestReadmittedLeader(t *testing.T) {
 					n.drop(func(m transport.Message) bool { return m.To == away.id || n == away })
 				}
 			}
-			eventually(t, "its data directory is on record",
+			eventually(t, "its data directory is recorded",
 				func() bool { return recordsOnDisk(away)[again.id].Incarnation != "" })
 			if !tc.seesTheRemoval {
 				leave()
@@ -51,7 +51,7 @@ func TestReadmittedLeader(t *testing.T) {
 				return err == nil || c.leader().Record(again.id).Removed
 			})
 			if tc.seesTheRemoval {
-				eventually(t, "its removal is on record", func() bool { return recordsOnDisk(away)[again.id].Removed })
+				eventually(t, "its removal is recorded", func() bool { return recordsOnDisk(away)[again.id].Removed })
 				leave()
 			}
 			again.stop()
@@ -78,7 +78,7 @@ func TestReadmittedLeader(t *testing.T) {
 			c.write("b", "1")
 			c.everywhere("b", "1")
 			if rec := away.Record(again.id); rec.Incarnation != again.Identity().Incarnation || rec.Removed {
-				t.Errorf("on record is %+v, its data directory is %s", rec, again.Identity().Incarnation)
+				t.Errorf("recorded is %+v, its data directory is %s", rec, again.Identity().Incarnation)
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func TestReadmit_BesideARecordUpdate(t *testing.T) {
 	c.everywhere("a", "1")
 	again := c.others(leader)[0]
 	old := again.Identity().Incarnation
-	eventually(t, "its data directory is on record", func() bool { return leader.Record(again.id).Incarnation == old })
+	eventually(t, "its data directory is recorded", func() bool { return leader.Record(again.id).Incarnation == old })
 	again.stop()
 	again.wipe()
 	var begun atomic.Bool
@@ -113,7 +113,7 @@ func TestReadmit_BesideARecordUpdate(t *testing.T) {
 		t.Fatal("the leader compares nothing")
 	}
 	again.start()
-	eventually(t, "the new data directory is on record", func() bool {
+	eventually(t, "the new data directory is recorded", func() bool {
 		return leader.Record(again.id).Incarnation == again.Identity().Incarnation
 	})
 	c.everywhere("a", "1")
@@ -226,7 +226,7 @@ func TestRecover_JustReadmittedNode(t *testing.T) {
 	if known, last := once.LocalPeer().Roster.Index, once.Status().LastLogIndex; known > last {
 		t.Errorf("it knows the members as of entry %d, and its log ends at %d", known, last)
 	}
-	eventually(t, "its own data directory is on record", func() bool {
+	eventually(t, "its own data directory is recorded", func() bool {
 		return once.View().Record(once.id).Incarnation == once.Identity().Incarnation
 	})
 	once.restart()
@@ -313,7 +313,7 @@ func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 	}
 	late.idle.Store(true)
 	late.start()
-	eventually(t, "who came late is on record",
+	eventually(t, "who came late is recorded",
 		func() bool { return c.leader().View().Record(late.id).Incarnation == late.Identity().Incarnation })
 	voter := cluster.Voter
 	for _, n := range others[1:] {

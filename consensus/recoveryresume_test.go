@@ -15,7 +15,7 @@ func TestSurvivorComesBackByItself(t *testing.T) {
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	chosen, other := c.others(leader)[0], c.others(leader)[1]
-	eventually(t, "its data directory is on record",
+	eventually(t, "its data directory is recorded",
 		func() bool { return recordsOnDisk(chosen)[other.id].Incarnation != "" })
 	lose(leader, c.others(leader)[2], c.others(leader)[3])
 	order := c.order(chosen, other)

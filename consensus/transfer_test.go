@@ -421,10 +421,10 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	if rest := <-left; rest > 0 {
-		t.Errorf("it serves while the leader before has %v of its lease left", rest)
+		t.Errorf("it serves while the previous leader has %v of its lease left", rest)
 	}
 	if rest := <-acked; rest > 0 {
-		t.Errorf("a write was acknowledged while the leader before has %v of its lease left", rest)
+		t.Errorf("a write was acknowledged while the previous leader has %v of its lease left", rest)
 	}
 	if !strings.Contains(refused, "lease of the previous leader") && !strings.Contains(refused, "not in contact") {
 		t.Errorf("it would hand leadership over meanwhile: %q", refused)

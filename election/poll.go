@@ -61,15 +61,15 @@ func (s ClusterPoll) Leader() (id cluster.NodeID, why string) {
 	if leader.Yields != "" {
 		return "", fmt.Sprintf("the leader %s lets the others elect: %v", leader.NodeID, leader.Yields)
 	}
-	deaf := 0
+	notHearing := 0
 	for _, c := range claims {
 		if c.NodeID != leader.NodeID && isVoter(s.Servers, c.NodeID) &&
 			(c.LeaderID != leader.NodeID || c.LeaderSilence >= s.Params.TimeoutMin) {
-			deaf++
+			notHearing++
 		}
 	}
-	if deaf >= cluster.Quorum(cluster.CountVoters(s.Servers)) {
-		return "", fmt.Sprintf("%d of %d voters do not hear the leader %s", deaf, cluster.CountVoters(s.Servers),
+	if notHearing >= cluster.Quorum(cluster.CountVoters(s.Servers)) {
+		return "", fmt.Sprintf("%d of %d voters do not hear the leader %s", notHearing, cluster.CountVoters(s.Servers),
 			leader.NodeID)
 	}
 	return leader.NodeID, ""

@@ -245,7 +245,7 @@ func TestDecideElection_SilenceLimits(t *testing.T) {
 		again      time.Duration
 	}{
 		{"both silent", limit, limit, 50 * time.Millisecond, false, true, -1},
-		{"the peer heard it lately", limit, limit, 40 * time.Millisecond, false, false, 5 * time.Millisecond},
+		{"the peer heard it recently", limit, limit, 40 * time.Millisecond, false, false, 5 * time.Millisecond},
 		{
 			"the peer waits for longer", limit, 90 * time.Millisecond, 50 * time.Millisecond, false, false,
 			40 * time.Millisecond,

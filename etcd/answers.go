@@ -22,11 +22,11 @@ import (
 // Large answers are counted against the budget of the native API until their client has taken them: gRPC keeps them in
 // memory after the handler's return, as long as the client's flow control wants.
 const (
-	smallAnswer    = 4 << 10  // up to this size an answer is not counted: the wire counts its call
-	smallMessage   = 64 << 10 // likewise a message of a watch, or a body: a stream has one of them
-	maxAnswer      = 64 << 20 // of one answer, and of one message of a watch
-	answerRetry    = 20 * time.Millisecond
-	answerPatience = 10 * time.Second // of a watch, and of the answer to a write, for the budget
+	smallAnswer   = 4 << 10  // up to this size an answer is not counted: the wire counts its call
+	smallMessage  = 64 << 10 // likewise a message of a watch, or a body: a stream has one of them
+	maxAnswer     = 64 << 20 // of one answer, and of one message of a watch
+	answerRetry   = 20 * time.Millisecond
+	answerTimeout = 10 * time.Second // of a watch, and of the answer to a write, for the budget
 )
 
 var (
@@ -175,7 +175,7 @@ func takeBytes(ctx context.Context, size int) (give func(), err error) {
 
 // awaitBytes is takeBytes for what waits before it fails.
 func awaitBytes(ctx context.Context, size int) (give func(), err error) {
-	until := time.Now().Add(answerPatience)
+	until := time.Now().Add(answerTimeout)
 	for {
 		give, err = takeBytes(ctx, size)
 		if err == nil || size > maxAnswer || !time.Now().Before(until) {

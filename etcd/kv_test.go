@@ -125,7 +125,7 @@ func TestWriteAnswers(t *testing.T) {
 		if _, err := (&kvService{s: s}).Put(ctx, r); status.Code(err) != codes.Unknown || held.taken != 0 {
 			t.Errorf("a put whose answer finds no room: %v", err)
 		}
-		time.AfterFunc(answerPatience/2, func() { n.answers.Store(0) })
+		time.AfterFunc(answerTimeout/2, func() { n.answers.Store(0) })
 		n.answers.Store(maxAnswer)
 		if out, err := (&kvService{s: s}).Put(ctx, r); err != nil || out.PrevKv.Value[0] != 'w' || held.taken == 0 {
 			t.Errorf("a put whose answer finds room: %v", err)

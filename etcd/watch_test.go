@@ -484,9 +484,9 @@ func TestWatchBatchesAreCounted(t *testing.T) {
 		<-p.out
 		value := strings.Repeat("v", 1<<20)
 		start := time.Now()
-		time.AfterFunc(answerPatience/2, func() { n.answers.Store(0) })
+		time.AfterFunc(answerTimeout/2, func() { n.answers.Store(0) })
 		n.apply(t, put("a", value))
-		if r := <-p.out; len(r.Events) != 1 || time.Since(start) < answerPatience/2 || n.largest.Load() < 1<<20 {
+		if r := <-p.out; len(r.Events) != 1 || time.Since(start) < answerTimeout/2 || n.largest.Load() < 1<<20 {
 			t.Errorf("%d events after %v, %d bytes", len(r.Events), time.Since(start), n.largest.Load())
 		}
 		s := New(testDeps(n))

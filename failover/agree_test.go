@@ -52,7 +52,7 @@ func TestReportsThatDoNotCount(t *testing.T) {
 			s.Claim.LeaderBootID = "b0"
 			w.claims["n3"] = s
 		},
-		"of an earlier reign": func(w *testCluster) { s := w.claims["n3"]; s.Claim.Term = 4; w.claims["n3"] = s },
+		"of an earlier leadership": func(w *testCluster) { s := w.claims["n3"]; s.Claim.Term = 4; w.claims["n3"] = s },
 		"of an unnamed process": func(w *testCluster) {
 			s := w.claims["n3"]
 			s.Claim.LeaderBootID = ""

@@ -221,7 +221,7 @@ func (w *testCluster) StartElection(_ context.Context, term uint64, by cluster.E
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if by != w.cause {
-		w.t.Errorf("mandate %v, want %v", by, w.cause)
+		w.t.Errorf("cause %v, want %v", by, w.cause)
 	}
 	if term != w.status.Term {
 		return errors.New("the term has moved")

@@ -131,9 +131,9 @@ func (c *Controller) transferWithEvent(ctx context.Context, term uint64, h clust
 // DetachFromLeadership returns a context that survives the end of leadership for a while, for a transfer that a
 // leader task starts. A successful transfer ends the leadership just before the new leader is seen. If it ended
 // the transfer too, this node would start an election against the leader that it made.
-func (c *Controller) DetachFromLeadership(reign context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(reign), moveTime)
-	stop := context.AfterFunc(reign, func() {
+func (c *Controller) DetachFromLeadership(leadership context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(leadership), moveTime)
+	stop := context.AfterFunc(leadership, func() {
 		late := time.AfterFunc(2*c.cfg.TimeoutMax, cancel)
 		context.AfterFunc(ctx, func() { late.Stop() })
 	})

@@ -16,14 +16,14 @@ const settled = time.Second
 // majority commits nothing, but its followers hear it, if the network fails in one direction only. It yields: it sends
 // no appends, and says so, so that they elect another leader. The mutex of silenceWatch guards it.
 type majorityWatch struct {
-	term   uint64 // in which this node leads; 0: it does not lead
-	began  time.Time
-	voters []cluster.NodeID
-	heard  map[cluster.NodeID]time.Time // the newest message of each of them
-	at     time.Time                    // when a majority was last heard
-	asked  time.Time                    // when the voters were last asked because too few were heard
-	yields bool
-	told   time.Time // when the others were last told that the disk hangs
+	term      uint64 // in which this node leads; 0: it does not lead
+	began     time.Time
+	voters    []cluster.NodeID
+	heard     map[cluster.NodeID]time.Time // the newest message of each of them
+	at        time.Time                    // when a majority was last heard
+	asked     time.Time                    // when the voters were last asked because too few were heard
+	yields    bool
+	announced time.Time // when the others were last told that the disk hangs
 
 	estimator election.SilenceEstimator // of the gaps between messages of a majority
 }
@@ -151,9 +151,9 @@ func (c *Controller) Yields() bool {
 func (c *Controller) OnDiskHangs() {
 	now := time.Now()
 	c.watch.mu.Lock()
-	tell := now.Sub(c.watch.majority.told) >= c.cfg.TimeoutMin
+	tell := now.Sub(c.watch.majority.announced) >= c.cfg.TimeoutMin
 	if tell {
-		c.watch.majority.told = now
+		c.watch.majority.announced = now
 	}
 	c.watch.mu.Unlock()
 	if tell {

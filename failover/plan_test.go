@@ -146,7 +146,7 @@ func TestPlan(t *testing.T) {
 			how: "transfer", says: `node n1 is in zone "north", which is preferred to "west" of node n2`,
 		},
 		{
-			name: "nothing on record", order: cluster.LeadershipRequest{Action: "transfer"},
+			name: "nothing recorded", order: cluster.LeadershipRequest{Action: "transfer"},
 			change: func(in *planInput) { in.Transfers = nil }, chosen: "n3", actor: "n1", how: "transfer",
 			says: "expected write gap is unknown",
 		},

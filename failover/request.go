@@ -56,25 +56,25 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 		wait = emergencyPollTimeout
 	}
 	began := time.Now()
-	look := time.NewTicker(inFlightPollInterval)
-	defer look.Stop()
+	poll := time.NewTicker(inFlightPollInterval)
+	defer poll.Stop()
 	for {
 		s := c.survey(ctx, wait)
 		_, _, lost := s.PredictVotes(o.Target)
-		patience := time.Duration(0)
+		limit := time.Duration(0)
 		switch answer, need := s.Responding(); {
 		case answer < need:
-			patience = c.cfg.TimeoutMax
+			limit = c.cfg.TimeoutMax
 		case o.Target != "" && lost && slices.ContainsFunc(s.TargetOptions(), func(c cluster.TargetOption) bool {
 			return c.ID == o.Target && c.LagEntries <= election.CaughtUp // what a leader may be sending to it
 		}):
-			patience = c.cfg.TimeoutMin
+			limit = c.cfg.TimeoutMin
 		}
-		if time.Since(began) >= patience {
+		if time.Since(began) >= limit {
 			return s
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return s
 		}

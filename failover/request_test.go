@@ -278,7 +278,7 @@ func TestEmergencyLooksAgainForWhatIsInFlight(t *testing.T) {
 		began := time.Now()
 		p, err := w.c.Plan(t.Context(), o)
 		if err != nil || p.Refusal == nil || p.Refusal.Code != cluster.CodeVoteDenied {
-			t.Errorf("behind for good: %+v, %v", p, err)
+			t.Errorf("behind permanently: %+v, %v", p, err)
 		}
 		if took := time.Since(began); took > timeoutMin+20*time.Millisecond {
 			t.Errorf("it took %v", took)

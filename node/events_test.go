@@ -125,7 +125,7 @@ func TestDiffEvents(t *testing.T) {
 		}), base(func(o *stateSnapshot) {
 			o.pause.set = state.Settings{PausedUntil: 3e9, Operator: "anna"}
 		}), []string{"failover: automatic failover resumed (pause expired)"}},
-		{"set anew as it was", base(nil), base(func(o *stateSnapshot) {
+		{"set again as it was", base(nil), base(func(o *stateSnapshot) {
 			o.pause.set = state.Settings{
 				AutoFailover: true,
 				Operator:     "anna",

@@ -29,7 +29,7 @@ func TestAddElectionCause(t *testing.T) {
 			e: timer, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 27,
 			trigger: "timeout", reason: "Raft's timer fired", voters: "n1",
 		},
-		"by order": {e: timer, facts: failover.CandidacyRecord{
+		"at operator request": {e: timer, facts: failover.CandidacyRecord{
 			Term: 27, Trigger: "manual", Reason: "n1 hangs",
 			Votes: votes,
 		}, known: true, term: 27, trigger: "manual", reason: "n1 hangs", voters: "n1"},

@@ -52,7 +52,7 @@ func TestLastResort_TakesNoWrites(t *testing.T) {
 }
 
 // TestPriorityZeroEverywhere: a new cluster whose members all have priority 0 elects no leader, and each node says why.
-// An operator's order elects one, which takes writes and sets priorities of members.
+// An operator's request elects one, which takes writes and sets priorities of members.
 func TestPriorityZeroEverywhere(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, func(_ int, c *Config) { c.Priority = 0 })
@@ -70,7 +70,7 @@ func TestPriorityZeroEverywhere(t *testing.T) {
 			t.Errorf("%s leads in term %d", st.LeaderID, st.Term)
 		}
 	}
-	eventually(t, "an operator's order elects a leader", func() bool {
+	eventually(t, "an operator's request elects a leader", func() bool {
 		status, _, err := request(plain, http.MethodPost, "http://"+nodes[0].httpAddr+"/admin/failover/emergency",
 			`{"target_leader_id":"n2","force":true,"reason":"no member may lead"}`)
 		return err == nil && status == http.StatusOK

@@ -176,7 +176,7 @@ func TestAttach_UnrecordedStreamIsReportedAgain(t *testing.T) {
 		time.Sleep(attachReportWindow)
 		b.detach(held(id, "1"))
 		if !b.lives(id) || !cluster.IsCode(early, cluster.CodeNoLeader) {
-			t.Fatalf("lives: %v; the connection that holds it was told of between two reigns: %v", b.lives(id), early)
+			t.Fatalf("lives: %v; the connection that holds it was told of between two leaderships: %v", b.lives(id), early)
 		}
 	})
 }

@@ -148,7 +148,7 @@ func (k *SessionManager) electReadyRoles(ctx context.Context, r *leaderState) {
 
 // watchRoles starts the timers of roles whose delay begins, and emits role events, until ctx ends.
 func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
-	told := roleEventEmitter{limit: rate.NewLimiter(eventsPerSecond, maxEventBurst), event: k.deps.Event}
+	emitter := roleEventEmitter{limit: rate.NewLimiter(eventsPerSecond, maxEventBurst), event: k.deps.Event}
 	for ctx.Err() == nil {
 		cursor, err := k.deps.Consensus.RoleFeed().Cursor("", k.startRoleTimers(r))
 		for err == nil {
@@ -163,7 +163,7 @@ func (k *SessionManager) watchRoles(ctx context.Context, r *leaderState) {
 				if !ev.Elected {
 					k.startRoleTimer(r, ev.Role)
 				}
-				told.emit(ev)
+				emitter.emit(ev)
 			}
 		}
 		// The feed was too slow, or a backup was restored; or ctx has ended.
@@ -214,7 +214,7 @@ func (t *roleEventEmitter) emit(ev state.RoleEvent) {
 	if ev.Elected {
 		e.Message = fmt.Sprintf("%s holds role %s with token %d", ten.Holder, ev.Role, ten.Token)
 	} else {
-		e.Message = fmt.Sprintf("%s holds role %s no more: %s", ten.Holder, ev.Role, ten.Cause)
+		e.Message = fmt.Sprintf("%s no longer holds role %s: %s", ten.Holder, ev.Role, ten.Cause)
 		e.Fields["cause"] = string(ten.Cause)
 	}
 	if t.suppressed > 0 {

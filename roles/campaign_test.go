@@ -153,7 +153,7 @@ func TestRoleEvents(t *testing.T) {
 		b.lose(a)
 		synctest.Wait()
 		if len(b.events) != 2 || b.events[0].Type != "role" || b.events[0].Message != "a holds role r with token 2" ||
-			b.events[1].Message != "a holds role r no more: disconnected" ||
+			b.events[1].Message != "a no longer holds role r: disconnected" ||
 			b.events[1].Fields["cause"] != "disconnected" {
 			t.Fatalf("%+v", b.events)
 		}

@@ -333,9 +333,9 @@ func TestRenew_WaitsForPendingExpiry(t *testing.T) {
 		err   error // of the proposal, once
 		alive bool
 	}{
-		"it ended":        {nil, false},
-		"not proposed":    {cluster.Errorf(cluster.CodeBusy, "busy"), true},
-		"unknown at once": {cluster.Errorf(cluster.CodeOutcomeUnknown, "lost"), false},
+		"it ended":            {nil, false},
+		"not proposed":        {cluster.Errorf(cluster.CodeBusy, "busy"), true},
+		"unknown immediately": {cluster.Errorf(cluster.CodeOutcomeUnknown, "lost"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withLeader(t, func(b *bench) {
@@ -480,7 +480,7 @@ func TestNewLeader_ResetsSessionTTLs(t *testing.T) {
 		began := time.Now()
 		time.Sleep(3 * time.Second)
 		if took := b.endedAt(id).Sub(began); took < time.Second || took > time.Second+late {
-			t.Fatalf("ended %v after the reign began", took)
+			t.Fatalf("ended %v after the leadership began", took)
 		}
 	})
 }

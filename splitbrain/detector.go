@@ -234,7 +234,7 @@ func (w *Detector) peersWithNewerLeader() (count int) {
 // publish stores a report and executes its consequences.
 func (w *Detector) publish(r Report) {
 	next := consequences{report: &r}
-	var why, doubled []string
+	var why, duplicates []string
 	for _, f := range r.Findings {
 		if f.RefuseService {
 			why = append(why, f.Detail)
@@ -242,9 +242,9 @@ func (w *Detector) publish(r Report) {
 		next.ownIDDuplicated = next.ownIDDuplicated || f.OwnIDDuplicated
 	}
 	for _, x := range r.DuplicateIDs {
-		doubled = append(doubled, string(x.Node))
+		duplicates = append(duplicates, string(x.Node))
 	}
-	next.refusal, next.duplicateIDs = strings.Join(why, "; "), strings.Join(slices.Compact(doubled), " ")
+	next.refusal, next.duplicateIDs = strings.Join(why, "; "), strings.Join(slices.Compact(duplicates), " ")
 	w.last.Store(&next)
 	for _, f := range r.Findings {
 		if f.StepDownTerm != 0 {

@@ -66,9 +66,9 @@ func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Durati
 		return now.Sub(p.last) > max(processRetention,
 			4*s.overlapping)
 	})
-	lately := func(p processRecord) bool { return p.peer.ClusterID == clusterID && now.Sub(p.last) <= maxAge }
+	recent := func(p processRecord) bool { return p.peer.ClusterID == clusterID && now.Sub(p.last) <= maxAge }
 	for i, a := range s.procs {
-		if a.peer.BootID == s.boot || !lately(a) {
+		if a.peer.BootID == s.boot || !recent(a) {
 			continue
 		}
 		if a.peer.NodeID == s.self {
@@ -76,7 +76,7 @@ func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Durati
 			continue
 		}
 		for _, b := range s.procs[i+1:] {
-			if b.peer.NodeID == a.peer.NodeID && lately(b) && a.last.Sub(b.first) > s.overlapping {
+			if b.peer.NodeID == a.peer.NodeID && recent(b) && a.last.Sub(b.first) > s.overlapping {
 				all = append(all, doubleOf(a.peer.NodeID, a.peer.BootID, b.peer.BootID))
 			}
 		}

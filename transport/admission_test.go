@@ -243,7 +243,7 @@ func TestNoEntriesWithoutARecord(t *testing.T) {
 	n1.recordErr = nil
 	n1.mu.Unlock()
 	if _, err := n1.append(n2, nil); err != nil {
-		t.Errorf("once it is on record: %v", err)
+		t.Errorf("once it is recorded: %v", err)
 	}
 }
 

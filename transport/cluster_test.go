@@ -249,7 +249,7 @@ func TestClusterElectsReplicatesAndReads(t *testing.T) {
 			for _, f := range c.others(leader) {
 				eventually(t, "match index", func() bool { return leader.tr.Acks().Peer(f.id).MatchIndex == last })
 			}
-			eventually(t, "a majority has acknowledged lately", func() bool {
+			eventually(t, "a majority has acknowledged recently", func() bool {
 				return time.Since(leader.tr.Acks().QuorumTime(leader.r.CurrentTerm(), leader.id, c.ids())) < time.Second
 			})
 		})

@@ -229,7 +229,7 @@ func nodeIdentity(cert *x509.Certificate, clusterName string) (cluster.NodeID, e
 		}
 		id, err := cluster.ParseNodeID(name)
 		if err != nil || found != "" {
-			return "", fmt.Errorf("%w: its certificate names %q beside %q", errIdentity, name, found)
+			return "", fmt.Errorf("%w: its certificate names %q in addition to %q", errIdentity, name, found)
 		}
 		found = id
 	}

@@ -79,7 +79,7 @@ func (p *peerTrust) hasAuthority() bool { return p.files == nil || !p.verdict().
 func (p *peerTrust) valid() bool { return p.files == nil || time.Now().Before(p.verdict().until) }
 
 // errAuthority ends a connection whose certificate's authority is not trusted any more.
-var errAuthority = errors.New("no trusted authority has issued its certificate any more")
+var errAuthority = errors.New("its certificate is no longer from a trusted authority")
 
 // trustedConn is a monitor connection that fails once its certificate has no trusted authority.
 type trustedConn struct {

@@ -97,7 +97,7 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !flagged(t, candidate, voter, got) {
-			t.Error("cleared after an operator's order")
+			t.Error("cleared after an operator's request")
 		}
 	})
 }
@@ -426,7 +426,7 @@ func TestStartElection(t *testing.T) {
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
 			if got, err := stand(func() {}, by); err != nil || got == nil {
-				t.Errorf("by mandate %d, raft got %v: %v", by, got, err)
+				t.Errorf("by cause %d, raft got %v: %v", by, got, err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -547,7 +547,7 @@ func TestBallots(t *testing.T) {
 		t.Errorf("%+v", b.votes)
 	}
 	if b.votedSince(11, now) != "n2" || b.votedSince(11, now.Add(time.Nanosecond)) != "" {
-		t.Errorf("lately: %+v", b.votes)
+		t.Errorf("recently: %+v", b.votes)
 	}
 }
 

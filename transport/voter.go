@@ -173,7 +173,7 @@ func (m incoming) deliverVote(b VoteRequest, a cluster.Admission) {
 	case !b.Pre && !b.Transfer && m.r.boundByProxyAck(time.Now(), m.p.id, b.Term):
 		// The request waited while raft was busy, and was delivered before the proxied acknowledgement. To the
 		// candidate the vote is lost.
-		granted, kind, why = false, "busy", "has acknowledged its leader meanwhile"
+		granted, kind, why = false, "busy", "has acknowledged its leader since"
 	}
 	m.count(b, granted, kind, why)
 	m.answerVote(b, granted, term, why)

@@ -89,7 +89,7 @@ type TransferResult struct {
 // AutoFailover is the body of POST /admin/auto-failover.
 type AutoFailover struct {
 	Enabled *bool  `json:"enabled" doc:"required; false pauses automatic failover for the whole cluster"`
-	TTLMS   *int64 `json:"ttl_ms,omitempty" doc:"a pause ends by itself after so long, at most 30 days; absent: it lasts until it is ended"`
+	TTLMS   *int64 `json:"ttl_ms,omitempty" doc:"a pause ends automatically after so long, at most 30 days; absent: it lasts until it is ended"`
 	Reason  string `json:"reason,omitempty"`
 	DryRun  bool   `json:"dry_run,omitempty" doc:"only say what would be done"`
 	PlanID  string `json:"plan_id,omitempty" doc:"of a dry run: do exactly that"`
@@ -98,7 +98,7 @@ type AutoFailover struct {
 // AutoFailoverState is the response to it and to GET /admin/auto-failover.
 type AutoFailoverState struct {
 	Enabled     bool       `json:"enabled" doc:"false while it is paused"`
-	PausedUntil *time.Time `json:"paused_until,omitempty" doc:"when a pause ends by itself"`
+	PausedUntil *time.Time `json:"paused_until,omitempty" doc:"when a pause ends automatically"`
 	Reason      string     `json:"reason" doc:"of the last change"`
 	Operator    string     `json:"operator" doc:"who made it; empty: never changed"`
 }
@@ -118,7 +118,7 @@ type Plan struct {
 	Term          uint64            `json:"term"`
 	Membership    string            `json:"membership" doc:"stands for everything about the members that the plan depends on"`
 	LeaderID      string            `json:"leader_id" doc:"empty: no leader is known"`
-	TargetID      string            `json:"target_id" doc:"whom the call is about: of a move of leadership, the node that would lead; empty: nobody"`
+	TargetID      string            `json:"target_id" doc:"whom the call is about: of a move of leadership, the node that would lead; empty: no target"`
 	How           string            `json:"how,omitempty" enum:"transfer,election" doc:"of a move of leadership: the leader hands it over, or the target is elected without its help"`
 	Summary       string            `json:"summary" doc:"what would be done, in one sentence"`
 	Possible      bool              `json:"possible" doc:"false: the call would be refused, as refusal says"`
@@ -249,7 +249,7 @@ const PathAudit = "/admin/audit"
 type AuditRecord struct {
 	Seq         string         `json:"seq" doc:"place in the log: for since"`
 	When        time.Time      `json:"when" doc:"when it was answered; of a write: when it was proposed"`
-	Who         string         `json:"who" doc:"name of the token or certificate; empty when nobody was asked for either"`
+	Who         string         `json:"who" doc:"name of the token or certificate; empty when the node asks for neither"`
 	Role        string         `json:"role" doc:"observer, client, operator or node"`
 	From        string         `json:"from" doc:"address that the call came from"`
 	ForwardedBy string         `json:"forwarded_by,omitempty" doc:"node that the call came to, and that passed the caller's identity on"`
@@ -260,7 +260,7 @@ type AuditRecord struct {
 	Status      int            `json:"status" doc:"of the answer"`
 	Code        int            `json:"code" doc:"of the error; 0: none"`
 	Detail      string         `json:"detail,omitempty" doc:"of the error"`
-	Class       string         `json:"class" enum:"operators,clients" doc:"operators: calls of /admin that were allowed; clients: all others. Each is bounded by itself"`
+	Class       string         `json:"class" enum:"operators,clients" doc:"operators: calls of /admin that were allowed; clients: all others. Each has bounds of its own"`
 	Node        string         `json:"node" doc:"that answered"`
 	DryRun      bool           `json:"dry_run,omitempty"`
 	Delayed     bool           `json:"delayed,omitempty" doc:"it waited on the disk of that node until a leader took it"`

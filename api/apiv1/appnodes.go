@@ -16,7 +16,7 @@ type NodePut struct {
 	Capabilities []string `json:"capabilities,omitempty" doc:"at most 64"`
 	Version      string   `json:"version,omitempty"`
 	Status       string   `json:"status,omitempty" enum:"joining,active,draining" doc:"default active"`
-	Load         *Load    `json:"load,omitempty" doc:"kept on the leader and not replicated: unknown after a change of the leader until it is told again"`
+	Load         *Load    `json:"load,omitempty" doc:"kept on the leader and not replicated: unknown after a change of the leader until it is reported again"`
 }
 
 // Load is the load of an application node.
@@ -40,7 +40,7 @@ type Node struct {
 	Version         string     `json:"version"`
 	Status          string     `json:"status" enum:"joining,active,draining,dead"`
 	CanAcceptWork   bool       `json:"can_accept_work" doc:"it is active"`
-	Load            *Load      `json:"load" doc:"null where it is not known: to the leader alone, and to it only what was told since it leads"`
+	Load            *Load      `json:"load" doc:"null where it is not known: only the leader knows it, and only what was reported since it leads"`
 	StartedAt       *time.Time `json:"started_at" doc:"when its session began; null of a dead node, and in events"`
 	LastHeartbeatAt *time.Time `json:"last_heartbeat_at" doc:"when its session was last renewed, as the leader counts it: a new leader counts from its election; null of a dead node, in events, and in a stale answer"`
 	RegisteredAt    time.Time  `json:"registered_at" doc:"for the first time"`

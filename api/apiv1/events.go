@@ -44,7 +44,7 @@ type Vote struct {
 	VoterID string `json:"voter_id"`
 	Granted bool   `json:"granted"`
 	Reason  string `json:"reason"`
-	Pre     bool   `json:"pre,omitempty" doc:"the answer to a pre-vote, whether it would vote; it binds nobody"`
+	Pre     bool   `json:"pre,omitempty" doc:"the answer to a pre-vote, whether it would vote; it is not binding"`
 }
 
 // Election is one election.

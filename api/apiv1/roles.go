@@ -15,14 +15,14 @@ type Campaign struct {
 // Role is a role and its holder.
 type Role struct {
 	Role       string          `json:"role"`
-	Holder     string          `json:"holder" doc:"name of the session; empty where nobody holds the role"`
+	Holder     string          `json:"holder" doc:"name of the session; empty while the role is vacant"`
 	SessionID  string          `json:"session_id"`
 	Token      uint64          `json:"token" doc:"fencing token: greater at every new tenure, forever"`
 	Value      string          `json:"value"`
-	AcquiredAt *time.Time      `json:"acquired_at" doc:"null where nobody holds the role"`
-	Required   bool            `json:"required,omitempty" doc:"the last campaign for it has asked for an alert where nobody holds it"`
+	AcquiredAt *time.Time      `json:"acquired_at" doc:"null while the role is vacant"`
+	Required   bool            `json:"required,omitempty" doc:"the last campaign for it has asked for an alert while it is vacant"`
 	LeaseUntil *time.Time      `json:"lease_until" doc:"when the cluster would free the role, were the session not renewed again; null in a stale answer"`
-	Vacant     string          `json:"vacant,omitempty" doc:"for people: why nobody holds the role; only of a single role"`
+	Vacant     string          `json:"vacant,omitempty" doc:"for people: why the role is vacant; only of a single role"`
 	Candidates []RoleCandidate `json:"candidates,omitempty" doc:"in the order in which they will be elected; only of a single role"`
 }
 
@@ -80,7 +80,7 @@ const (
 type RoleResult struct {
 	Role      string `json:"role"`
 	Message   string `json:"message"`
-	Holder    string `json:"holder" doc:"who holds it now; empty: nobody"`
+	Holder    string `json:"holder" doc:"the present holder; empty: vacant"`
 	SessionID string `json:"session_id"`
 	Token     uint64 `json:"token"`
 }
@@ -106,7 +106,7 @@ type RoleChange struct {
 	Message      string `json:"message"`
 	OldHolder    string `json:"old_holder"`
 	OldSessionID string `json:"old_session_id"`
-	NewHolder    string `json:"new_holder" doc:"empty: nobody holds it, or not yet: message says which"`
+	NewHolder    string `json:"new_holder" doc:"empty: the role is vacant, or the election is still to come: message says which"`
 	NewSessionID string `json:"new_session_id"`
-	Token        uint64 `json:"token" doc:"of the new holder; 0: nobody"`
+	Token        uint64 `json:"token" doc:"of the new holder; 0: none"`
 }

@@ -28,11 +28,11 @@ type Session struct {
 	Name         string            `json:"name"`
 	Identity     string            `json:"identity" doc:"role and name of the token or certificate that made it, such as client alice; empty: made by an older build"`
 	TTLMS        int64             `json:"ttl_ms"`
-	RemainingMS  int64             `json:"remaining_ms" doc:"before it ends, should it not be renewed; not of a stale answer"`
+	RemainingMS  int64             `json:"remaining_ms" doc:"before it ends, if it is not renewed; not of a stale answer"`
 	CreatedAt    time.Time         `json:"created_at"`
 	Meta         map[string]string `json:"meta"`
 	Roles        []string          `json:"roles" doc:"that it holds"`
-	RevokedRoles []Revocation      `json:"roles_taken,omitempty" doc:"that were taken from it by an operator: it is not renewed until it has resigned from them too, and nobody else is elected"`
+	RevokedRoles []Revocation      `json:"roles_taken,omitempty" doc:"that were taken from it by an operator: it is not renewed until it has resigned from them too, and no other session is elected"`
 	Keys         int               `json:"keys" doc:"that end with it"`
 }
 

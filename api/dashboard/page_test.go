@@ -385,7 +385,7 @@ func recovers(t *testing.T, p *page, s *site, dead *proc.Node) {
 	p.click("button", "Recover the lost quorum…")
 	p.eval(`document.querySelector("label[for=field-confirm]").innerText.split(": ")[1]`, &id)
 	p.fill("#field-confirm", id)
-	p.fill("#field-reason", "two nodes are lost for good")
+	p.fill("#field-reason", "two nodes are lost permanently")
 	p.click("button", "Show the plan")
 	p.waitText("risk: high")
 	p.click("button", "Run this plan")

@@ -177,7 +177,7 @@ const (
 	maxBreakers         = 1024 // addresses remembered; members may change their addresses
 )
 
-var errCircuitOpen = errors.New("it has not answered lately and is not waited for")
+var errCircuitOpen = errors.New("it has not answered recently and is not waited for")
 
 // circuitBreakers holds one circuit breaker for each address. Safe for concurrent use.
 type circuitBreakers struct {

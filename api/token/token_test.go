@@ -30,15 +30,15 @@ func TestParseFileNamesEveryProblem(t *testing.T) {
 	_, hash := New()
 	good := fmt.Sprintf("[[token]]\nname=\"a\"\nrole=\"observer\"\nhash=%q\n", hash)
 	for name, tc := range map[string]struct{ in, want string }{
-		"empty":       {"", "0 [[token]]"},
-		"not TOML":    {"[[token", "not TOML"},
-		"unknown key": {good + "colour=1\n", "colour"},
-		"bad role":    {strings.Replace(good, "observer", "god", 1), `role "god"`},
-		"bad hash":    {strings.Replace(good, "sha256:", "md5:", 1), "hash: want"},
-		"short hash":  {strings.Replace(good, hash, hash[:20], 1), "hash: want"},
-		"bad name":    {strings.Replace(good, `"a"`, `"a b"`, 1), `name "a b"`},
-		"twice":       {good + good, "used twice"},
-		"two at once": {strings.Replace(strings.Replace(good, "observer", "god", 1), `"a"`, `""`, 1), `name ""`},
+		"empty":                {"", "0 [[token]]"},
+		"not TOML":             {"[[token", "not TOML"},
+		"unknown key":          {good + "colour=1\n", "colour"},
+		"bad role":             {strings.Replace(good, "observer", "god", 1), `role "god"`},
+		"bad hash":             {strings.Replace(good, "sha256:", "md5:", 1), "hash: want"},
+		"short hash":           {strings.Replace(good, hash, hash[:20], 1), "hash: want"},
+		"bad name":             {strings.Replace(good, `"a"`, `"a b"`, 1), `name "a b"`},
+		"twice":                {good + good, "used twice"},
+		"two at the same time": {strings.Replace(strings.Replace(good, "observer", "god", 1), `"a"`, `""`, 1), `name ""`},
 	} {
 		if _, err := ParseFile([]byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, tc.want)

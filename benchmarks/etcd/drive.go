@@ -139,7 +139,7 @@ func (d *driver) close() {
 func (d *driver) leader(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	last := errors.New("nobody leads")
+	last := errors.New("no node leads")
 	for {
 		for _, e := range d.endpoints {
 			ask, done := context.WithTimeout(ctx, time.Second)

@@ -229,7 +229,7 @@ func TestLinearizable(t *testing.T) {
 		}, true},
 		"cas on another value": {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "z", Done)}, false},
 		"cas wrongly refused":  {[]Op{op(1, 2, Put, "a", "", Done), op(3, 4, CAS, "b", "a", Refused)}, false},
-		"unknown cas in vain": {[]Op{
+		"unknown cas without success": {[]Op{
 			op(1, 2, Put, "a", "", Done), op(3, 0, CAS, "b", "z", Unknown),
 			op(5, 6, Get, "b", "", Done),
 		}, false},

@@ -88,7 +88,7 @@ func CheckVacancies(tenures []Tenure, over map[string]time.Duration, waits []Wai
 					n.GrantedAt <= end+takeoverBound
 			}) {
 				violations = append(violations, Violationf(TakeoverBound,
-					"%v; its session had ended at %v, and somebody waited from %v to %v", t, end, w.From, w.To))
+					"%v; its session had ended at %v, and a candidate waited from %v to %v", t, end, w.From, w.To))
 				break
 			}
 		}

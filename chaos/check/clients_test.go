@@ -115,7 +115,7 @@ func TestVacancies(t *testing.T) {
 			[]WaitInterval{{s, 2 * s}},
 			0,
 		},
-		"waited in vain": {
+		"waited without success": {
 			Tenure{Session: "b", Token: 2, RequestedAt: 6 * s, GrantedAt: 6 * s},
 			[]WaitInterval{{2 * s, 5 * s}},
 			1,

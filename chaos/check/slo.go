@@ -98,21 +98,21 @@ func (f *SLOReport) String() string {
 
 // MeasureSLO measures one run.
 func MeasureSLO(r Run) (f SLOReport) {
-	reigns := r.leadershipsByTerm()
+	leaderships := r.leadershipsByTerm()
 	acks := slices.Sorted(slices.Values(r.WriteAcks))
-	if len(reigns) == 0 {
+	if len(leaderships) == 0 {
 		return f
 	}
 	without := r.withoutMajority()
 	failovers := slices.Clone(without)
-	for i, now := range reigns {
+	for i, now := range leaderships {
 		if i > 0 {
-			began := max(r.leaderLostAt(reigns[i-1], now), electableSince(without, now.From))
-			f.elected(FaultInterval{reigns[i-1].Node, min(began, now.From), now.From})
+			began := max(r.leaderLostAt(leaderships[i-1], now), electableSince(without, now.From))
+			f.elected(FaultInterval{leaderships[i-1].Node, min(began, now.From), now.From})
 			failovers = append(failovers, FaultInterval{From: min(began, now.From), To: now.From})
 		}
 	}
-	last := reigns[len(reigns)-1]
+	last := leaderships[len(leaderships)-1]
 	if began := max(r.leaderLostAt(last, Leadership{From: r.End}),
 		electableSince(without, r.End)); r.End-began > ElectionSLO {
 		f.elected(FaultInterval{last.Node, began, r.End}) // no leader followed
@@ -125,8 +125,8 @@ func MeasureSLO(r Run) (f SLOReport) {
 		}
 		failovers[i].To = to
 	}
-	failovers = append(failovers, r.avoidedFailovers(reigns)...)
-	f.outside(mergeIntervals(failovers), append(acks, r.End), reigns[0].From, r.End)
+	failovers = append(failovers, r.avoidedFailovers(leaderships)...)
+	f.outside(mergeIntervals(failovers), append(acks, r.End), leaderships[0].From, r.End)
 	return f
 }
 
@@ -139,17 +139,17 @@ func (f *SLOReport) elected(h FaultInterval) {
 }
 
 // leadershipsByTerm returns the leaderships sorted by term, one for each term.
-func (r Run) leadershipsByTerm() (reigns []Leadership) {
+func (r Run) leadershipsByTerm() (leaderships []Leadership) {
 	for _, l := range slices.SortedFunc(slices.Values(r.Leaderships), func(a, b Leadership) int {
 		return cmp.Or(cmp.Compare(a.Term, b.Term), cmp.Compare(a.From, b.From))
 	}) {
-		if n := len(reigns); n > 0 && reigns[n-1].Term == l.Term {
-			reigns[n-1].To = max(reigns[n-1].To, l.To) // observed again
+		if n := len(leaderships); n > 0 && leaderships[n-1].Term == l.Term {
+			leaderships[n-1].To = max(leaderships[n-1].To, l.To) // observed again
 			continue
 		}
-		reigns = append(reigns, l)
+		leaderships = append(leaderships, l)
 	}
-	return reigns
+	return leaderships
 }
 
 // leaderLostAt returns when a leader was lost: at the start of the fault, or when it was last observed to lead. A
@@ -171,11 +171,11 @@ func (r Run) leaderLostAt(l, next Leadership) time.Duration {
 
 // avoidedFailovers returns the periods in which a leader failed and recovered before another one was elected. Each is
 // at most as long as a failover may take.
-func (r Run) avoidedFailovers(reigns []Leadership) (times []FaultInterval) {
+func (r Run) avoidedFailovers(leaderships []Leadership) (times []FaultInterval) {
 	for _, h := range r.Faults {
-		for i, l := range reigns {
+		for i, l := range leaderships {
 			end := min(h.To, h.From+ElectionSLO)
-			followed := i+1 < len(reigns) && reigns[i+1].From <= end
+			followed := i+1 < len(leaderships) && leaderships[i+1].From <= end
 			if h.Node == l.Node && l.From <= h.From && h.From <= l.To && !followed {
 				times = append(times, FaultInterval{From: h.From, To: end})
 			}

@@ -212,7 +212,7 @@ func (m *Model) electionSteps(s *state, of id, try func(action, func(*state))) {
 func (n *node) quiet() uint8 {
 	switch {
 	case n.role != follower:
-		return n.stood
+		return n.candidacyAge
 	case n.heardFrom != 0:
 		return n.heard
 	}

@@ -30,7 +30,7 @@ func (m *Model) start() state {
 }
 
 // limits are the ages from which on a longer one makes no difference.
-type limits struct{ heard, running, voted, stood, sent uint8 }
+type limits struct{ heard, running, voted, candidacyAge, sent uint8 }
 
 func (m *Model) limits() limits {
 	t := m.TicksPerTimeout
@@ -63,7 +63,7 @@ func (m *Model) tick(s *state) bool {
 		}
 		n.running, n.votedAgo = older(n.running), older(n.votedAgo)
 		if n.role == candidate || n.role == preCandidate {
-			n.stood++
+			n.candidacyAge++
 		}
 		for j := range n.acked {
 			n.acked[j] = older(n.acked[j])
@@ -91,7 +91,7 @@ func (m *Model) tidy(s *state) {
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		n.heard, n.running, n.votedAgo = min(n.heard, l.heard), min(n.running, l.running), min(n.votedAgo, l.voted)
-		n.stood = min(n.stood, l.stood)
+		n.candidacyAge = min(n.candidacyAge, l.candidacyAge)
 		for j := range n.acked {
 			if n.acked[j] != notAcked {
 				n.acked[j] = min(n.acked[j], l.sent)

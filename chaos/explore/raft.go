@@ -49,7 +49,7 @@ func (s *state) setTerm(of id, term uint8, votesInFlight int) {
 
 func (n *node) stepDown() {
 	n.role, n.leader, n.grants, n.forced, n.ordered, n.leaseOff, n.servesIn = follower, 0, 0, false, false, false, 0
-	n.stood = 0
+	n.candidacyAge = 0
 	n.acked, n.match = [nodes]uint8{notAcked, notAcked, notAcked}, [nodes]uint8{}
 }
 
@@ -188,7 +188,7 @@ func (m *Model) voteAnswered(s *state, msg message) {
 // lead makes a candidate the leader of its term, with the first entry of the term.
 func (s *state) lead(of id) {
 	n := s.node(of)
-	n.role, n.leader, n.grants, n.forced, n.stood = leader, of, 0, false, 0
+	n.role, n.leader, n.grants, n.forced, n.candidacyAge = leader, of, 0, false, 0
 	s.ghost.elected(of, n)
 	s.append(of, ordinary)
 }

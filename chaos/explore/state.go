@@ -59,14 +59,14 @@ type node struct {
 	diskVoteFor            id
 	diskLast               uint8
 
-	running   uint8 // age of the process
-	heard     uint8 // age of the last message of a leader
-	heardFrom id
-	heardTerm uint8
-	heardGone bool  // that process has ended
-	heardDead bool  // and this node has found that out
-	votedAgo  uint8 // age of this process's newest vote
-	stood     uint8 // age of the candidacy
+	running      uint8 // age of the process
+	heard        uint8 // age of the last message of a leader
+	heardFrom    id
+	heardTerm    uint8
+	heardGone    bool  // that process has ended
+	heardDead    bool  // and this node has found that out
+	votedAgo     uint8 // age of this process's newest vote
+	candidacyAge uint8 // age of the candidacy
 
 	// Of a leader.
 	acked    [nodes]uint8 // age of the newest send that each has acknowledged; none: notAcked
@@ -220,7 +220,7 @@ func (s *state) encode(b []byte, name *[nodes + 1]id) []byte {
 			bit(n.joined)<<5|uint8(n.role)<<6, name[n.leader]|name[n.voteFor]<<2|name[n.diskVoteFor]<<4|
 			name[n.heardFrom]<<6, grants|n.last<<4, n.term|n.voteTerm<<4, n.diskTerm|n.diskVoteTerm<<4,
 			n.commit|n.diskLast<<4, n.heardTerm|n.running<<4, n.heard|n.votedAgo<<4,
-			bit(n.heardGone)|bit(n.wiped)<<1|n.servesIn<<4, n.rosterIndex|n.rosterTerm<<4, n.stood)
+			bit(n.heardGone)|bit(n.wiped)<<1|n.servesIn<<4, n.rosterIndex|n.rosterTerm<<4, n.candidacyAge)
 		b = append(b, n.log[:n.last]...)
 		for _, o := range old {
 			b = append(b, n.acked[o], n.match[o])

@@ -15,7 +15,7 @@ import (
 )
 
 // Each of those who are not attackers waits this long for an answer. A request without a good answer counts as long.
-const patience = 5 * time.Second
+const probeTimeout = 5 * time.Second
 
 // Intervals of their requests.
 const (
@@ -41,7 +41,7 @@ func (l *latencies) add(d, interval time.Duration, err error) {
 	if err != nil {
 		l.failed++
 		l.last = err
-		d = max(d, patience)
+		d = max(d, probeTimeout)
 	}
 	for l.took = append(l.took, d); d > interval; {
 		d -= interval
@@ -142,7 +142,7 @@ func (b *bystanders) pace(ctx context.Context, interval time.Duration,
 ) {
 	for i := 0; ; i++ {
 		begin := time.Now()
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, probeTimeout)
 		err := request(limited, i)
 		cancel()
 		if ctx.Err() != nil {
@@ -163,7 +163,7 @@ func (b *bystanders) transfer(ctx context.Context, through, to *proc.Node) error
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	begin := time.Now()
 	for again := true; again; {
@@ -178,14 +178,14 @@ func (b *bystanders) transfer(ctx context.Context, through, to *proc.Node) error
 			wait(ctx, probeInterval)
 		}
 	}
-	b.transfers.add(time.Since(begin), patience, err)
+	b.transfers.add(time.Since(begin), probeTimeout, err)
 	return err
 }
 
 // awaitRecords waits until the audit log has a number of transfers, and returns how many it has: without a leader a
 // record waits on its node.
 func (c *cluster) awaitRecords(ctx context.Context, want int) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	for {
 		if n, err = c.recorded(ctx); err == nil && n >= want || ctx.Err() != nil {
@@ -222,7 +222,7 @@ type position struct {
 
 // positions returns the highest term and log index of all nodes.
 func (c *cluster) positions(ctx context.Context) (highest position, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	u := c.caller("", probeAddress)
 	defer u.forget()

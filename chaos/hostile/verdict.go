@@ -30,7 +30,7 @@ var Promised = Limits{
 
 // Lenient are limits that hold on a machine that does other work, too: its latencies mean nothing.
 var Lenient = Limits{
-	Growth: 200 << 20, TCP: 200 << 20, Probe: patience, Transfer: patience, Write: patience, LogLines: 1000,
+	Growth: 200 << 20, TCP: 200 << 20, Probe: probeTimeout, Transfer: probeTimeout, Write: probeTimeout, LogLines: 1000,
 	Entries: 200,
 }
 

@@ -52,7 +52,7 @@ func TestLatencies(t *testing.T) {
 		t.Errorf("p90 %s, slowest %s", p90, all)
 	}
 	l.add(time.Millisecond, 20*time.Millisecond, errors.New("refused"))
-	if n, failed, last := l.counts(); n != 92 || failed != 1 || last == nil || l.quantile(1) != patience {
+	if n, failed, last := l.counts(); n != 92 || failed != 1 || last == nil || l.quantile(1) != probeTimeout {
 		t.Errorf("%d requests, %d failed, %v, slowest %s", n, failed, last, l.quantile(1))
 	}
 }

@@ -116,7 +116,7 @@ func unprivileged() (*syscall.Credential, error) {
 			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: it refuses root, and there is neither a user postgres nor nobody", ErrNone)
+	return nil, fmt.Errorf("%w: it refuses root, and there is no user postgres, and none for no privileges", ErrNone)
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }

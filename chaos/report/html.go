@@ -82,7 +82,7 @@ func (r Report) draw() drawing {
 			for _, g := range r.Leaderships {
 				if g.Node == node {
 					draw(box{
-						H: bar, Class: "reign", Tint: tint(g.Term), Label: fmt.Sprint(g.Term),
+						H: bar, Class: "leadership", Tint: tint(g.Term), Label: fmt.Sprint(g.Term),
 						Text: fmt.Sprintf("%s leads term %d, %v to %v", node, g.Term, g.From, g.To),
 					}, g.From, g.To)
 				}

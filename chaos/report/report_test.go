@@ -37,7 +37,7 @@ func TestHTML(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, times := range map[string]int{
-		`class="reign"`: 2, `class="fault"`: 3, `class="gap"`: 1, `class="op"`: 1,
+		`class="leadership"`: 2, `class="fault"`: 3, `class="gap"`: 1, `class="op"`: 1,
 		"linearizability violated: &lt;k1&gt;": 1, "make chaos-replay SEED=7": 1, "n2 leads term 2, 2.5s to 20s": 1,
 	} {
 		if got := strings.Count(string(b), text); got != times {

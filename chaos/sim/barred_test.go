@@ -13,7 +13,7 @@ import (
 // Nodes that may not lead still vote, and refuse candidates with an older log. With
 // the leader they can be a majority, so that only they and the leader have the
 // committed entries. Then one of them is elected as a last resort, or by an
-// operator's order, and hands over to a node that may lead. Otherwise there is a
+// operator's request, and hands over to a node that may lead. Otherwise there is a
 // leader within a second, also when a node that may not lead has the newest entry.
 func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 	const cutAt, away = 9 * time.Second, 3 * time.Second
@@ -31,7 +31,7 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 			resort: true,
 		},
 		{
-			name: "one of three, by order", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2},
+			name: "one of three, at operator request", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2},
 			cut:   time.Second,
 			order: 500 * time.Millisecond,
 		},

@@ -100,12 +100,12 @@ func (d *Disk) Attach() (*Store, error) {
 		return nil, errors.New("sim: disk is in use by another process")
 	}
 	_ = d.reserve()
-	anew := d.data.next != nil
-	if anew {
+	archived := d.data.next != nil
+	if archived {
 		d.data = d.data.next
 		d.wipes++
 	}
-	d.attached = &Store{disk: d, data: d.data, anew: anew, recentVote: map[string][]byte{}}
+	d.attached = &Store{disk: d, data: d.data, archived: archived, recentVote: map[string][]byte{}}
 	return d.attached, nil
 }
 
@@ -206,7 +206,7 @@ type Store struct {
 	recentVote map[string][]byte
 	detached   bool
 	closed     bool
-	anew       bool // what the process before left was set aside
+	archived   bool // what the process before left was set aside
 }
 
 // do takes the time of a synced write, then makes it.

@@ -9,7 +9,7 @@ func TestElectable(t *testing.T) {
 		want   bool
 		lacks  bool // a node could win if its vote requests arrived
 	}{
-		"all the same":                     {3, []liveNode{{2, 9, true}, {2, 9, false}}, true, false},
+		"nevertheless":                     {3, []liveNode{{2, 9, true}, {2, 9, false}}, true, false},
 		"only the muted one has the last":  {3, []liveNode{{2, 10, true}, {2, 9, false}}, false, true},
 		"it has the last of an older term": {3, []liveNode{{1, 10, true}, {2, 9, false}}, true, false},
 		"two others are a majority without it": {

@@ -147,7 +147,7 @@ func (m *member) run(inst *instance) {
 	if err != nil {
 		panic(fmt.Sprintf("sim: %s: %v", m.id, err)) // the simulation's own mistake
 	}
-	if store.anew {
+	if store.archived {
 		m.sim.safety.Wiped(m.id)
 	}
 	node, err := m.sim.cfg.Build(Env{

@@ -215,7 +215,7 @@ func (o *operator) repairOnce() string {
 		return fmt.Sprintf("who is a member? %v", err)
 	}
 	if now.LeaderID == "" {
-		return "nobody leads"
+		return "no node leads"
 	}
 	for _, m := range o.sim.members {
 		if err := o.repairMember(m, now); err != nil {

@@ -79,7 +79,7 @@ func (sim *Simulation) loseMajority(f Fault) (left []*member) {
 	ids := idsOf(left)
 	sim.loss.epoch.Add(1)
 	sim.safety.OnQuorumLost(ids...)
-	sim.events.at(sim.start, "left for good: %v", ids)
+	sim.events.at(sim.start, "left permanently: %v", ids)
 	return left
 }
 
@@ -155,7 +155,7 @@ func (o *operator) rejoinOldNodes(deadline time.Time) (why string) {
 	}
 	for ; o.recoveredLeader() == nil; time.Sleep(repairPause) {
 		if time.Now().After(deadline) {
-			return "nobody leads the new generation"
+			return "no node leads the new generation"
 		}
 	}
 	o.sim.mu.Lock()
@@ -194,7 +194,7 @@ func (o *operator) readmit(m *member, deadline time.Time) (why string) {
 			return ""
 		}
 		if time.Now().After(deadline) {
-			return fmt.Sprintf("%s is not taken in again: %v", m.id, err)
+			return fmt.Sprintf("%s is not re-admitted: %v", m.id, err)
 		}
 	}
 }

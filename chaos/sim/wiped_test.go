@@ -28,12 +28,12 @@ var firstMoments = []struct {
 	nodes int
 	plan  []Fault
 }{
-	{"bootstraps anew", 3, []Fault{
+	{"bootstraps again", 3, []Fault{
 		{Kind: Isolate, A: 1, At: 100 * time.Millisecond, For: 1900 * time.Millisecond},
 		{Kind: WipeRejoin, A: 0, At: time.Second, For: 100 * time.Millisecond},
 		{Kind: Isolate, A: 2, At: time.Second, For: 3 * time.Second},
 	}},
-	{"waits to be taken in, and is asked for its vote", 3, []Fault{
+	{"waits to be admitted, and is asked for its vote", 3, []Fault{
 		{Kind: Isolate, A: 1, At: 100 * time.Millisecond, For: 1900 * time.Millisecond},
 		{Kind: WipeRejoin, A: 0, At: time.Second, For: 100 * time.Millisecond},
 		{Kind: Isolate, A: 2, At: 1600 * time.Millisecond, For: 3 * time.Second},

@@ -90,7 +90,7 @@ func (c *child) wait(cmd *exec.Cmd) {
 		return
 	}
 	c.exited(string(c.ID))
-	reason := "ended by itself"
+	reason := "ended on its own"
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		reason = exit.Error()

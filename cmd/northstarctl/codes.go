@@ -25,13 +25,13 @@ var codeHelp = map[cluster.Code]string{
 		"may be at work. It should stop.",
 	cluster.CodeSessionEnded: "The session was not renewed in time, or was ended; its roles and keys are gone. Start another one.",
 	cluster.CodeRoleHeld:     "Another session holds the role. Wait in its queue (--wait), or look at northstarctl role show.",
-	cluster.CodeConditionFailed: "The key was not as the caller expected (If-Match, If-None-Match): it was changed meanwhile. " +
+	cluster.CodeConditionFailed: "The key was not as the caller expected (If-Match, If-None-Match): it has changed since. " +
 		"Read it again, and decide again.",
 	cluster.CodeHistoryCompacted: "The changes asked for are older than what the cluster keeps. Read the keys, and watch from " +
 		"the revision of that list.",
 	cluster.CodeQuorumAtRisk: "The change would leave too few healthy voters for a majority. Bring the failed nodes back first.",
 	cluster.CodeBusy:         "The node had too many requests or connections. Repeat the call later, as Retry-After says.",
-	cluster.CodeReadOnly:     "The disk of the node is full or stalled. Free space there; it recovers by itself.",
+	cluster.CodeReadOnly:     "The disk of the node is full or stalled. Free space there; it recovers automatically.",
 	cluster.CodeQuorumExists: "A majority of the voters answers, so a recovery would discard data without need.",
 	cluster.CodeQuotaExceeded: "The state, or this identity's share of it, is full. Delete keys or end sessions; " +
 		"northstarctl status shows the size.",

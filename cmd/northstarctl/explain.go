@@ -96,7 +96,7 @@ func votes(el apiv1.Election) string {
 		each = append(each, v.VoterID+" "+vote(v))
 	}
 	if el.Votes[0].Pre {
-		return fmt.Sprintf("Pre-votes: asked whether they would vote for it, %d of %d voters agreed, which binds nobody: %s. "+
+		return fmt.Sprintf("Pre-votes: asked whether they would vote for it, %d of %d voters agreed, which is not binding: %s. "+
 			"No answer to a vote is recorded.", granted, len(el.Votes), strings.Join(each, "; "))
 	}
 	return fmt.Sprintf("Votes: %d of %d voters granted theirs, %d were needed: %s.", granted, len(el.Votes),

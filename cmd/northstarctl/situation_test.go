@@ -129,7 +129,7 @@ func TestExplainElection_PreVotes(t *testing.T) {
 	}
 	got := strings.Join(explainElection(el, "n2", nil), "\n")
 	for _, want := range []string{
-		"Pre-votes: asked whether they would vote for it, 2 of 3 voters agreed, which binds nobody", "n2 refused; n3",
+		"Pre-votes: asked whether they would vote for it, 2 of 3 voters agreed, which is not binding", "n2 refused; n3",
 		"node n1 had heard no leader for 300 ms",
 	} {
 		if !strings.Contains(got, want) {

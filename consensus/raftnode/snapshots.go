@@ -138,7 +138,7 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 // errNewerSnapshot is why a snapshot fails that raft.Raft takes itself. raft.Raft writes it beside its main loop, which
 // may have restored or installed another one meanwhile, and would take its own for the newest. As a leader it would
 // then find nothing to precede the first entry after the newest, and send that snapshot to every follower without end.
-var errNewerSnapshot = errors.New("a newer snapshot was stored meanwhile")
+var errNewerSnapshot = errors.New("a newer snapshot was stored in the meantime")
 
 type recordingSink struct {
 	raft.SnapshotSink

@@ -159,7 +159,7 @@ func waitFor(t testing.TB, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !done(); {
 		if time.Now().After(end) {
-			t.Fatal("waited in vain")
+			t.Fatal("waited without success")
 		}
 		time.Sleep(time.Millisecond)
 	}

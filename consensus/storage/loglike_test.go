@@ -61,7 +61,7 @@ func TestLogBehaviour(t *testing.T) {
 			mustStore(t, l, entries(5, 10, 1, 10))
 			mustDelete(t, l, 5, 14)
 		}, nil},
-		{"all deleted, begun anew", func(t *testing.T, l raft.LogStore) {
+		{"all deleted, begun again", func(t *testing.T, l raft.LogStore) {
 			mustStore(t, l, entries(5, 10, 1, 10))
 			mustDelete(t, l, 5, 14)
 			mustStore(t, l, entries(50, 2, 3, 10))
@@ -75,7 +75,7 @@ func TestLogBehaviour(t *testing.T) {
 			mustStore(t, l, entries(1_000_000_000_000, 3, 2, 10))
 			mustDelete(t, l, 2, 1_000_000_000_000)
 		}, terms(1, 1, 1, 1_000_000_000_001, 1_000_000_000_002, 2)},
-		{"many deleted at once", func(t *testing.T, l raft.LogStore) {
+		{"many deleted at the same time", func(t *testing.T, l raft.LogStore) {
 			mustStore(t, l, entries(1, 3000, 1, 100))
 			mustDelete(t, l, 1, 2777)
 		}, terms(2778, 3000, 1)},

@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the plain manifest anew")
+var update = flag.Bool("update", false, "write the plain manifest again")
 
 const (
 	chartDir = "../northstar"
