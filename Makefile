@@ -114,9 +114,7 @@ flaky: ## every test package N=20 times under the race detector, 8 at once, with
 	@$(SHARED) NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
 fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
-	@grep -rl --include='*_test.go' '^func Fuzz' . | while read f; do \
-	  for t in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$f); do echo "$$(dirname $$f) $$t"; done; \
-	done | GO='$(GO)' xargs -P 2 -I {} sh -c '.ci/fuzz {} $(or $(FUZZTIME),30s)'
+	@GO='$(GO)' .ci/fuzz $(or $(FUZZTIME),30s)
 
 nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, long fuzzing, flaky tests
 	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' big-snapshot hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
