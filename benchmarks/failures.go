@@ -88,7 +88,7 @@ func failFirstRound(ctx context.Context, s *subject, leader *proc.Node) error {
 }
 
 // failures measures the write gap of a client under each kind of failure of the leader, in turns on NorthStar with
-// three clients at once, on etcd at its default timeouts and at its shortest stable ones, and on bare hashicorp/raft.
+// three clients together, on etcd at its default timeouts and at its shortest stable ones, and on bare hashicorp/raft.
 // Or on NorthStar and Consul. Rounds that the file of -csv has from an earlier call count.
 func (b *bench) failures(ctx context.Context) error {
 	if b.svg != "" && b.csv == "" {
