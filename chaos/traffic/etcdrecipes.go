@@ -1,10 +1,10 @@
 package traffic
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -157,10 +157,8 @@ func (c *contender) followDeletion(ctx context.Context, node Node, key string, f
 		c.violated(check.OnlyDocumentedErrors, "%v", err)
 		return
 	}
-	open, written := io.Pipe()
-	defer func() { _ = open.Close() }()
-	go func() { _, _ = written.Write(body) }() // the client may send more: the stream stays open
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+node.Etcd+pathEtcdWatch, open)
+	url := "http://" + node.Etcd + pathEtcdWatch
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		c.violated(check.OnlyDocumentedErrors, "%v", err)
 		return
