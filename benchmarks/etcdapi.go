@@ -36,20 +36,32 @@ const sharedBy = 16
 type etcdLoad struct {
 	command              string
 	clients, connections int
+	first                int // the first connection is to the node that follows the leader by so many
 }
 
 func (l etcdLoad) String() string {
-	return fmt.Sprintf("%s, %d clients, %d connections", l.command, l.clients, l.connections)
+	switch {
+	case l.clients > 1:
+		return fmt.Sprintf("%s, %d clients, %d connections", l.command, l.clients, l.connections)
+	case l.first == 0:
+		return l.command + ", 1 client, at the leader"
+	}
+	return l.command + ", 1 client, at a follower"
 }
 
 // etcdLoads returns the loads that are wanted.
 func (b *bench) etcdLoads() (loads []etcdLoad) {
 	for _, command := range []string{"put", "range"} {
-		for _, shared := range []int{1, sharedBy} {
-			for _, clients := range []int{1, 64, 256} {
-				if l := (etcdLoad{command, clients, clients / shared}); l.connections > 0 && b.wants(l.String()) {
-					loads = append(loads, l)
-				}
+		for _, l := range []etcdLoad{
+			{clients: 1, connections: 1},
+			{clients: 1, connections: 1, first: 1},
+			{clients: 64, connections: 64},
+			{clients: 256, connections: 256},
+			{clients: 64, connections: 64 / sharedBy},
+			{clients: 256, connections: 256 / sharedBy},
+		} {
+			if l.command = command; b.wants(l.String()) {
+				loads = append(loads, l)
 			}
 		}
 	}
@@ -92,7 +104,8 @@ func (b *bench) etcdRow(ctx context.Context, suts []*etcd, l etcdLoad) (row []an
 			if err != nil {
 				return nil, err
 			}
-			r, err := e.result(ctx, b.duration, l.command, l.clients, b.duration.Milliseconds(), l.connections)
+			r, err := e.result(ctx, b.duration, l.command, l.clients, b.duration.Milliseconds(), l.connections,
+				l.first)
 			if err != nil {
 				return nil, err
 			}

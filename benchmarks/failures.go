@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -88,27 +87,35 @@ func failFirstRound(ctx context.Context, s *subject, leader *proc.Node) error {
 	return s.network.Heal()
 }
 
-// failures measures the write gap of a client under each kind of failure of the leader, in turns on NorthStar through
-// three clients, on etcd at its default timeouts and at its shortest stable ones, and on bare hashicorp/raft. Or on
-// NorthStar and Consul.
+// failures measures the write gap of a client under each kind of failure of the leader, in turns on NorthStar with
+// three clients at once, on etcd at its default timeouts and at its shortest stable ones, and on bare hashicorp/raft.
+// Or on NorthStar and Consul. Rounds that the file of -csv has from an earlier call count.
 func (b *bench) failures(ctx context.Context) error {
 	if b.svg != "" && b.csv == "" {
 		return errors.New("-svg draws what is in the file of -csv: name both")
 	}
-	var rows []string
-	for _, size := range b.sizes() {
-		for _, kind := range failureKinds() {
-			if !strings.Contains(kind.name, b.only) {
-				continue
+	rounds, err := readRounds(b.csv)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	for target := min(roundsPerPass, b.failovers); ; target = min(target+roundsPerPass, b.failovers) {
+		for _, size := range b.sizes() {
+			for _, kind := range failureKinds() {
+				if !strings.Contains(kind.name, b.only) || b.within > 0 && time.Since(begun) > b.within {
+					continue
+				}
+				err := b.failuresOf(ctx, kind, size, target, rounds)
+				if err = errors.Join(err, b.close()); err != nil {
+					return fmt.Errorf("%s, %d nodes: %w", kind.name, size, err)
+				}
+				if err := rounds.write(b.csv); err != nil { // after each kind: a run takes hours
+					return err
+				}
 			}
-			some, err := b.failuresOf(ctx, kind, size)
-			if err = errors.Join(err, b.close()); err != nil {
-				return fmt.Errorf("%s, %d nodes: %w", kind.name, size, err)
-			}
-			rows = append(rows, some...)
-			if err := b.writeRows(rows); err != nil { // after each kind: a run takes hours
-				return err
-			}
+		}
+		if target == b.failovers {
+			break
 		}
 	}
 	if b.svg == "" {
@@ -117,45 +124,39 @@ func (b *bench) failures(ctx context.Context) error {
 	return b.draw(ctx)
 }
 
-// failuresOf measures one kind of failure on clusters of one size.
-func (b *bench) failuresOf(ctx context.Context, kind fault, size int) (rows []string, err error) {
-	fmt.Printf("\n%s, %d nodes, %d rounds; the client's write gap in ms\n", kind.name, size, b.failovers)
+// roundsPerPass is how many rounds of each kind are measured before the next kind is.
+const roundsPerPass = 25
+
+// failuresOf measures one kind of failure on clusters of one size, until each has so many rounds.
+func (b *bench) failuresOf(ctx context.Context, kind fault, size, target int, rounds *roundsFile) error {
 	missing := kind.missing()
 	if b.consul && kind.network {
 		missing = errors.New("its servers do not run in networks of their own here")
 	}
 	if missing != nil {
-		fmt.Printf("  not measured: %v\n", missing)
-		return nil, nil
+		fmt.Printf("\n%s, %d nodes: not measured: %v\n", kind.name, size, missing)
+		return nil
 	}
 	groups, err := b.failureSubjects(ctx, kind, size)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for from := 0; from < b.failovers; from += roundsPerTurn {
-		to := min(from+roundsPerTurn, b.failovers)
-		for _, group := range groups {
-			if err := failureTurn(ctx, kind, group, to-from); err != nil {
-				return nil, err
-			}
-		}
-		progress(fmt.Sprintf("%s, %d nodes", kind.name, size), to, b.failovers)
-	}
-	if err := b.keepLogs(kind, size, groups); err != nil {
-		return nil, err
-	}
+	fmt.Printf("\n%s, %d nodes, up to round %d; the clients' write gap in ms\n", kind.name, size, target)
 	printRow("", "p50", "p90", "p99", "max", "errors", "no write")
 	for _, group := range groups {
+		if err := failureTurn(ctx, kind, group, target-rounds.count(kind, group)); err != nil {
+			return err
+		}
 		for _, s := range group {
-			rows = append(rows, s.rows(kind.name)...)
 			sum := 0
 			for _, n := range s.failed {
 				sum += n
 			}
 			printRow(s.name, append(quantiles(s.gaps, 0.5, 0.9, 0.99, 1), sum, s.never)...)
 		}
+		rounds.add(kind, group)
 	}
-	return rows, nil
+	return b.keepLogs(kind, size, groups)
 }
 
 // runIn is how long a cluster runs before its first failure: one that has just started is no usual one.
@@ -163,62 +164,61 @@ const runIn = 4 * time.Second
 
 // failureTurn measures some rounds of the subjects of one cluster.
 func failureTurn(ctx context.Context, kind fault, group []*subject, rounds int) error {
+	if rounds <= 0 {
+		return nil
+	}
 	c := group[0].cluster
 	if err := c.Start(); err != nil {
 		return err
 	}
 	defer c.KillAll()
 	*group[0].healedAt = time.Now().Add(runIn)
-	for range rounds {
-		for _, s := range group {
-			if err := s.failureRound(ctx, kind); err != nil {
-				return fmt.Errorf("%s, round %d: %w\n%s", s.name, len(s.gaps)+1, err, c.Logs())
-			}
+	for n := range rounds {
+		if err := failureRound(ctx, kind, group); err != nil {
+			return fmt.Errorf("%s, round %d: %w\n%s", group[0].name, n+1, err, c.Logs())
 		}
 	}
 	return nil
 }
 
-// failureRound takes leadership away once under load, and measures the gap. When no write is acknowledged in time, the
-// gap is the time until then.
-func (s *subject) failureRound(ctx context.Context, kind fault) error {
-	if err := s.waitStable(ctx); err != nil {
+// failureRound takes leadership away once while the clients of one cluster write, and measures the gap of each. When
+// no write is acknowledged in time, the gap is the time until then.
+func failureRound(ctx context.Context, kind fault, group []*subject) error {
+	cluster := group[0]
+	if err := cluster.waitStable(ctx); err != nil {
 		return err
 	}
-	s.failed = append(s.failed, 0)
-	h, err := s.inject(ctx, kind)
-	switch {
-	case err == nil && kind.late:
-		s.gaps = append(s.gaps, h.writer.firstAfter(h.at).Sub(h.at))
-	case err == nil:
-		gap, _ := h.writer.gap(h.at, h.dealt.Add(max(inFlight, s.roundTrip)))
-		s.gaps = append(s.gaps, gap)
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && h.leader != nil:
-		s.never++
-		s.gaps = append(s.gaps, time.Since(h.at))
-		err = nil
+	for _, s := range group {
+		s.failed = append(s.failed, 0)
+	}
+	h, err := inject(ctx, kind, group)
+	ended := time.Now()
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && h.leader != nil {
+		err = nil // some client's writes were not acknowledged
 	}
 	if h.leader != nil && kind.heal != nil { // also after an error: nothing ends a process whose disk is frozen
-		err = errors.Join(err, kind.heal(s, h.leader))
+		err = errors.Join(err, kind.heal(cluster, h.leader))
 	}
-	*s.healedAt = time.Now()
-	return err
+	*cluster.healedAt = time.Now()
+	if err != nil {
+		return err
+	}
+	for i, s := range group {
+		s.addGap(kind, h, h.writers[i], ended)
+	}
+	return nil
 }
 
-// rows are the lines of the CSV file for this subject.
-func (s *subject) rows(kind string) (lines []string) {
-	for i, gap := range s.gaps {
-		lines = append(lines, fmt.Sprintf("%s,%d,%q,%d,%s,%d", kind, len(s.cluster.Nodes), s.name, i+1, ms(gap),
-			s.failed[i]))
+// addGap notes the gap of one client in a round that ended then.
+func (s *subject) addGap(kind fault, h injection, w *writer, ended time.Time) {
+	resumed := w.firstAfter(h.at)
+	gap, _ := w.gap(h.at, h.dealt.Add(max(inFlight, s.roundTrip)))
+	switch {
+	case resumed.Equal(h.at): // none
+		s.never++
+		gap = ended.Sub(h.at)
+	case kind.late:
+		gap = resumed.Sub(h.at)
 	}
-	return lines
-}
-
-// writeRows writes the CSV file, if one is wanted.
-func (b *bench) writeRows(rows []string) error {
-	if b.csv == "" {
-		return nil
-	}
-	text := "failure,nodes,system,round,gap_ms,errors\n" + strings.Join(rows, "\n") + "\n"
-	return os.WriteFile(b.csv, []byte(text), 0o644)
+	s.gaps = append(s.gaps, gap)
 }

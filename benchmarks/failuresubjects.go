@@ -42,12 +42,9 @@ func (b *bench) failureSubjects(ctx context.Context, kind fault, size int) (grou
 	if err != nil {
 		return nil, err
 	}
-	survivor := *ns // the same cluster, in other rounds
+	survivor := *ns // the same cluster, in the same rounds
 	survivor.name, survivor.open = "northstar, HTTP at a survivor", openSurvivor
 	group := []*subject{ns, &survivor}
-	if b.noCompare {
-		return [][]*subject{group}, nil
-	}
 	if b.consul {
 		groups, err := b.consulSubjects(kind, size)
 		return append([][]*subject{group}, groups...), err
@@ -58,6 +55,9 @@ func (b *bench) failureSubjects(ctx context.Context, kind fault, size int) (grou
 		return nil, err
 	}
 	groups = [][]*subject{append(group, &viaEtcd)}
+	if b.noCompare {
+		return groups, nil
+	}
 	for _, set := range etcdSettings {
 		s := &subject{
 			name:       fmt.Sprintf("etcd %d/%d ms, clientv3 at the survivors", set.heartbeat, set.election),

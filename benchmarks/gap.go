@@ -42,8 +42,6 @@ func (w *writer) run(ctx context.Context) error {
 
 // ackedAfter waits for an acknowledgement later than at.
 func (w *writer) ackedAfter(ctx context.Context, at time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
 	for {
 		w.mu.Lock()
 		done := len(w.acks) > 0 && w.acks[len(w.acks)-1].After(at)

@@ -40,6 +40,7 @@ type bench struct {
 	size             int
 	only             string
 	minutes          float64
+	within           time.Duration
 	logs             string
 	csv              string
 	svg              string
@@ -111,11 +112,12 @@ func (b *bench) flags(fs *flag.FlagSet) {
 	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
 	fs.IntVar(&b.watchers, "watchers", 10_000, "watchers over the etcd API")
 	fs.IntVar(&b.eventRate, "events", 100, "puts a second of keys that they watch")
-	fs.BoolVar(&b.noCompare, "no-compare", false, "roles, sessions, restarts and disks without etcd; failovers without bare Raft")
+	fs.BoolVar(&b.noCompare, "no-compare", false, "roles, sessions, restarts, disks and failures without etcd; failovers and failures without bare Raft")
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "",
 		"only the failovers, failures or rows whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
-	fs.StringVar(&b.csv, "csv", "", "a file for each round of failures")
+	fs.StringVar(&b.csv, "csv", "", "a file for each round of failures; those that it has count, up to -failovers")
+	fs.DurationVar(&b.within, "for", 0, "of failures: no kind is begun later; with -csv, the next call continues; 0: all")
 	fs.StringVar(&b.svg, "svg", "", "a picture of the distributions of failures; needs -csv")
 	fs.BoolVar(&b.consul, "consul", false,
 		"failures beside Consul, and not beside etcd and bare Raft; its build takes long, and each round 20 s or more")
@@ -160,7 +162,7 @@ func (b *bench) programs(ctx context.Context, name string) (err error) {
 			return err
 		}
 	}
-	if !withEtcd || b.noCompare && name != "etcdapi" || b.comparePath != "" && name == "restart" {
+	if !withEtcd || b.noCompare && name != "etcdapi" && name != "failures" || b.comparePath != "" && name == "restart" {
 		return nil
 	}
 	if b.etcdBin, err = b.build(ctx, "benchmarks/etcd", "."); err != nil {

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"northstar/api/apiv1"
 	"northstar/benchmarks/load"
@@ -26,7 +27,7 @@ func (s *subject) round(ctx context.Context, fault fault) error {
 	if err := s.waitStable(ctx); err != nil {
 		return err
 	}
-	h, err := s.inject(ctx, fault)
+	h, err := inject(ctx, fault, []*subject{s})
 	if err != nil {
 		return err
 	}
@@ -54,27 +55,32 @@ func (s *subject) round(ctx context.Context, fault fault) error {
 
 // injection is one fault that was made.
 type injection struct {
-	writer *writer
-	leader *proc.Node // that was hit
-	term   uint64     // in which it led
-	at     time.Time
-	dealt  time.Time // when the last of it had been done
+	writer  *writer    // of the first subject
+	writers []*writer  // one of each subject
+	leader  *proc.Node // that was hit
+	term    uint64     // in which it led
+	at      time.Time
+	dealt   time.Time // when the last of it had been done
 }
 
-// inject writes, hits the leader, and writes on until the gap is over.
-func (s *subject) inject(ctx context.Context, fault fault) (h injection, err error) {
-	h.writer = &writer{}
-	done, err := s.openWriter(ctx, h.writer)
-	if err != nil {
-		return h, err
-	}
-	defer done()
+// inject hits the leader of the subjects' cluster while each subject writes, and writes on until the gaps are over.
+func inject(ctx context.Context, fault fault, group []*subject) (h injection, err error) {
+	s := group[0]
+	h.writers = make([]*writer, len(group))
 	writing, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	var wrong error
-	running.Go(func() { wrong = h.writer.run(writing) })
-	defer func() { stop(); running.Wait(); err = errors.Join(err, wrong) }()
-	if err := h.writer.ackedAfter(ctx, time.Now()); err != nil {
+	var running errgroup.Group
+	defer func() { stop(); err = errors.Join(err, running.Wait()) }()
+	for i, s := range group {
+		w := &writer{}
+		h.writers[i] = w
+		done, err := s.openWriter(ctx, w)
+		if err != nil {
+			return h, err
+		}
+		running.Go(func() error { defer done(); return w.run(writing) })
+	}
+	h.writer = h.writers[0]
+	if err := h.ackedAfter(ctx, time.Now()); err != nil {
 		return h, err
 	}
 	if s.ours { // as the leader knows them: another node may still read its log
@@ -101,10 +107,21 @@ func (s *subject) inject(ctx context.Context, fault fault) (h injection, err err
 	if fault.late {
 		h.at = h.dealt
 	}
-	if err := h.writer.ackedAfter(ctx, h.at.Add(unresponsiveTimeout)); err != nil {
+	if err := h.ackedAfter(ctx, h.at.Add(unresponsiveTimeout)); err != nil {
 		return h, err
 	}
 	return h, wait(ctx, afterGap)
+}
+
+// ackedAfter waits until each writer has an acknowledgement later than at. They all wait at the same time.
+func (h *injection) ackedAfter(ctx context.Context, at time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	var errs []error
+	for _, w := range h.writers {
+		errs = append(errs, w.ackedAfter(ctx, at))
+	}
+	return errors.Join(errs...)
 }
 
 // leader waits until every live node of the subject names the same leader, and returns it.

@@ -90,7 +90,7 @@ func (b *bench) wanRow(ctx context.Context, kind fault, roundTrip, timeout time.
 	for _, kind := range []fault{faults[0], faults[2], plannedTransfer} {
 		s.gaps, s.calls = nil, nil
 		for range b.failovers {
-			if err := s.failureRound(ctx, kind); err != nil {
+			if err := failureRound(ctx, kind, []*subject{s}); err != nil {
 				return nil, fmt.Errorf("%s: %w\n%s", kind.name, err, s.cluster.Logs())
 			}
 		}

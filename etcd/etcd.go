@@ -50,6 +50,7 @@ const (
 	maxReceivedBytes  = 2 << 20 // of one gRPC message
 	maxHeaderBytes    = 32 << 10
 	maxStreamsPerConn = 4096     // RPCs in progress on one connection
+	callWorkers       = 64       // goroutines that are kept for calls: a new one has to grow its stack first
 	streamWindow      = 64 << 10 // bytes that a client may send on a stream before they are read
 	connWindow        = 1 << 20
 	minPingInterval   = 5 * time.Second
@@ -188,7 +189,7 @@ func New(d Deps) *Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxConnectionIdle}),
 		grpc.ConnectionTimeout(headerTimeout), grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream),
-		grpc.UnknownServiceHandler(refuseMethod),
+		grpc.UnknownServiceHandler(refuseMethod), grpc.NumStreamWorkers(callWorkers),
 	)
 	s.register()
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -98,7 +99,10 @@ func TestEtcdAPI(t *testing.T) {
 // TestEtcdThroughFollowers: every node takes writes and reads, and a watch of a follower outlives the leader.
 func TestEtcdThroughFollowers(t *testing.T) {
 	t.Parallel()
-	all := newCluster(t, 3, withEtcd)
+	all := newCluster(t, 3, func(i int, c *Config) {
+		withEtcd(i, c)
+		c.Failover.Hold = time.Minute // on a busy machine, an election may take longer than usual
+	})
 	first := startAll(t, all)
 	var others []*testNode
 	for _, n := range all {

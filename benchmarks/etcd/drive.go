@@ -73,7 +73,7 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 		took, err := d.roles.round(ctx, args[0])
 		return strconv.FormatInt(int64(took), 10), err
 	}
-	numbers := make([]int, 3)
+	numbers := make([]int, 4)
 	for i, a := range args[1:] {
 		n, err := strconv.Atoi(a)
 		if err != nil || i >= len(numbers) {
@@ -91,8 +91,12 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 		return strconv.Itoa(int(d.lost.Load())), nil
 	case "renew": // with N clients for so many ms
 		return d.renew(ctx, numbers[0], ttl)
-	case "put", "range": // with N clients for so many ms, over so many connections
-		return d.load(ctx, args[0] == "put", numbers[0], ttl, numbers[2])
+	case "put", "range": // with N clients for so many ms, over so many connections, the first to this node after the leader
+		endpoints, err := d.fromLeader(ctx, numbers[3])
+		if err != nil {
+			return "", err
+		}
+		return d.load(ctx, args[0] == "put", numbers[0], ttl, endpoints, numbers[2])
 	case "watch": // N watchers
 		return "", d.watch(ctx, numbers[0])
 	case "events": // so many a second, for so many ms

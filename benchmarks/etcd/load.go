@@ -65,15 +65,29 @@ func summary(times []time.Duration) (string, error) {
 	return fmt.Sprint(len(times), int64(times[len(times)/2]), int64(times[len(times)*99/100])), nil
 }
 
-// connect returns so many clients, each with a connection to one member, in turns.
-func (d *driver) connect(n int) (clients []*clientv3.Client, closeAll func(), err error) {
+// fromLeader returns the endpoints in their order, from the one that follows the leader's by so many.
+func (d *driver) fromLeader(ctx context.Context, by int) ([]string, error) {
+	leader, err := d.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.Index(d.endpoints, leader)
+	if i < 0 {
+		return nil, fmt.Errorf("the leader %s is none of %q", leader, d.endpoints)
+	}
+	i = (i + by) % len(d.endpoints)
+	return slices.Concat(d.endpoints[i:], d.endpoints[:i]), nil
+}
+
+// connect returns so many clients, each with a connection to one of the endpoints, in turns.
+func connect(endpoints []string, n int) (clients []*clientv3.Client, closeAll func(), err error) {
 	closeAll = func() {
 		for _, c := range clients {
 			_ = c.Close()
 		}
 	}
 	for i := range n {
-		c, err := clientv3.New(config(d.endpoints[i%len(d.endpoints):][:1], false))
+		c, err := clientv3.New(config(endpoints[i%len(endpoints):][:1], false))
 		if err != nil {
 			closeAll()
 			return nil, nil, err
@@ -84,8 +98,10 @@ func (d *driver) connect(n int) (clients []*clientv3.Client, closeAll func(), er
 }
 
 // load puts keys, or reads some linearizably, with so many clients that share connections.
-func (d *driver) load(ctx context.Context, put bool, clients int, during time.Duration, connections int) (string, error) {
-	conns, closeAll, err := d.connect(connections)
+func (d *driver) load(ctx context.Context, put bool, clients int, during time.Duration, endpoints []string,
+	connections int,
+) (string, error) {
+	conns, closeAll, err := connect(endpoints, connections)
 	if err != nil {
 		return "", err
 	}
@@ -127,7 +143,7 @@ type watchers struct {
 
 // watch starts so many watchers.
 func (d *driver) watch(ctx context.Context, n int) error {
-	clients, closeAll, err := d.connect(watchConns)
+	clients, closeAll, err := connect(d.endpoints, watchConns)
 	if err != nil {
 		return err
 	}
