@@ -235,7 +235,8 @@ func TestWebSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusNotImplemented || !strings.Contains(string(body), "WebSocket: send") {
+		says := strings.Contains(string(body), "WebSocket: send")
+		if err != nil || resp.StatusCode != http.StatusNotImplemented || !says {
 			t.Errorf("%s %s, %v", resp.Status, body, err)
 		}
 	}
