@@ -63,6 +63,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case m == nil && unserved == "":
 		refuse(w, r, status.New(codes.NotFound, http.StatusText(http.StatusNotFound)))
 		return
+	case r.Header.Get("Upgrade") != "":
+		refuse(w, r, status.Convert(unsupported("WebSocket: send the messages in the body of a POST request")))
+		return
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 		refuse(w, r, status.New(codes.Unimplemented, http.StatusText(http.StatusMethodNotAllowed)))

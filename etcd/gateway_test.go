@@ -1,12 +1,14 @@
 package etcd
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -208,6 +210,34 @@ func TestUnsupportedPaths(t *testing.T) {
 		if len(got) != 1 || json.Unmarshal([]byte(got[0][4:]), &body) != nil ||
 			!strings.HasPrefix(got[0][:4]+body.Message, want) {
 			t.Errorf("%s: %q, want %s", request, got, want)
+		}
+	}
+}
+
+// TestWebSocket: a client that wants to watch over WebSocket learns what to do, and its connection goes on.
+func TestWebSocket(t *testing.T) {
+	t.Parallel()
+	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	read := bufio.NewReader(c)
+	for range 2 {
+		_, err = io.WriteString(c, "GET /v3/watch HTTP/1.1\r\nHost: n1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(read, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		says := strings.Contains(string(body), "WebSocket: send")
+		if err != nil || resp.StatusCode != http.StatusNotImplemented || !says {
+			t.Errorf("%s %s, %v", resp.Status, body, err)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func methods() []method {
 		{name: pb.Lease_LeaseRevoke_FullMethodName, paths: lease("revoke"), role: token.Client, write: true},
 		{
 			name: pb.Lease_LeaseKeepAlive_FullMethodName, paths: []string{"/v3/lease/keepalive"}, role: token.Client,
-			kind: openapi.Stream,
+			kind: openapi.Stream, write: true,
 		},
 		{name: pb.Lease_LeaseTimeToLive_FullMethodName, paths: lease("timetolive"), role: token.Observer},
 		{name: pb.Lease_LeaseLeases_FullMethodName, paths: lease("leases"), role: token.Observer},

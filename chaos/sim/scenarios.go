@@ -49,6 +49,7 @@ var scenarios = map[string]func(seed uint64, nodes int) Config{
 	"restore":               restoreFaults,
 	"votepower":             votePower,
 	"etcd":                  etcdClients,
+	"etcd-recipes":          etcdRecipes,
 	"silence":               silence,
 }
 
@@ -274,5 +275,13 @@ func etcdClients(seed uint64, nodes int) Config {
 	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners, cfg.EvictInterval = 1, 0, 1, 0, traffic.Range{}
 	cfg.EtcdClients, cfg.EtcdHolders, cfg.EtcdWatchers = 3, 2, 2
 	cfg.Build = configured(func(c *node.Config) { c.EtcdAddr = etcdAddress(c.ID) })
+	return cfg
+}
+
+// etcdRecipes has clients that make the requests of clientv3's package concurrency: sessions, elections, mutexes and
+// STM.
+func etcdRecipes(seed uint64, nodes int) Config {
+	cfg := etcdClients(seed, nodes)
+	cfg.EtcdClients, cfg.EtcdHolders, cfg.EtcdContenders, cfg.EtcdCounters = 0, 0, 5, 2
 	return cfg
 }

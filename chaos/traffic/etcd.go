@@ -42,6 +42,9 @@ type etcdHistory struct {
 	compacted    uint64 // of one that was acknowledged
 	watchers     []*Watcher
 	locks        RoleHistory
+	elections    RoleHistory
+	mutexes      RoleHistory
+	counted      map[string]bool // updates of counters that were acknowledged, by the keys of their own
 }
 
 // saw records keys as the state at a revision has them. Those that are not among the items are absent.
@@ -174,8 +177,17 @@ func (t *Traffic) startEtcd() {
 		t.running.Go(c.run)
 	}
 	for i := range t.cfg.EtcdHolders {
-		h := &lockHolder{etcdUser: newUser(4100, i)}
+		h := &lockHolder{leaseHolder{
+			etcdUser: newUser(4100, i), key: lockKey, under: lockedKey, held: &t.etcd.locks,
+		}}
 		t.running.Go(h.run)
+	}
+	for i := range t.cfg.EtcdContenders {
+		t.running.Go(newContender(newUser(4300, i), i).run)
+	}
+	for i := range t.cfg.EtcdCounters {
+		c := &counter{etcdUser: newUser(4400, i)}
+		t.running.Go(c.run)
 	}
 	if t.cfg.EtcdClients > 0 {
 		u := newUser(4200, 0)
@@ -220,7 +232,9 @@ func (t *Traffic) CheckEtcd(within time.Duration) (violations []check.Violation)
 		violations = append(violations, check.CheckTogether(&h.watchers[0].watch, keys...)...)
 	}
 	violations = append(violations, check.CheckObservations(&h.watchers[0].watch, h.observations)...)
-	violations = append(violations, h.locks.Check(false)...)
+	for _, held := range []*RoleHistory{&h.locks, &h.elections, &h.mutexes} {
+		violations = append(violations, held.Check(false)...)
+	}
 	m := t.cluster.Machine("leases")
 	defer m.Close()
 	u := etcdUser{user: user{t, m, t.cfg.Rand("leases", "", 0)}}
@@ -231,7 +245,7 @@ func (t *Traffic) CheckEtcd(within time.Duration) (violations []check.Violation)
 			continue
 		}
 		if len(out.Leases) == 0 {
-			return violations
+			return append(violations, u.checkCounters(deadline)...)
 		}
 		last = fmt.Sprintf("%d leases", len(out.Leases))
 	}

@@ -10,12 +10,18 @@ import (
 	"northstar/chaos/check"
 )
 
-// lockHolder takes a lock with one lease after the other, as etcd's elections do: the lock is a key that is attached to
-// the lease, and writes under the lock compare the revision that created the key.
-type lockHolder struct {
+// leaseHolder uses one lease after the other, and writes while a key that is attached to the lease is what it was.
+type leaseHolder struct {
 	etcdUser
+	key    string // of the holder
+	under  string // the key that is written
+	held   *RoleHistory
 	writes int
 }
+
+// lockHolder takes a lock with one lease after the other, as etcd's elections do: the lock is a key that is attached to
+// the lease, and writes under the lock compare the revision that created the key.
+type lockHolder struct{ leaseHolder }
 
 const (
 	lockKey    = "lock"
@@ -55,7 +61,7 @@ func (h *lockHolder) run() {
 	}
 }
 
-func (h *lockHolder) grant() *etcdLease {
+func (h *leaseHolder) grant() *etcdLease {
 	sent, out := time.Now(), &pb.LeaseGrantResponse{}
 	if h.ask(h.place(), pathEtcdGrant, &pb.LeaseGrantRequest{TTL: 1 + int64(h.rand.IntN(4))}, out) != nil {
 		return nil // a lease that was granted ends by itself
@@ -66,7 +72,7 @@ func (h *lockHolder) grant() *etcdLease {
 }
 
 // lost reports that a lease has ended before its deadline.
-func (h *lockHolder) lost(l *etcdLease, how string) {
+func (h *leaseHolder) lost(l *etcdLease, how string) {
 	if early := time.Until(l.until); early > 0 {
 		h.violated(check.LeasesLive, "lease %x of etcd client %d had ended at %v, %v before its client's deadline: %s",
 			l.id, h.id, h.now(), early, how)
@@ -74,7 +80,7 @@ func (h *lockHolder) lost(l *etcdLease, how string) {
 }
 
 // keep renews a lease three times in its TTL.
-func (h *lockHolder) keep(l *etcdLease) {
+func (h *leaseHolder) keep(l *etcdLease) {
 	if time.Since(l.renewed) < l.ttl/3 {
 		return
 	}
@@ -103,27 +109,38 @@ func (h *lockHolder) use(l *etcdLease) {
 		h.keep(l)
 	}
 	t.GrantedAt = h.now()
+	h.hold(l, t.Token)
+	h.end(l, t)
+}
+
+// hold writes for a while.
+func (h *leaseHolder) hold(l *etcdLease, token uint64) {
 	end := time.Now().Add(time.Duration(h.rand.IntN(1500)) * time.Millisecond)
 	for time.Now().Before(end) && l.lives() {
-		if h.write(t.Token) {
-			h.lost(l, "the lock's key is gone")
+		if h.write(token) {
+			h.lost(l, "the holder's key is gone")
 		}
 		h.keep(l)
 		if !h.Pause(time.Duration(h.rand.IntN(100)) * time.Millisecond) {
 			break
 		}
 	}
+}
+
+// end ends a tenure in one of three ways, and records it. It reports whether the lease may live on.
+func (h *leaseHolder) end(l *etcdLease, t check.Tenure) (lives bool) {
 	t.Until = min(h.now(), l.until.Sub(h.cfg.Start))
 	switch h.rand.IntN(3) {
 	case 0:
-		h.release(t.Token)
+		lives = h.release(t.Token) // otherwise it may still be executed
 	case 1:
 		_ = h.ask(h.place(), pathEtcdRevoke, &pb.LeaseRevokeRequest{ID: l.id}, &pb.LeaseRevokeResponse{})
 	default:
 		t.Until = h.awaitEnd(l, t.Token)
 	}
-	h.etcd.locks.Won(t)
+	h.held.Won(t)
 	h.write(t.Token) // as a client that does not know of its end
+	return lives
 }
 
 // acquire tries to create the lock's key. It returns the revision that created the key, 0 if another client has it.
@@ -152,38 +169,39 @@ func (h *lockHolder) acquire(l *etcdLease) (token uint64) {
 	return 0
 }
 
-// write writes under the lock, and reports whether the lock was lost.
-func (h *lockHolder) write(token uint64) (lost bool) {
+// write writes under the condition that the holder's key has a create revision, and reports whether it has not.
+func (h *leaseHolder) write(token uint64) (lost bool) {
 	h.writes++
 	begin, out := h.now(), &pb.TxnResponse{}
 	err := h.ask(h.place(), pathEtcdTxn, &pb.TxnRequest{
-		Compare: []*pb.Compare{compareCreate(lockKey, token)},
-		Success: []*pb.RequestOp{putOp(lockedKey, fmt.Sprintf("%d-%d", token, h.writes), 0)},
+		Compare: []*pb.Compare{compareCreate(h.key, token)},
+		Success: []*pb.RequestOp{putOp(h.under, fmt.Sprintf("%d-%d", token, h.writes), 0)},
 	}, out)
 	if err == nil && out.Succeeded {
 		w := check.FencedWrite{Client: h.id, Token: token, Begin: begin, End: h.now()}
-		h.etcd.locks.update(func(r *RoleHistory) { r.writes = append(r.writes, w) })
+		h.held.update(func(r *RoleHistory) { r.writes = append(r.writes, w) })
 	}
 	return err == nil && !out.Succeeded
 }
 
-func (h *lockHolder) release(token uint64) {
-	_ = h.ask(h.place(), pathEtcdTxn, &pb.TxnRequest{
-		Compare: []*pb.Compare{compareCreate(lockKey, token)},
+// release deletes the holder's key, and reports whether an answer says so.
+func (h *leaseHolder) release(token uint64) bool {
+	return h.ask(h.place(), pathEtcdTxn, &pb.TxnRequest{
+		Compare: []*pb.Compare{compareCreate(h.key, token)},
 		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestDeleteRange{
-			RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(lockKey)},
+			RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(h.key)},
 		}}},
-	}, &pb.TxnResponse{})
+	}, &pb.TxnResponse{}) == nil
 }
 
 // awaitEnd lets a lease end by its TTL, which must not be too early, and returns until when it held the lock.
-func (h *lockHolder) awaitEnd(l *etcdLease, token uint64) time.Duration {
+func (h *leaseHolder) awaitEnd(l *etcdLease, token uint64) time.Duration {
 	for h.Pause(time.Duration(5+h.rand.IntN(20)) * time.Millisecond) {
 		at, out := h.place(), &pb.RangeResponse{}
-		if h.ask(at, pathEtcdRange, &pb.RangeRequest{Key: []byte(lockKey)}, out) != nil {
+		if h.ask(at, pathEtcdRange, &pb.RangeRequest{Key: []byte(h.key)}, out) != nil {
 			continue
 		}
-		h.etcd.saw(h.by("lock", at), out.Header.Revision, []string{lockKey}, out.Kvs)
+		h.etcd.saw(h.by("lock", at), out.Header.Revision, []string{h.key}, out.Kvs)
 		if len(out.Kvs) == 0 || uint64(out.Kvs[0].CreateRevision) != token {
 			h.lost(l, "its key is gone")
 			break

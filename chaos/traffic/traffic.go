@@ -73,9 +73,11 @@ type Config struct {
 	Operators   int     // number of operators whose admin calls are compared with the audit log
 	Attachers   int     // number of clients that attach sessions to connections
 
-	EtcdClients  int // number of clients of the etcd API that read and write several keys together
-	EtcdHolders  int // number of clients of the etcd API that hold a lock with a lease
-	EtcdWatchers int // number of watchers of all changes over the etcd API; the other two kinds need one
+	EtcdClients    int // number of clients of the etcd API that read and write several keys together
+	EtcdHolders    int // number of clients of the etcd API that hold a lock with a lease
+	EtcdContenders int // number of clients that use Election and Mutex of etcd's clientv3, by their requests
+	EtcdCounters   int // number of clients that use STM of etcd's clientv3, by its requests
+	EtcdWatchers   int // number of watchers of all changes over the etcd API; the other kinds need one
 
 	AvailabilityWriters bool  // one at each node; their acknowledgements are WriteAcks
 	EvictInterval       Range // between two revocations of the role; the zero Range: none
