@@ -169,6 +169,31 @@ func TestStalledLeader(t *testing.T) {
 	})
 }
 
+// TestProposalsAwaitTheDisk: a proposal waits for a stalled disk, and is not refused as long as a replacement of the
+// leader may take.
+func TestProposalsAwaitTheDisk(t *testing.T) {
+	t.Parallel()
+	_, disks, n := startOnBadDisks(t, 1)
+	if err := n.put("a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	release := disks[n].hold(t)
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- n.put("a", "2") }()
+	eventually(t, "the disk is stalled", func() bool { return n.Status().Disk.Stalled })
+	go func() { second <- n.put("b", "1") }()
+	select {
+	case err := <-second:
+		t.Fatalf("a write was answered while the disk is stalled: %v", err)
+	case <-time.After(timeoutMin / 10): // far less than it waits
+	}
+	release()
+	<-first
+	if err := <-second; err != nil {
+		t.Errorf("when the disk works again: %v", err)
+	}
+}
+
 // TestFailedWrite has a disk that answers with an error: that node must end, with one clear error and no panic, and the
 // rest go on.
 func TestFailedWrite(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 //
 //   - CodeNoLeader: this node does not lead, or stopped before the command was handed to Raft. It has no effect.
 //   - CodeBusy: the queue is full, or the deadline passed in it. It has no effect.
-//   - CodeReadOnly: the disk is full or stalled. It has no effect.
+//   - CodeReadOnly: the disk is full, or has been stalled for twice timeout-max, and this node still leads. It has no
+//     effect.
 //   - CodeQuotaExceeded: the state has no room for it. It has no effect. Result.Err can have this code, too.
 //   - CodeBadRequest: the command is not valid, or a member cannot read it yet.
 //   - CodeOutcomeUnknown: handed to Raft, and its outcome is not known.
@@ -49,6 +50,9 @@ func (n *Node) proposeInternal(ctx context.Context, cmd state.Command) error {
 }
 
 func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
+	if !p.own {
+		n.awaitDisk(ctx)
+	}
 	if err := n.admitProposal(&p.cmd, p.own); err != nil {
 		return state.Result{}, err
 	}
@@ -78,6 +82,29 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	default:
 	}
 	return state.Result{}, unknownOutcome(ctx.Err())
+}
+
+// stallPoll is how often a proposal that waits for a stalled disk looks at it.
+const stallPoll = 5 * time.Millisecond
+
+// awaitDisk returns when the disk is not stalled, or this node does not lead, and after twice timeout-max. The other
+// voters replace a leader whose disk stalls, and the caller then goes to the new one: it is not refused meanwhile.
+func (n *Node) awaitDisk(ctx context.Context) {
+	if !n.store.Stalled() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
+	defer cancel()
+	poll := time.NewTicker(stallPoll)
+	defer poll.Stop()
+	for n.leads() && n.store.Stalled() {
+		select {
+		case <-poll.C:
+		case <-n.LeaderChanged():
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // admitProposal rejects what need not be queued. This package's few commands pass a full disk, which has a reserve.

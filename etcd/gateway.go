@@ -63,7 +63,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case m == nil && unserved == "":
 		refuse(w, r, status.New(codes.NotFound, http.StatusText(http.StatusNotFound)))
 		return
-	case r.Header.Get("Upgrade") != "":
+	case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"): // another protocol is ignored, as of Java's client
 		refuse(w, r, status.Convert(unsupported("WebSocket: send the messages in the body of a POST request")))
 		return
 	case r.Method != http.MethodPost:

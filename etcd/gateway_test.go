@@ -242,6 +242,30 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
+// TestUpgradeToHTTP2: Java's HTTP client offers HTTP/2 with its first request, and goes on without it.
+func TestUpgradeToHTTP2(t *testing.T) {
+	t.Parallel()
+	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/v3/kv/range",
+		strings.NewReader(`{"key":"YQ=="}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABk",
+	} {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("%s, want 200", resp.Status)
+	}
+}
+
 // TestStreamMessageIsLimited: a message of a stream that never ends is not kept in memory.
 func TestStreamMessageIsLimited(t *testing.T) {
 	t.Parallel()

@@ -137,13 +137,9 @@ func TestEtcdThroughFollowers(t *testing.T) {
 	}
 	put := func(key string) {
 		t.Helper()
-		eventually(t, "a put of "+key, func() bool { // on a busy machine an election outlasts one request
-			_, err := pb.NewKVClient(two).Put(ctx, &pb.PutRequest{Key: []byte(key), Lease: lease.ID})
-			if err != nil && status.Code(err) != codes.Unavailable {
-				t.Fatal(err)
-			}
-			return err == nil
-		})
+		if _, err := pb.NewKVClient(two).Put(ctx, &pb.PutRequest{Key: []byte(key), Lease: lease.ID}); err != nil {
+			t.Fatal(err)
+		}
 		out, err := pb.NewKVClient(one).Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 		if err != nil || len(out.Kvs) != 1 || out.Kvs[0].Lease != lease.ID {
 			t.Fatalf("range: %v, %v", out, err)
