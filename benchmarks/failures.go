@@ -109,9 +109,6 @@ func (b *bench) failures(ctx context.Context) error {
 				if err = errors.Join(err, b.close()); err != nil {
 					return fmt.Errorf("%s, %d nodes: %w", kind.name, size, err)
 				}
-				if err := rounds.write(b.csv); err != nil { // after each kind: a run takes hours
-					return err
-				}
 			}
 		}
 		if target == b.failovers {
@@ -155,6 +152,9 @@ func (b *bench) failuresOf(ctx context.Context, kind fault, size, target int, ro
 			printRow(s.name, append(quantiles(s.gaps, 0.5, 0.9, 0.99, 1), sum, s.never)...)
 		}
 		rounds.add(kind, group)
+		if err := rounds.write(b.csv); err != nil { // after each cluster: a run takes hours
+			return err
+		}
 	}
 	return b.keepLogs(kind, size, groups)
 }
@@ -211,14 +211,13 @@ func failureRound(ctx context.Context, kind fault, group []*subject) error {
 
 // addGap notes the gap of one client in a round that ended then.
 func (s *subject) addGap(kind fault, h injection, w *writer, ended time.Time) {
-	resumed := w.firstAfter(h.at)
 	gap, _ := w.gap(h.at, h.dealt.Add(max(inFlight, s.roundTrip)))
-	switch {
-	case resumed.Equal(h.at): // none
+	switch last := h.at.Add(unresponsiveTimeout); { // of the acknowledgements that the old leader can have sent
+	case w.firstAfter(last).Equal(last): // none
 		s.never++
 		gap = ended.Sub(h.at)
 	case kind.late:
-		gap = resumed.Sub(h.at)
+		gap = w.firstAfter(h.at).Sub(h.at)
 	}
 	s.gaps = append(s.gaps, gap)
 }

@@ -59,7 +59,7 @@ func TestRoundsFile(t *testing.T) {
 func TestAddGap(t *testing.T) {
 	at := time.Unix(100, 0)
 	h := injection{at: at, dealt: at}
-	acked := &writer{acks: []time.Time{at.Add(-time.Millisecond), at.Add(9 * time.Millisecond)}}
+	acked := &writer{acks: []time.Time{at.Add(-time.Millisecond), at.Add(9 * time.Millisecond), at.Add(time.Second)}}
 	for _, tt := range []struct {
 		name  string
 		kind  fault
@@ -70,6 +70,7 @@ func TestAddGap(t *testing.T) {
 		{"acknowledged", fault{}, acked, 10 * time.Millisecond, 0},
 		{"measured from the end of the fault", fault{late: true}, acked, 9 * time.Millisecond, 0},
 		{"never", fault{}, &writer{acks: acked.acks[:1]}, 20 * time.Second, 1},
+		{"only by the old leader", fault{lasting: true}, &writer{acks: acked.acks[:2]}, 20 * time.Second, 1},
 	} {
 		s := &subject{}
 		s.addGap(tt.kind, h, tt.w, at.Add(20*time.Second))

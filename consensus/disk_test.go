@@ -15,6 +15,7 @@ import (
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
+	"northstar/state"
 )
 
 // badDisk is a real data directory whose log writes can be made to hang or fail.
@@ -169,8 +170,8 @@ func TestStalledLeader(t *testing.T) {
 	})
 }
 
-// TestProposalsAwaitTheDisk: a proposal waits for a stalled disk, and is not refused as long as a replacement of the
-// leader may take.
+// TestProposalsAwaitTheDisk: a caller's proposal waits for a stalled disk, and is not refused as long as a replacement of
+// the leader may take. Those of the node itself, such as the end of a session, hold nobody up.
 func TestProposalsAwaitTheDisk(t *testing.T) {
 	t.Parallel()
 	_, disks, n := startOnBadDisks(t, 1)
@@ -181,7 +182,15 @@ func TestProposalsAwaitTheDisk(t *testing.T) {
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- n.put("a", "2") }()
 	eventually(t, "the disk is stalled", func() bool { return n.Status().Disk.Stalled })
-	go func() { second <- n.put("b", "1") }()
+	cmd := put("b", "1")
+	if _, err := n.Propose(t.Context(), cmd); !cluster.IsCode(err, cluster.CodeReadOnly) {
+		t.Errorf("without an idempotency key: %v", err)
+	}
+	cmd.Idempotency = &state.Idempotency{Key: "k"}
+	go func() {
+		_, err := n.Propose(context.Background(), cmd)
+		second <- err
+	}()
 	select {
 	case err := <-second:
 		t.Fatalf("a write was answered while the disk is stalled: %v", err)

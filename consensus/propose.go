@@ -18,8 +18,8 @@ import (
 //
 //   - CodeNoLeader: this node does not lead, or stopped before the command was handed to Raft. It has no effect.
 //   - CodeBusy: the queue is full, or the deadline passed in it. It has no effect.
-//   - CodeReadOnly: the disk is full, or has been stalled for twice timeout-max, and this node still leads. It has no
-//     effect.
+//   - CodeReadOnly: the disk is full or stalled. It has no effect. A command with an idempotency key waits first, up to
+//     twice timeout-max, for the end of the stall or of this leadership.
 //   - CodeQuotaExceeded: the state has no room for it. It has no effect. Result.Err can have this code, too.
 //   - CodeBadRequest: the command is not valid, or a member cannot read it yet.
 //   - CodeOutcomeUnknown: handed to Raft, and its outcome is not known.
@@ -50,10 +50,15 @@ func (n *Node) proposeInternal(ctx context.Context, cmd state.Command) error {
 }
 
 func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
-	if !p.own {
-		n.awaitDisk(ctx)
+	err := n.admitProposal(&p.cmd, p.own)
+	if err == errStalled && p.cmd.Idempotency != nil { // the caller goes to the next leader with it
+		if n.awaitDisk(ctx); ctx.Err() != nil {
+			return state.Result{}, cluster.Errorf(cluster.CodeBusy, "not proposed: %v, until the deadline: %w",
+				errStalled.Detail, ctx.Err())
+		}
+		err = n.admitProposal(&p.cmd, p.own)
 	}
-	if err := n.admitProposal(&p.cmd, p.own); err != nil {
+	if err != nil {
 		return state.Result{}, err
 	}
 	p.size, p.done = queuedBytes(&p.cmd), make(chan outcome, 1)
@@ -84,23 +89,24 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	return state.Result{}, unknownOutcome(ctx.Err())
 }
 
+var errStalled = cluster.Errorf(cluster.CodeReadOnly, "the leader's disk is stalled")
+
 // stallPoll is how often a proposal that waits for a stalled disk looks at it.
-const stallPoll = 5 * time.Millisecond
+const stallPoll = 20 * time.Millisecond
 
 // awaitDisk returns when the disk is not stalled, or this node does not lead, and after twice timeout-max. The other
-// voters replace a leader whose disk stalls, and the caller then goes to the new one: it is not refused meanwhile.
+// voters replace a leader whose disk stalls, and then its callers go to the new one.
 func (n *Node) awaitDisk(ctx context.Context) {
-	if !n.store.Stalled() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
-	defer cancel()
+	limit := time.NewTimer(2 * n.cfg.TimeoutMax)
+	defer limit.Stop()
 	poll := time.NewTicker(stallPoll)
 	defer poll.Stop()
-	for n.leads() && n.store.Stalled() {
+	for changed := n.LeaderChanged(); n.leads() && n.store.Stalled(); changed = n.LeaderChanged() {
 		select {
 		case <-poll.C:
-		case <-n.LeaderChanged():
+		case <-changed:
+		case <-limit.C:
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -119,7 +125,7 @@ func (n *Node) admitProposal(cmd *state.Command, own bool) *cluster.Error {
 		return cluster.Errorf(cluster.CodeReadOnly, "the leader's disk has less space left than disk.reserve")
 	}
 	if n.store.Stalled() {
-		return cluster.Errorf(cluster.CodeReadOnly, "the leader's disk is stalled")
+		return errStalled
 	}
 	if err := cmd.Validate(); err != nil {
 		return err
