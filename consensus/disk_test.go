@@ -170,8 +170,8 @@ func TestStalledLeader(t *testing.T) {
 	})
 }
 
-// TestProposalsAwaitTheDisk: a caller's proposal waits for a stalled disk, and is not refused as long as a replacement of
-// the leader may take. Those of the node itself, such as the end of a session, hold nobody up.
+// TestProposalsAwaitTheDisk: a client's proposal waits for a stalled disk, and is not refused as long as a replacement
+// of the leader may take. Those of the node itself, such as the end of a session, are refused immediately.
 func TestProposalsAwaitTheDisk(t *testing.T) {
 	t.Parallel()
 	_, disks, n := startOnBadDisks(t, 1)
