@@ -102,10 +102,11 @@ func TestFeed_ShowsChangesAtOnce(t *testing.T) {
 			f.set(func() { f.peers = []cluster.PeerStatus{{ID: "n2", Healthy: true, Contacted: true, LastContact: d}} })
 		}
 		f.addRecord(cluster.Member{ID: "n2"})
+		contact(20 * time.Millisecond)
 		go func() {
-			for _, d := range []time.Duration{20, 900, 50, 1100, 1900, 30} {
-				contact(d * time.Millisecond)
+			for _, d := range []time.Duration{900, 50, 1100, 1900, 30} {
 				time.Sleep(1300 * time.Millisecond)
+				contact(d * time.Millisecond)
 			}
 		}()
 		var ages []string
