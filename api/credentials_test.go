@@ -248,7 +248,7 @@ func TestForwardedStreamsEndWithTheirNode(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		n.fake.removeRecord("n2")
-		n.fake.set(func() { n.fake.st.Servers = slices.Delete(slices.Clone(n.fake.st.Servers), 1, 2) }) // others read it
+		n.fake.set(func() { n.fake.st.Servers = slices.Delete(slices.Clone(n.fake.st.Servers), 1, 2) })
 		time.Sleep(5 * time.Second)
 		select {
 		case <-ended["n2"]:

@@ -21,8 +21,8 @@ import (
 // virtualTests holds the *testing.T of each such test.
 var virtualTests sync.Map
 
-// resolve looks a name up outside virtual time. Package net reads its settings at the first look-up and keeps a channel,
-// which no other test of virtual may use if one of them has made it.
+// resolve looks a name up outside virtual time. Package net reads its settings at the first look-up, with a channel
+// that no other test of virtual may use if one of them has made it.
 var resolve = sync.OnceFunc(func() { _, _ = net.LookupHost("localhost") })
 
 // virtual runs a test in virtual time.
