@@ -66,7 +66,7 @@ func (e *pendingExpiry) wait(ctx context.Context) error {
 type pendingRenewal struct {
 	leaderState *leaderState // nil: this node did not lead
 	arrivedAt   time.Duration
-	timers      []*sessionTimer // of the sessions that were known when the renewal arrived
+	timers      []*sessionTimer // one of each session; nil: it was not known when the renewal arrived
 }
 
 // beginRenewal records that renewals have arrived, which holds off the expiry of their sessions until release.
@@ -78,11 +78,11 @@ func (k *SessionManager) beginRenewal(list []cluster.Attachment) pendingRenewal 
 		return a
 	}
 	a.arrivedAt = a.leaderState.clock.read(k.deps.Clock())
-	a.timers = make([]*sessionTimer, 0, len(list))
+	a.timers = make([]*sessionTimer, len(list))
 	for i := range list {
 		if e := a.leaderState.sessions[list[i].Session]; e != nil {
 			e.pendingRenewals++
-			a.timers = append(a.timers, e)
+			a.timers[i] = e
 		}
 	}
 	return a
@@ -90,7 +90,9 @@ func (k *SessionManager) beginRenewal(list []cluster.Attachment) pendingRenewal 
 
 func (a pendingRenewal) release() {
 	for _, e := range a.timers {
-		e.pendingRenewals--
+		if e != nil {
+			e.pendingRenewals--
+		}
 	}
 }
 
@@ -107,7 +109,7 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, list []cluster.Attachme
 	a.release()
 	view, r, at := k.deps.Consensus.View(), k.leaderState, a.arrivedAt
 	if r != nil && r != a.leaderState {
-		at = r.clock.read(k.deps.Clock())
+		a.timers, at = make([]*sessionTimer, len(list)), r.clock.read(k.deps.Clock())
 	}
 	noted = true
 	for i := range list {
@@ -123,7 +125,7 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, list []cluster.Attachme
 		}
 		if r == nil {
 			noted = noted && c.Stream == ""
-		} else if end := r.renew(s, c, at, len(revoked) > 0); end != nil {
+		} else if end := r.renew(s, a.timers[i], c, at, len(revoked) > 0); end != nil {
 			late = append(late, end)
 			continue
 		}
@@ -136,9 +138,14 @@ func (k *SessionManager) finishRenewal(a pendingRenewal, list []cluster.Attachme
 	return out, late, noted
 }
 
-// renew renews a session that has no revoked role and is not expiring, and records its connection.
-func (r *leaderState) renew(s *state.Session, c *cluster.Attachment, at time.Duration, revoked bool) *pendingExpiry {
-	e := r.sessions[s.ID]
+// renew renews a session that has no revoked role and is not expiring, and records its connection. e is its timer, nil
+// if the renewal has arrived before that was known.
+func (r *leaderState) renew(
+	s *state.Session, e *sessionTimer, c *cluster.Attachment, at time.Duration, revoked bool,
+) *pendingExpiry {
+	if e == nil {
+		e = r.sessions[s.ID]
+	}
 	if e == nil { // its timer has not started yet
 		e = r.addSession(s, at)
 	}

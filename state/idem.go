@@ -24,7 +24,7 @@ const NodeIdempotencyPrefix = "\n"
 // Invariants: byKey holds the entries of order and nodeOrder, each key once; their order is that of first application
 // and of time.
 type idempotencyTable struct {
-	byKey     *tree[*idempotencyEntry]
+	byKey     *tree[string, *idempotencyEntry]
 	order     queue[*idempotencyEntry] // of clients
 	nodeOrder queue[*idempotencyEntry]
 	forgotten uint64 // highest index of an entry that has been dropped from nodeOrder

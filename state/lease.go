@@ -1,7 +1,6 @@
 package state
 
 import (
-	"encoding/binary"
 	"fmt"
 	"iter"
 	"strconv"
@@ -37,13 +36,14 @@ type LeaseRevoke struct {
 
 // lease is the entry of a lease in the index of leases.
 type lease struct {
-	session string
+	session *Session
 	keys    int // that are attached to it
-	owner   string
 }
 
 // mayUse reports whether a caller may use the lease. Its number alone does not tell: it can be used again.
-func (l *lease) mayUse(caller string) bool { return l.owner == "" || caller == "" || caller == l.owner }
+func (l *lease) mayUse(caller string) bool {
+	return l.session.Owner == "" || caller == "" || caller == l.session.Owner
+}
 
 func leaseSession(revision, seq uint64, id int64) string {
 	return fmt.Sprintf("%0*x~%012x-%016x", SessionRevisionDigits, revision, seq, uint64(id))
@@ -78,9 +78,7 @@ func (v *View) MadeBefore(session string) (before, ok bool) {
 }
 
 // leaseKey is the key of a lease in the index: leases are in order of their numbers, also of negative ones.
-func leaseKey(id int64) string {
-	return string(binary.BigEndian.AppendUint64(nil, uint64(id)^1<<63))
-}
+func leaseKey(id int64) uint64 { return uint64(id) ^ 1<<63 }
 
 // Lease returns the number of the lease that the key is attached to, 0 for none. A key of another session has none.
 func (it *Item) Lease() int64 { return LeaseOf(it.Session) }
@@ -88,10 +86,7 @@ func (it *Item) Lease() int64 { return LeaseOf(it.Session) }
 // Lease returns a live lease.
 func (v *View) Lease(id int64) (*Session, bool) {
 	l, ok := v.findLease(id)
-	if !ok {
-		return nil, false
-	}
-	return v.Session(l.session)
+	return l.session, ok
 }
 
 func (v *View) findLease(id int64) (lease, bool) { return v.leases.get(leaseKey(id)) }
@@ -99,8 +94,8 @@ func (v *View) findLease(id int64) (lease, bool) { return v.leases.get(leaseKey(
 // Leases yields the live leases in order of their numbers.
 func (v *View) Leases() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
-		for l := range v.leases.after("") {
-			if s, ok := v.Session(l.session); ok && !yield(s) {
+		for l := range v.leases.all() {
+			if !yield(l.session) {
 				return
 			}
 		}
@@ -113,7 +108,7 @@ func (v *View) LeaseKeys(id int64) []string {
 	if !ok {
 		return nil
 	}
-	return ownedNames(v.ownership, l.session, ownedKey)
+	return ownedNames(v.ownership, l.session.ID, ownedKey)
 }
 
 // checkLeases rejects a snapshot in which two sessions have the number of one lease.
@@ -135,7 +130,7 @@ func (w *txn) findLease(id int64) (lease, bool) { return w.write.leases.get(leas
 // countLeaseKey changes the number of keys of a session, if that is a lease.
 func (w *txn) countLeaseKey(session string, d int) {
 	if id := LeaseOf(session); id != 0 {
-		if l, ok := w.findLease(id); ok && l.session == session {
+		if l, ok := w.findLease(id); ok && l.session.ID == session {
 			l.keys += d
 			w.write.leases.put(leaseKey(id), l)
 		}
@@ -173,7 +168,7 @@ func (p *LeaseGrant) apply(w *txn) Result {
 		return Result{Err: err}
 	}
 	w.leaseSeq++
-	w.write.leases.put(leaseKey(p.ID), lease{session: id, owner: p.Owner})
+	w.write.leases.put(leaseKey(p.ID), lease{session: s})
 	return Result{Revision: w.revision, Created: true, Session: s}
 }
 
@@ -181,7 +176,7 @@ func (p *LeaseGrant) apply(w *txn) Result {
 func (p *LeaseGrant) replay(w *txn, recorded Result) Result {
 	recorded.Session = &Session{TTL: p.granted(), Lease: p.ID}
 	if l, ok := w.findLease(p.ID); ok {
-		recorded.Session, _ = w.write.sessions.get(l.session)
+		recorded.Session = l.session
 	}
 	return recorded
 }
@@ -194,7 +189,7 @@ func (p *LeaseRevoke) apply(w *txn) Result {
 	if !l.mayUse(p.Caller) {
 		return Result{Err: refused(LeaseNotOwned)}
 	}
-	return (&SessionEnd{IDs: []string{l.session}, Cause: CauseSessionEnded}).apply(w)
+	return (&SessionEnd{IDs: []string{l.session.ID}, Cause: CauseSessionEnded}).apply(w)
 }
 
 // Compact makes revisions below Revision unavailable to reads at a revision and to watches by revision. Refusals:

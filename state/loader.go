@@ -147,7 +147,7 @@ func (l *loader) numbered(s section, n, limit uint64) bool {
 }
 
 // insert adds a record to a tree.
-func insert[T any](l *loader, to *treeWriter[T], key string, v T) error {
+func insert[T any](l *loader, to *treeWriter[string, T], key string, v T) error {
 	if !l.discard {
 		to.put(key, v)
 	}

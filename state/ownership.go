@@ -51,7 +51,7 @@ func (v *View) Revocations(session string) []Revocation {
 	return list
 }
 
-func ownedNames(owned *tree[struct{}], session string, kind ownedKind) (names []string) {
+func ownedNames(owned *tree[string, struct{}], session string, kind ownedKind) (names []string) {
 	prefix := ownershipKey(session, kind, "")
 	for key := range owned.from(prefix) {
 		name, ok := strings.CutPrefix(key, prefix)
@@ -64,38 +64,38 @@ func ownedNames(owned *tree[struct{}], session string, kind ownedKind) (names []
 }
 
 // treeWriter changes one tree of a View. Its transaction begins at the first use and ends with commit.
-type treeWriter[T any] struct {
-	tree **tree[T]
-	txn  *treeTxn[T] // nil: not begun
+type treeWriter[K treeKey, T any] struct {
+	tree **tree[K, T]
+	txn  *treeTxn[K, T] // nil: not begun
 }
 
-func (w *treeWriter[T]) open() *treeTxn[T] {
+func (w *treeWriter[K, T]) open() *treeTxn[K, T] {
 	if w.txn == nil {
 		w.txn = (*w.tree).edit()
 	}
 	return w.txn
 }
 
-func (w *treeWriter[T]) get(key string) (T, bool) { return w.now().get(key) }
+func (w *treeWriter[K, T]) get(key K) (T, bool) { return w.now().get(key) }
 
 // now returns the tree with what was changed until now. It must not be used after the next change.
-func (w *treeWriter[T]) now() *tree[T] {
+func (w *treeWriter[K, T]) now() *tree[K, T] {
 	if w.txn == nil {
 		return *w.tree
 	}
 	return &w.txn.tree
 }
 
-func (w *treeWriter[T]) put(key string, v T) { w.open().put(key, v) }
+func (w *treeWriter[K, T]) put(key K, v T) { w.open().put(key, v) }
 
-func (w *treeWriter[T]) remove(key string) (T, bool) { return w.open().remove(key) }
+func (w *treeWriter[K, T]) remove(key K) (T, bool) { return w.open().remove(key) }
 
-func (w *treeWriter[T]) len() int { return w.now().len() }
+func (w *treeWriter[K, T]) len() int { return w.now().len() }
 
 // all yields the values in order of keys. The tree must not be changed meanwhile.
-func (w *treeWriter[T]) all() iter.Seq[T] { return w.now().after("") }
+func (w *treeWriter[K, T]) all() iter.Seq[T] { return w.now().all() }
 
-func (w *treeWriter[T]) commit() {
+func (w *treeWriter[K, T]) commit() {
 	if w.txn != nil {
 		*w.tree = w.txn.commit()
 		w.txn = nil

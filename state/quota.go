@@ -218,12 +218,12 @@ func (v *View) recount() {
 	for it := range v.keys.after("") {
 		v.stateBytes += it.footprint()
 	}
-	leases := new(tree[lease]).edit()
+	leases := new(tree[uint64, lease]).edit()
 	for s := range v.SessionsAfter("") {
 		v.stateBytes += s.footprint()
 		if s.Lease != 0 {
 			keys := ownedNames(v.ownership, s.ID, ownedKey)
-			leases.put(leaseKey(s.Lease), lease{session: s.ID, keys: len(keys), owner: s.Owner})
+			leases.put(leaseKey(s.Lease), lease{session: s, keys: len(keys)})
 		}
 		n := shares[s.Owner]
 		n.sessions++
@@ -245,7 +245,7 @@ func (v *View) recount() {
 		shares[a.owner] = n
 	}
 	delete(shares, "")
-	txn := new(tree[share]).edit()
+	txn := new(tree[string, share]).edit()
 	for owner, n := range shares {
 		txn.put(owner, n)
 	}

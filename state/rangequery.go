@@ -112,7 +112,7 @@ const undoCost = 16
 
 // rewind makes the keys of a view those of an older revision, as far as a range is concerned. It returns what that
 // costs, in examined keys.
-func (v *View) rewind(keys *treeTxn[*Item], revision uint64, from, end string) (cost int) {
+func (v *View) rewind(keys *treeTxn[string, *Item], revision uint64, from, end string) (cost int) {
 	changes := &v.history.changes
 	after := func(revision uint64) uint64 {
 		return changes.search(func(c change) bool { return c.item.Revision > revision })
@@ -129,7 +129,7 @@ func (v *View) rewind(keys *treeTxn[*Item], revision uint64, from, end string) (
 }
 
 // undo makes the key of a change what it was before.
-func (c *change) undo(keys *treeTxn[*Item]) {
+func (c *change) undo(keys *treeTxn[string, *Item]) {
 	if c.prev == nil {
 		keys.remove(c.item.Key)
 	} else {
@@ -149,7 +149,7 @@ func inRange(k, key, end string) bool {
 }
 
 // itemsIn yields the items of a range in order of keys.
-func itemsIn(keys *tree[*Item], key, end string) iter.Seq[*Item] {
+func itemsIn(keys *tree[string, *Item], key, end string) iter.Seq[*Item] {
 	return func(yield func(*Item) bool) {
 		if end == "" {
 			if it, ok := keys.get(key); ok {

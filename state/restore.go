@@ -130,7 +130,7 @@ func (v *View) forgetHistory() {
 }
 
 // withoutSessionKeys returns the keys that belong to no session, and the number of their bytes.
-func withoutSessionKeys(v *View) (*tree[*Item], int64) {
+func withoutSessionKeys(v *View) (*tree[string, *Item], int64) {
 	txn, size := v.keys.edit(), v.bytes
 	for key := range v.ownership.from("") {
 		_, owned, _ := strings.Cut(key, "\x00") // kind and name
@@ -164,7 +164,7 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
 		}
 	}
 	v.roles = roles.commit()
-	v.sessions, v.ownership = new(tree[*Session]), new(tree[struct{}])
+	v.sessions, v.ownership = new(tree[string, *Session]), new(tree[string, struct{}])
 	nodes := v.appNodes.edit()
 	for n := range v.AppNodesAfter("") {
 		if n.Status != AppDead {
@@ -183,8 +183,8 @@ func (r *Role) remember(ended Tenure) {
 }
 
 // ownershipOf returns the index of what sessions own. An owner that is not a live session is damage.
-func ownershipOf(v *View) (*tree[struct{}], error) {
-	txn := new(tree[struct{}]).edit()
+func ownershipOf(v *View) (*tree[string, struct{}], error) {
+	txn := new(tree[string, struct{}]).edit()
 	var err error
 	own := func(session string, kind ownedKind, name string) {
 		if _, live := v.Session(session); !live {

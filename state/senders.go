@@ -68,7 +68,7 @@ func (s *sender) forget(below uint64) {
 
 // senderTable holds the senders. It is a value.
 type senderTable struct {
-	byKey   *tree[*sender]
+	byKey   *tree[string, *sender]
 	nodes   int // how many of them are nodes
 	results int // how many results of clients they have
 }

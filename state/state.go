@@ -125,24 +125,24 @@ type txn struct {
 
 // writers change the trees of a View. Until commit the View's own trees show the state before the batch.
 type writers struct {
-	keys        treeWriter[*Item]
-	idempotency treeWriter[*idempotencyEntry]
-	sessions    treeWriter[*Session]
-	roles       treeWriter[*Role]
-	ownership   treeWriter[struct{}]
-	appNodes    treeWriter[*AppNode]
-	shares      treeWriter[share]
-	leases      treeWriter[lease]
-	senders     treeWriter[*sender]
+	keys        treeWriter[string, *Item]
+	idempotency treeWriter[string, *idempotencyEntry]
+	sessions    treeWriter[string, *Session]
+	roles       treeWriter[string, *Role]
+	ownership   treeWriter[string, struct{}]
+	appNodes    treeWriter[string, *AppNode]
+	shares      treeWriter[string, share]
+	leases      treeWriter[uint64, lease]
+	senders     treeWriter[string, *sender]
 }
 
 func writersOf(v *View) writers {
 	return writers{
-		keys: treeWriter[*Item]{tree: &v.keys}, idempotency: treeWriter[*idempotencyEntry]{tree: &v.idempotency.byKey},
-		sessions: treeWriter[*Session]{tree: &v.sessions}, roles: treeWriter[*Role]{tree: &v.roles},
-		ownership: treeWriter[struct{}]{tree: &v.ownership}, appNodes: treeWriter[*AppNode]{tree: &v.appNodes},
-		shares: treeWriter[share]{tree: &v.shares}, leases: treeWriter[lease]{tree: &v.leases},
-		senders: treeWriter[*sender]{tree: &v.senders.byKey},
+		keys: treeWriter[string, *Item]{tree: &v.keys}, idempotency: treeWriter[string, *idempotencyEntry]{tree: &v.idempotency.byKey},
+		sessions: treeWriter[string, *Session]{tree: &v.sessions}, roles: treeWriter[string, *Role]{tree: &v.roles},
+		ownership: treeWriter[string, struct{}]{tree: &v.ownership}, appNodes: treeWriter[string, *AppNode]{tree: &v.appNodes},
+		shares: treeWriter[string, share]{tree: &v.shares}, leases: treeWriter[uint64, lease]{tree: &v.leases},
+		senders: treeWriter[string, *sender]{tree: &v.senders.byKey},
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func keysOf[T any](t *tree[T]) (keys []string) {
+func keysOf[T any](t *tree[string, T]) (keys []string) {
 	for key := range t.from("") {
 		keys = append(keys, key)
 	}
@@ -18,14 +18,14 @@ func keysOf[T any](t *tree[T]) (keys []string) {
 
 // treeModel is a transaction and what its tree must hold.
 type treeModel struct {
-	edited *treeTxn[int]
+	edited *treeTxn[string, int]
 	want   map[string]int
 }
 
 func (m treeModel) clone() treeModel { return treeModel{m.edited.clone(), maps.Clone(m.want)} }
 
 // checkTree compares a tree with its content, and checks the invariants of its nodes.
-func checkTree(t *testing.T, tr *tree[int], want map[string]int) {
+func checkTree(t *testing.T, tr *tree[string, int], want map[string]int) {
 	t.Helper()
 	if tr.len() != len(want) {
 		t.Fatalf("%d keys, want %d", tr.len(), len(want))
@@ -46,7 +46,7 @@ func checkTree(t *testing.T, tr *tree[int], want map[string]int) {
 }
 
 // checkTreeNode checks a node whose keys are not less than low and, unless high is "", less than high.
-func checkTreeNode(t *testing.T, n *treeNode[int], low, high string, depth int, depths map[int]bool) {
+func checkTreeNode(t *testing.T, n *treeNode[string, int], low, high string, depth int, depths map[int]bool) {
 	t.Helper()
 	if len(n.keys) == 0 || len(n.keys) > treeWidth || len(n.keys) != max(len(n.values), len(n.children)) {
 		t.Fatalf("node with %d keys, %d values, %d children", len(n.keys), len(n.values), len(n.children))
@@ -87,9 +87,9 @@ func TestTree(t *testing.T) {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, uint64(len(shape.name))))
-			models := []treeModel{{new(tree[int]).edit(), map[string]int{}}}
+			models := []treeModel{{new(tree[string, int]).edit(), map[string]int{}}}
 			type version struct {
-				tree *tree[int]
+				tree *tree[string, int]
 				want map[string]int
 			}
 			var versions []version
@@ -155,7 +155,7 @@ func TestTreeFrom(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(2, 2))
 	var keys []string
-	x := new(tree[int]).edit()
+	x := new(tree[string, int]).edit()
 	for i := range 3000 {
 		key := fmt.Sprintf("%d/%d", r.IntN(50), i)
 		keys = append(keys, key)
@@ -195,7 +195,7 @@ func TestTreeFrom(t *testing.T) {
 // TestTree_JoinedBranches has a key that is less than the first key of its branch says: what stood before it is gone.
 func TestTree_JoinedBranches(t *testing.T) {
 	t.Parallel()
-	x, want := new(tree[int]).edit(), map[string]int{}
+	x, want := new(tree[string, int]).edit(), map[string]int{}
 	for i := range 5000 {
 		key := fmt.Sprintf("%05d", i)
 		x.put(key, i)

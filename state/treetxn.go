@@ -4,25 +4,25 @@ import "slices"
 
 // treeTxn makes the next version of a tree. The versions before it do not change. Its own tree may be read between
 // changes, but not across them.
-type treeTxn[T any] struct {
-	tree[T]
+type treeTxn[K treeKey, T any] struct {
+	tree[K, T]
 	owner *treeOwner
 }
 
 // commit returns the tree. The transaction may go on; it then copies what it changes.
-func (x *treeTxn[T]) commit() *tree[T] {
+func (x *treeTxn[K, T]) commit() *tree[K, T] {
 	x.owner = new(treeOwner)
 	done := x.tree
 	return &done
 }
 
 // clone returns a transaction with the same keys. Changes of the one do not show in the other.
-func (x *treeTxn[T]) clone() *treeTxn[T] { return x.commit().edit() }
+func (x *treeTxn[K, T]) clone() *treeTxn[K, T] { return x.commit().edit() }
 
 // put sets the value of a key. It returns the value that it replaced.
-func (x *treeTxn[T]) put(key string, value T) (old T, replaced bool) {
+func (x *treeTxn[K, T]) put(key K, value T) (old T, replaced bool) {
 	if x.root == nil {
-		x.root = &treeNode[T]{owner: x.owner, keys: []string{key}, values: []T{value}}
+		x.root = &treeNode[K, T]{owner: x.owner, keys: []K{key}, values: []T{value}}
 		x.count++
 		return old, false
 	}
@@ -32,25 +32,25 @@ func (x *treeTxn[T]) put(key string, value T) (old T, replaced bool) {
 		x.count++
 	}
 	if right := x.split(x.root); right != nil {
-		x.root = &treeNode[T]{
-			owner: x.owner, keys: []string{x.root.keys[0], right.keys[0]}, children: []*treeNode[T]{x.root, right},
+		x.root = &treeNode[K, T]{
+			owner: x.owner, keys: []K{x.root.keys[0], right.keys[0]}, children: []*treeNode[K, T]{x.root, right},
 		}
 	}
 	return old, replaced
 }
 
 // own returns a node that the transaction may change: n or a copy.
-func (x *treeTxn[T]) own(n *treeNode[T]) *treeNode[T] {
+func (x *treeTxn[K, T]) own(n *treeNode[K, T]) *treeNode[K, T] {
 	if n.owner == x.owner {
 		return n
 	}
-	return &treeNode[T]{
+	return &treeNode[K, T]{
 		owner: x.owner, keys: n.keys, values: slices.Clone(n.values), children: slices.Clone(n.children),
 	}
 }
 
 // insert puts a key under a node that the transaction owns. The node may have one key too many then.
-func (x *treeTxn[T]) insert(n *treeNode[T], key string, value T) (old T, replaced bool) {
+func (x *treeTxn[K, T]) insert(n *treeNode[K, T], key K, value T) (old T, replaced bool) {
 	if n.children == nil {
 		i, found := slices.BinarySearch(n.keys, key)
 		if found {
@@ -71,12 +71,12 @@ func (x *treeTxn[T]) insert(n *treeNode[T], key string, value T) (old T, replace
 }
 
 // split moves the second half of a node with too many keys to a new node. It returns that, nil if there is none.
-func (x *treeTxn[T]) split(n *treeNode[T]) (right *treeNode[T]) {
+func (x *treeTxn[K, T]) split(n *treeNode[K, T]) (right *treeNode[K, T]) {
 	if len(n.keys) <= treeWidth {
 		return nil
 	}
 	half := len(n.keys) / 2
-	right = &treeNode[T]{owner: x.owner, keys: slices.Clone(n.keys[half:])}
+	right = &treeNode[K, T]{owner: x.owner, keys: slices.Clone(n.keys[half:])}
 	n.keys = slices.Clone(n.keys[:half])
 	if n.children == nil {
 		right.values, n.values = slices.Clone(n.values[half:]), slices.Clone(n.values[:half])
@@ -87,7 +87,7 @@ func (x *treeTxn[T]) split(n *treeNode[T]) (right *treeNode[T]) {
 }
 
 // remove deletes a key. It returns the value that the key had.
-func (x *treeTxn[T]) remove(key string) (old T, existed bool) {
+func (x *treeTxn[K, T]) remove(key K) (old T, existed bool) {
 	if old, existed = x.get(key); !existed {
 		return old, false
 	}
@@ -105,7 +105,7 @@ func (x *treeTxn[T]) remove(key string) (old T, existed bool) {
 
 // cut deletes a key that is under a node that the transaction owns. A leaf that is the root may have no key then, and
 // another root one child.
-func (x *treeTxn[T]) cut(n *treeNode[T], key string) {
+func (x *treeTxn[K, T]) cut(n *treeNode[K, T], key K) {
 	if n.children == nil {
 		i, _ := slices.BinarySearch(n.keys, key)
 		n.keys, n.values = without(n.keys, i), without(n.values, i)
@@ -126,12 +126,12 @@ func (x *treeTxn[T]) cut(n *treeNode[T], key string) {
 }
 
 // join makes one node of two neighbours, children[i] and the next, if they have few keys. The transaction owns n.
-func (x *treeTxn[T]) join(n *treeNode[T], i int) {
+func (x *treeTxn[K, T]) join(n *treeNode[K, T], i int) {
 	left, right := n.children[i], n.children[i+1]
 	if len(left.keys)+len(right.keys) > treeWidth/2 {
 		return
 	}
-	joined := &treeNode[T]{owner: x.owner, keys: slices.Concat(left.keys, right.keys)}
+	joined := &treeNode[K, T]{owner: x.owner, keys: slices.Concat(left.keys, right.keys)}
 	if left.children == nil {
 		joined.values = slices.Concat(left.values, right.values)
 	} else {
@@ -143,7 +143,7 @@ func (x *treeTxn[T]) join(n *treeNode[T], i int) {
 }
 
 // drop removes a child.
-func (n *treeNode[T]) drop(i int) {
+func (n *treeNode[K, T]) drop(i int) {
 	n.keys, n.children = without(n.keys, i), without(n.children, i)
 }
 

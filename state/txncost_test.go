@@ -27,7 +27,7 @@ func manyKeys(t *testing.T, n int) *State {
 func costOf(s *State, most int, p *Txn) (cost int, err *cluster.Error) {
 	v := s.View()
 	keys := v.keys
-	run := txnRun{view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, limits: lastTxnLimits, most: most}
+	run := txnRun{view: v, keys: &treeWriter[string, *Item]{tree: &keys}, lease: v.findLease, limits: lastTxnLimits, most: most}
 	_, err = run.checkAndRun(p)
 	return run.examined, err
 }
@@ -117,7 +117,7 @@ func TestTxnCostOfDeletions(t *testing.T) {
 	}
 	keys := s.View().keys
 	run := txnRun{
-		view: s.View(), keys: &treeWriter[*Item]{tree: &keys}, limits: lastTxnLimits, most: 1000*deleteCost - 1,
+		view: s.View(), keys: &treeWriter[string, *Item]{tree: &keys}, limits: lastTxnLimits, most: 1000*deleteCost - 1,
 	}
 	if _, err := run.checkAndRun(p); refusalOf(err) != TooManyOps || len(run.changes) != 0 {
 		t.Errorf("%d changes, %v", len(run.changes), err)

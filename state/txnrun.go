@@ -10,8 +10,8 @@ import (
 
 // txnRun executes one transaction.
 type txnRun struct {
-	view     *View              // revision and history before the transaction
-	keys     *treeWriter[*Item] // read and written
+	view     *View                      // revision and history before the transaction
+	keys     *treeWriter[string, *Item] // read and written
 	lease    func(id int64) (lease, bool)
 	caller   string
 	outcomes []bool // of the comparisons of the transaction, then of the nested ones that are executed, in their order
@@ -25,7 +25,7 @@ type txnRun struct {
 	room     Room        // of the responses; nil: MaxTxnReadBytes
 	full     error       // of room
 
-	rewound   *tree[*Item] // the keys at revision rewoundTo; nil: none
+	rewound   *tree[string, *Item] // the keys at revision rewoundTo; nil: none
 	rewoundTo uint64
 }
 
@@ -37,7 +37,7 @@ func (v *View) ReadTxn(ctx context.Context, p *Txn, room Room) (TxnResult, error
 	}
 	keys := v.keys
 	run := txnRun{
-		view: v, keys: &treeWriter[*Item]{tree: &keys}, lease: v.findLease, most: maxReadExamined,
+		view: v, keys: &treeWriter[string, *Item]{tree: &keys}, lease: v.findLease, most: maxReadExamined,
 		room:  func(bytes int) error { return room.reserve(bytes) },
 		ended: func() bool { return ctx.Err() != nil },
 	}
@@ -94,11 +94,11 @@ func (p *Txn) replay(w *txn, recorded Result) Result {
 	}
 	then := w.View
 	then.revision = before
-	keys := &treeWriter[*Item]{tree: &w.keys, txn: w.write.keys.open().clone()}
+	keys := &treeWriter[string, *Item]{tree: &w.keys, txn: w.write.keys.open().clone()}
 	w.rewind(keys.txn, before, "", "\x00")
 	run := txnRun{view: &then, keys: keys, limits: wideTxnLimits, most: wideTxnLimits.examined}
 	run.lease = func(id int64) (lease, bool) {
-		return lease{session: leaseSession(0, 0, id)}, true // it was live then
+		return lease{session: &Session{ID: leaseSession(0, 0, id)}}, true // it was live then
 	}
 	out, err := run.checkAndRun(p)
 	if err != nil { // a revision that it reads has been compacted since
@@ -224,7 +224,7 @@ func (r *txnRun) checkPut(p *TxnPut) *cluster.Error {
 			return refused(LeaseNotFound)
 		case !l.mayUse(r.caller):
 			return refused(LeaseNotOwned)
-		case l.keys >= MaxLeaseKeys && (!exists || old.Session != l.session):
+		case l.keys >= MaxLeaseKeys && (!exists || old.Session != l.session.ID):
 			return refused(TooManyOps)
 		}
 	}
@@ -291,7 +291,7 @@ func (r *txnRun) grow(bytes int) bool {
 }
 
 // items yields the items of a range until the transaction has examined too much. checkLimits rejects it then.
-func (r *txnRun) items(keys *tree[*Item], key, end string, cost func(*Item) int) iter.Seq[*Item] {
+func (r *txnRun) items(keys *tree[string, *Item], key, end string, cost func(*Item) int) iter.Seq[*Item] {
 	return func(yield func(*Item) bool) {
 		for it := range itemsIn(keys, key, end) {
 			before := r.examined
@@ -317,7 +317,7 @@ func (r *txnRun) read(q *RangeQuery) *RangeResult {
 
 // keysAt returns the keys of a range at a revision before the transaction. It keeps those of all ranges but a single
 // key for the next range at that revision.
-func (r *txnRun) keysAt(revision uint64, q *RangeQuery) *tree[*Item] {
+func (r *txnRun) keysAt(revision uint64, q *RangeQuery) *tree[string, *Item] {
 	if r.rewound != nil && r.rewoundTo == revision {
 		return r.rewound
 	}
@@ -351,7 +351,7 @@ func (r *txnRun) put(p *TxnPut) *PutResult {
 		item.Session = old.Session
 	case p.Lease != 0:
 		l, _ := r.lease(p.Lease)
-		item.Session = l.session
+		item.Session = l.session.ID
 	}
 	r.keys.put(p.Key, item)
 	r.changes = append(r.changes, change{item: item, prev: old})

@@ -26,7 +26,7 @@ type View struct {
 	epoch      uint64 // number of restores and recoveries; a watch outlasts neither
 	version    uint32 // highest command version ever applied; an older build can read neither log nor snapshot
 
-	keys        *tree[*Item]
+	keys        *tree[string, *Item]
 	bytes       int64 // of keys and values in keys
 	history     history
 	idempotency idempotencyTable
@@ -36,22 +36,22 @@ type View struct {
 	settings    Settings
 	audit       auditLog
 
-	sessions         *tree[*Session] // live sessions by ID
-	roles            *tree[*Role]    // by name
-	roleChanges      history         // elections and vacancies; the key of an item is RoleKey
-	appNodes         *tree[*AppNode] // by ID
-	nodeChanges      history         // changes of application nodes; the key of an item is the node's ID
-	ownership        *tree[struct{}] // what each session owns; see ownedKind
+	sessions         *tree[string, *Session] // live sessions by ID
+	roles            *tree[string, *Role]    // by name
+	roleChanges      history                 // elections and vacancies; the key of an item is RoleKey
+	appNodes         *tree[string, *AppNode] // by ID
+	nodeChanges      history                 // changes of application nodes; the key of an item is the node's ID
+	ownership        *tree[string, struct{}] // what each session owns; see ownedKind
 	limits           Limits
-	stateBytes       int64         // sum of the footprints of keys, sessions, roles and application nodes
-	shares           *tree[share]  // by Session.Owner; follows from sessions, roles and nodes
-	clusterLockDelay time.Duration // minimum lock delay of every role since a recovery; 0: over
+	stateBytes       int64                // sum of the footprints of keys, sessions, roles and application nodes
+	shares           *tree[string, share] // by Session.Owner; follows from sessions, roles and nodes
+	clusterLockDelay time.Duration        // minimum lock delay of every role since a recovery; 0: over
 
-	leases      *tree[lease] // by number, see leaseKey; follows from sessions and keys
-	leaseSeq    uint64       // number of leases ever granted; part of their session IDs
-	compacted   uint64       // revision of the last Compact; 0: none
-	valuesSince uint64       // changes after it keep the item that they replaced; set with txnVersion
-	withoutTxns bool         // version is txnVersion or higher, but no command has needed txnVersion itself
+	leases      *tree[uint64, lease] // by number, see leaseKey; follows from sessions and keys
+	leaseSeq    uint64               // number of leases ever granted; part of their session IDs
+	compacted   uint64               // revision of the last Compact; 0: none
+	valuesSince uint64               // changes after it keep the item that they replaced; set with txnVersion
+	withoutTxns bool                 // version is txnVersion or higher, but no command has needed txnVersion itself
 }
 
 // Item is one key. All revisions are cluster-wide.
@@ -74,11 +74,11 @@ type Settings struct {
 
 func emptyView() *View {
 	return &View{
-		keys: new(tree[*Item]), idempotency: idempotencyTable{byKey: new(tree[*idempotencyEntry])},
-		senders:  senderTable{byKey: new(tree[*sender])},
-		settings: Settings{AutoFailover: true}, sessions: new(tree[*Session]), roles: new(tree[*Role]),
-		ownership: new(tree[struct{}]), appNodes: new(tree[*AppNode]), shares: new(tree[share]),
-		leases: new(tree[lease]),
+		keys: new(tree[string, *Item]), idempotency: idempotencyTable{byKey: new(tree[string, *idempotencyEntry])},
+		senders:  senderTable{byKey: new(tree[string, *sender])},
+		settings: Settings{AutoFailover: true}, sessions: new(tree[string, *Session]), roles: new(tree[string, *Role]),
+		ownership: new(tree[string, struct{}]), appNodes: new(tree[string, *AppNode]), shares: new(tree[string, share]),
+		leases: new(tree[uint64, lease]),
 	}
 }
 
