@@ -116,8 +116,8 @@ flaky: ## every test package N=20 times under the race detector, 8 at once, with
 fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	@GO='$(GO)' .ci/fuzz $(or $(FUZZTIME),30s)
 
-nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, long fuzzing, flaky tests
-	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' big-snapshot hostile 'fuzz FUZZTIME=5m' flaky release-test; do \
+nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, the etcd API under faults and beside etcd, long fuzzing, flaky tests
+	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' big-snapshot hostile etcd-crashes etcd-diff 'fuzz FUZZTIME=5m' flaky release-test; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 

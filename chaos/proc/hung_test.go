@@ -58,11 +58,11 @@ func prompt(t *testing.T, n *Node, limit time.Duration) {
 }
 
 // A hung node delays no response of the others. That holds for calls that ask all nodes, and for calls that ask the
-// hung former leader. A call that waited would take a second, which is timeout-max here.
+// hung former leader. A call that waited would take three seconds, which is timeout-max here.
 func TestHungPeerHoldsUpNoAnswer(t *testing.T) {
 	t.Parallel()
-	const limit = 400 * time.Millisecond
-	c := newCluster(t, 3, "--election-timeout-min", "500ms", "--election-timeout-max", "1s")
+	const limit = 1500 * time.Millisecond
+	c := newCluster(t, 3, "--election-timeout-min", "1500ms", "--election-timeout-max", "3s")
 	start(t, c)
 	lead := steady(t, c)
 	for _, hung := range []*Node{others(c, lead)[0], lead} {

@@ -454,9 +454,10 @@ func testRunKilled(t *testing.T, endpoint string, c *client.Client) {
 	}
 }
 
-// A paused run renews nothing; its command ends before another process is elected.
+// A paused run renews nothing; its command ends before another process is elected. On a busy machine, the start of a
+// command takes a second.
 func testRunPaused(t *testing.T, endpoint string, c *client.Client) {
-	r := startRun(t, endpoint, stubborn, "--role", "paused", "--ttl", "1500ms")
+	r := startRun(t, endpoint, stubborn, "--role", "paused", "--ttl", "4s")
 	pid := r.pid("pid")
 	next := startRun(t, endpoint, fmt.Sprintf(`kill -0 %d 2>/dev/null && echo overlap || echo alone`, pid), "--role",
 		"paused", "--takeover-delay", "0s")
