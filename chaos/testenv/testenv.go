@@ -15,7 +15,8 @@ const (
 	// machine that is not slow. .ci/run measures the machine and sets it.
 	slowdownEnv = "NORTHSTAR_TEST_SLOWDOWN"
 
-	// fewerEnv makes tests repeat less. .ci/run sets it; make test, make nightly and make flaky do not.
+	// fewerEnv makes tests repeat less. .ci/run sets it, and make flaky, which repeats all of them; make test and make
+	// nightly do not.
 	fewerEnv = "NORTHSTAR_TEST_FEWER"
 
 	// maxSlowdown bounds it: tests that wait longer would only end later.
