@@ -13,6 +13,8 @@ const (
 	maxTick          = 250 * time.Millisecond // maximum time between two ticks, and the delay of new sessions' timers
 	maxExpireBatch   = 500                    // sessions in one command
 	expireRetryDelay = 100 * time.Millisecond // after a command with unknown outcome
+	fewTimers        = 1000                   // of sessions that have ended: not looked for
+	maxLookedAt      = 10_000                 // timers in one tick: renewals wait meanwhile
 )
 
 // timerLoop calls tick until ctx ends.
@@ -52,6 +54,7 @@ func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 	wait = max(wait, minTick)
 	pause = r.clock.tick(raw, wait)
 	r.addNewSessions(view, now)
+	r.dropEnded(view)
 	if len(r.expiring) > 0 {
 		notify(r.wakeExpiry)
 	}
@@ -66,12 +69,14 @@ func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
 func (r *leaderState) collectExpired(now time.Duration, view *state.View) {
 	for len(r.due) > 0 && r.due[0].key <= now {
 		e := r.due[0]
+		if e.deadline > now { // also of a session that has ended: it is looked for at its deadline
+			r.due.move(e, e.deadline)
+			continue
+		}
 		switch _, lives := view.Session(e.id); {
 		case !lives:
 			r.due.remove(e)
 			delete(r.sessions, e.id)
-		case e.deadline > now:
-			r.due.move(e, e.deadline)
 		// a revoked session is not renewed by its pending renewals
 		case e.pendingRenewals > 0 && len(view.Revocations(e.id)) == 0:
 			r.due.move(e, now+minTick)
@@ -149,6 +154,24 @@ func (k *SessionManager) endSessions(ctx context.Context, r *leaderState, batch 
 		}
 		if !sleep(ctx, expireRetryDelay) {
 			return // stopLeading notifies the waiters
+		}
+	}
+}
+
+// dropEnded drops timers of sessions that have ended, when they are more than those of live ones. Without it, a client
+// that starts and ends sessions with a TTL of a day would leave a timer of each for that day.
+func (r *leaderState) dropEnded(view *state.View) {
+	if len(r.sessions) <= 2*view.Sessions()+fewTimers {
+		return
+	}
+	looked := 0
+	for id, e := range r.sessions { // in an order that begins elsewhere each time
+		if looked++; looked > maxLookedAt {
+			return
+		}
+		if _, lives := view.Session(id); !lives && e.expiry == nil {
+			r.due.remove(e)
+			delete(r.sessions, id)
 		}
 	}
 }
