@@ -69,6 +69,8 @@ type treeWriter[K treeKey, T any] struct {
 	txn  *treeTxn[K, T] // nil: not begun
 }
 
+func writerOf[K treeKey, T any](t **tree[K, T]) treeWriter[K, T] { return treeWriter[K, T]{tree: t} }
+
 func (w *treeWriter[K, T]) open() *treeTxn[K, T] {
 	if w.txn == nil {
 		w.txn = (*w.tree).edit()

@@ -138,11 +138,9 @@ type writers struct {
 
 func writersOf(v *View) writers {
 	return writers{
-		keys: treeWriter[string, *Item]{tree: &v.keys}, idempotency: treeWriter[string, *idempotencyEntry]{tree: &v.idempotency.byKey},
-		sessions: treeWriter[string, *Session]{tree: &v.sessions}, roles: treeWriter[string, *Role]{tree: &v.roles},
-		ownership: treeWriter[string, struct{}]{tree: &v.ownership}, appNodes: treeWriter[string, *AppNode]{tree: &v.appNodes},
-		shares: treeWriter[string, share]{tree: &v.shares}, leases: treeWriter[uint64, lease]{tree: &v.leases},
-		senders: treeWriter[string, *sender]{tree: &v.senders.byKey},
+		keys: writerOf(&v.keys), idempotency: writerOf(&v.idempotency.byKey), sessions: writerOf(&v.sessions),
+		roles: writerOf(&v.roles), ownership: writerOf(&v.ownership), appNodes: writerOf(&v.appNodes),
+		shares: writerOf(&v.shares), leases: writerOf(&v.leases), senders: writerOf(&v.senders.byKey),
 	}
 }
 

@@ -26,8 +26,9 @@ func manyKeys(t *testing.T, n int) *State {
 // costOf executes a transaction as Apply does and returns what it has cost.
 func costOf(s *State, most int, p *Txn) (cost int, err *cluster.Error) {
 	v := s.View()
-	keys := v.keys
-	run := txnRun{view: v, keys: &treeWriter[string, *Item]{tree: &keys}, lease: v.findLease, limits: lastTxnLimits, most: most}
+	tree := v.keys
+	keys := writerOf(&tree)
+	run := txnRun{view: v, keys: &keys, lease: v.findLease, limits: lastTxnLimits, most: most}
 	_, err = run.checkAndRun(p)
 	return run.examined, err
 }
