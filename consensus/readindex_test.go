@@ -38,7 +38,7 @@ func TestReadIndex(t *testing.T) {
 			}
 		}
 	}
-	// Without the commit index a follower waits for 50 to 100 ms, or for the next write. A busy machine delays writes, too.
+	// Without the commit index a follower waits for 50 to 100 ms, or the next write. A busy machine delays writes too.
 	slices.Sort(waited)
 	slices.Sort(wrote)
 	if waited, wrote := waited[len(waited)/2], wrote[len(wrote)/2]; waited > 25*time.Millisecond+3*wrote {
