@@ -90,7 +90,7 @@ type heldLeases struct {
 	most   int                        // of them, before those that have ended are looked for
 }
 
-// leastHeld is how many leases a stream holds before it looks for those that have ended. It does so at each heldInterval
+// leastHeld is how many leases a stream holds before it looks for those that have ended. It does so each heldInterval
 // as well: a client that starts lease after lease would keep the places of the ended ones from other clients.
 const (
 	leastHeld    = 64

@@ -53,7 +53,8 @@ func TestStaleSessions_ReleasedMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), "SELECT FROM "+e.cfg.Table+" WHERE role = $1 FOR UPDATE", e.cfg.Role); err != nil {
+	lock := "SELECT FROM " + e.cfg.Table + " WHERE role = $1 FOR UPDATE"
+	if _, err := tx.Exec(t.Context(), lock, e.cfg.Role); err != nil {
 		t.Fatal(err)
 	}
 	e.addStale("x")
