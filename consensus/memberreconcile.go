@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -179,6 +180,17 @@ func quorumAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool) str
 	}
 	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need,
 		reachable, silent)
+}
+
+// moveAtRisk returns why the quorum would be lost if no node answered at the new address of the server id; "" if the
+// other voters are enough. Once appended, such a change cannot be taken back without them.
+func moveAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool, id cluster.NodeID) string {
+	if s, ok := cluster.FindServer(servers, id); !ok || s.Suffrage != cluster.Voter {
+		return ""
+	}
+	others := maps.Clone(contact)
+	others[id] = false // until it is known to answer at the new address
+	return quorumAtRisk(servers, others)
 }
 
 func withSuffrage(servers []cluster.Server, id cluster.NodeID, to cluster.Suffrage) []cluster.Server {
