@@ -219,7 +219,7 @@ func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetO
 			p.Target)
 		return
 	}
-	if in.Paused || p.Target == "" {
+	if in.Paused || chosen.ID == "" { // a target that leads, or is no member, is no candidate
 		return
 	}
 	ranks := election.ZoneRanks(in.Zones, in.Members)

@@ -338,6 +338,17 @@ func TestPlanShowsPriorities(t *testing.T) {
 	}
 }
 
+// TestPlanWarnsOfNoTakeoverFromTheLeader: a target that leads already is among no candidates, and so has no priority
+// there. The plan must not say that nodes of equal priority take over from it.
+func TestPlanWarnsOfNoTakeoverFromTheLeader(t *testing.T) {
+	in := planning(cluster.LeadershipRequest{Action: "transfer", Target: "n1"})
+	in.Members = []cluster.Member{{ID: "n1", Priority: 100, Eligible: true}, {ID: "n2", Priority: 100, Eligible: true}}
+	p := plan(in)
+	if p.Refusal == nil || strings.Contains(strings.Join(p.Warnings, "\n"), "takes leadership over again") {
+		t.Errorf("refused with %v, warnings %q", p.Refusal, p.Warnings)
+	}
+}
+
 func TestPlanGaps(t *testing.T) {
 	in := planning(cluster.LeadershipRequest{Action: "transfer"})
 	if got := plan(in).Gap; got != (cluster.Gap{
