@@ -151,12 +151,12 @@ func TestPlanChange(t *testing.T) {
 		},
 		"address, quorum lost": {
 			patch("n2", cluster.MemberPatch{RaftAddress: &addr}), "n3",
-			"nothing: of the resulting 3 voters, 2 are needed and 1 are in contact (silent: n2 n3)",
+			"new address of node n2: of the resulting 3 voters, 2 are needed and 1 are in contact (silent: n2 n3)",
 			cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
 		},
 		"address of the leader, quorum lost": {
 			patch("n1", cluster.MemberPatch{RaftAddress: &addr}), "n3",
-			"nothing: of the resulting 3 voters", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
+			"nothing: no node may answer at the new address of node n1: of", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
 		},
 		"address of who is down": {
 			patch("n3", cluster.MemberPatch{RaftAddress: &addr}), "n3",

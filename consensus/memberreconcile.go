@@ -190,7 +190,11 @@ func moveAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool, id cl
 	}
 	others := maps.Clone(contact)
 	others[id] = false // until it is known to answer at the new address
-	return quorumAtRisk(servers, others)
+	why := quorumAtRisk(servers, others)
+	if why != "" {
+		why = fmt.Sprintf("no node may answer at the new address of node %s: %s", id, why)
+	}
+	return why
 }
 
 func withSuffrage(servers []cluster.Server, id cluster.NodeID, to cluster.Suffrage) []cluster.Server {
