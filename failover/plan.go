@@ -269,5 +269,5 @@ func reasons(choices []cluster.TargetOption) string {
 			why = append(why, c.Reason)
 		}
 	}
-	return strings.Join(why, "; ")
+	return cmp.Or(strings.Join(why, "; "), "there is no other node")
 }

@@ -122,6 +122,11 @@ func TestPlan(t *testing.T) {
 			status: 409, says: "no node can take over: node n4 is not a voter",
 		},
 		{
+			name: "alone", order: cluster.LeadershipRequest{Action: "transfer"},
+			change: func(in *planInput) { in.Choices = nil }, actor: "n1", how: "transfer", code: 4003, status: 409,
+			says: "no node can take over: there is no other node",
+		},
+		{
 			name: "to a zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "west"}, change: zoned,
 			chosen: "n2", actor: "n1", how: "transfer", says: "transfers leadership to node n2",
 		},
