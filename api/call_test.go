@@ -11,8 +11,8 @@ import (
 	"northstar/cluster"
 )
 
-// TestLeave_CountsUnknownOutcomes: a call whose write may have been applied counts, as a request of HTTP does. A request
-// that it has made to this API has counted already.
+// TestLeave_CountsUnknownOutcomes: a call whose write may have been applied counts, as a request of HTTP does. A
+// request that it has made to this API has counted already.
 func TestLeave_CountsUnknownOutcomes(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))

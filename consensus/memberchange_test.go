@@ -228,7 +228,7 @@ func TestRemoveLeader(t *testing.T) {
 	c.write("b", "1")
 }
 
-// TestMoveAddress_QuorumAtRisk moves a voter to an address where nobody may listen while a third one is down. The leader
+// TestMoveAddress_QuorumAtRisk moves a voter to an address where no node listens while a third one is down. The leader
 // would lose its quorum with the entry, and could never take it back.
 func TestMoveAddress_QuorumAtRisk(t *testing.T) {
 	t.Parallel()
@@ -240,12 +240,13 @@ func TestMoveAddress_QuorumAtRisk(t *testing.T) {
 		p, err := leader.PlanChange(within(t, testTimeout), cluster.MemberChange{ID: other.id})
 		return err == nil && p.Refusal != nil && p.Refusal.Code == cluster.CodeQuorumAtRisk
 	})
-	nobody := freeAddress(t)
+	unused := freeAddress(t)
 	for _, n := range []*testNode{other, leader} {
-		wantCode(t, leader.PatchMember(within(t, testTimeout), n.id, cluster.MemberPatch{RaftAddress: &nobody}),
+		wantCode(t, leader.PatchMember(within(t, testTimeout), n.id, cluster.MemberPatch{RaftAddress: &unused}),
 			cluster.CodeQuorumAtRisk)
 	}
-	if err := leader.PatchMember(within(t, testTimeout), down.id, cluster.MemberPatch{RaftAddress: &nobody}); err != nil {
+	err := leader.PatchMember(within(t, testTimeout), down.id, cluster.MemberPatch{RaftAddress: &unused})
+	if err != nil {
 		t.Error(err)
 	}
 	c.write("b", "1")
