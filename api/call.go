@@ -43,6 +43,7 @@ type Call struct {
 	unlist func()
 	span   tracing.Span
 	conn   *conn // not idle until Leave; nil: unknown, or closed as an idle one
+	native bool  // made a request to this package's own API, which counts an unknown outcome itself
 }
 
 // callWriter takes the place of a call's response: its protocol writes that itself.
@@ -151,6 +152,9 @@ func (k *Call) Leave(err error) {
 	status := http.StatusOK
 	if e := (*cluster.Error)(nil); errors.As(err, &e) {
 		k.c.failed, status = e, e.HTTPStatus()
+		if e.Code == cluster.CodeOutcomeUnknown && !k.native {
+			k.c.s.deps.Metrics.OutcomeUnknown()
+		}
 	} else if err != nil {
 		status = http.StatusBadRequest
 	}
@@ -324,6 +328,7 @@ func (k *Call) Native(ctx context.Context, path string, in any) error {
 	r.Method, r.URL, r.Body = http.MethodPost, &url.URL{Path: path}, io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	r.Header.Set("Content-Type", apiv1.TypeJSON)
+	k.native = true
 	w := &recorder{callWriter: callWriter{header: http.Header{}}, status: http.StatusOK}
 	k.c.s.ServeHTTP(w, r)
 	if p, ok := problem.Decode(w.status, w.header, w.body); ok {

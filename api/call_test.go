@@ -2,11 +2,41 @@ package api
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"runtime"
+	"strings"
 	"testing"
 
 	"northstar/api/token"
+	"northstar/cluster"
 )
+
+// TestLeave_CountsUnknownOutcomes: a call whose write may have been applied counts, as a request of HTTP does. A
+// request that it has made to this API has counted already.
+func TestLeave_CountsUnknownOutcomes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		unknown := cluster.Errorf(cluster.CodeOutcomeUnknown, "the leader is lost")
+		for _, c := range []struct {
+			native bool
+			err    error
+			want   string // so far
+		}{{false, nil, "0"}, {false, unknown, "1"}, {true, unknown, "1"}} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
+			r.RemoteAddr = "127.0.0.1:5"
+			call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "x", Role: token.Client})
+			if err != nil {
+				t.Fatal(err)
+			}
+			call.native = c.native
+			call.Leave(c.err)
+			metrics := n.do("GET", "/metrics", "").body
+			if !strings.Contains(metrics, "\nnorthstar_outcome_unknown_total "+c.want+"\n") {
+				t.Errorf("%+v: not counted so", c)
+			}
+		}
+	})
+}
 
 // TestTakeAnswerKeepsNoCall: the function that returns an answer's bytes to the budget does not keep its call in
 // memory. gRPC frees no answer of a broken connection, and only the garbage collector notices that.

@@ -228,6 +228,30 @@ func TestRemoveLeader(t *testing.T) {
 	c.write("b", "1")
 }
 
+// TestMoveAddress_QuorumAtRisk moves a voter to an address where no node listens while a third one is down. The leader
+// would lose its quorum with the entry, and could never take it back.
+func TestMoveAddress_QuorumAtRisk(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	c.write("a", "1")
+	down, other := c.others(leader)[0], c.others(leader)[1]
+	down.stop()
+	eventually(t, "the leader misses a follower", func() bool {
+		p, err := leader.PlanChange(within(t, testTimeout), cluster.MemberChange{ID: other.id})
+		return err == nil && p.Refusal != nil && p.Refusal.Code == cluster.CodeQuorumAtRisk
+	})
+	unused := freeAddress(t)
+	for _, n := range []*testNode{other, leader} {
+		wantCode(t, leader.PatchMember(within(t, testTimeout), n.id, cluster.MemberPatch{RaftAddress: &unused}),
+			cluster.CodeQuorumAtRisk)
+	}
+	err := leader.PatchMember(within(t, testTimeout), down.id, cluster.MemberPatch{RaftAddress: &unused})
+	if err != nil {
+		t.Error(err)
+	}
+	c.write("b", "1")
+}
+
 // TestOldMemberVersion_DoesNotBlockWrites adds a member that says nothing about what it reads: calls go on with what is
 // in the log already, as audit records, and what needs a newer build is refused.
 func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {

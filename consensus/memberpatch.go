@@ -180,6 +180,10 @@ func (n *Node) patchStep(ctx context.Context, inst *raftnode.Instance, server cl
 			return inst.AddVoter(raft.ServerID(server.ID), raft.ServerAddress(server.Address), prev, n.enqueueWait())
 		})
 	case moveAddress:
+		servers := inst.Servers() // an earlier step may have demoted it
+		if why := moveAtRisk(servers, n.contacts(servers), server.ID); why != "" {
+			return cluster.Errorf(cluster.CodeQuorumAtRisk, "%s", why)
+		}
 		if err := n.transferIfSelf(ctx, inst, server.ID); err != nil {
 			return err
 		}

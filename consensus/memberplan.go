@@ -141,6 +141,10 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 			next = withSuffrage(next, rec.ID, cluster.Voter)
 			p.Summary = fmt.Sprintf("node %s becomes a voter", rec.ID)
 		case moveAddress:
+			if why := moveAtRisk(next, in.contact, rec.ID); why != "" {
+				p.Refusal, p.Risk = cluster.Errorf(cluster.CodeQuorumAtRisk, "%s", why), cluster.RiskHigh
+				return in.servers
+			}
 			p.Summary, p.MovesLeader = fmt.Sprintf("the address of node %s becomes %s", rec.ID, *patch.RaftAddress),
 				rec.ID == in.self
 		}

@@ -149,6 +149,23 @@ func TestPlanChange(t *testing.T) {
 			patch("n2", cluster.MemberPatch{RaftAddress: &addr}), "",
 			"the address of node n2 becomes h9:1", 0, false, cluster.RiskLow, 0,
 		},
+		"address, quorum lost": {
+			patch("n2", cluster.MemberPatch{RaftAddress: &addr}), "n3",
+			"new address of node n2: of the resulting 3 voters, 2 are needed and 1 are in contact (silent: n2 n3)",
+			cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
+		},
+		"address of the leader, quorum lost": {
+			patch("n1", cluster.MemberPatch{RaftAddress: &addr}), "n3",
+			"nothing: no node may answer at the new address of node n1: of", cluster.CodeQuorumAtRisk, false, cluster.RiskHigh, 0,
+		},
+		"address of who is down": {
+			patch("n3", cluster.MemberPatch{RaftAddress: &addr}), "n3",
+			"the address of node n3 becomes h9:1", 0, false, cluster.RiskLow, 0,
+		},
+		"address of a non-voter": {
+			patch("n4", cluster.MemberPatch{RaftAddress: &addr}), "n3",
+			"the address of node n4 becomes h9:1", 0, false, cluster.RiskLow, 0,
+		},
 		"priority": {
 			patch("n2", cluster.MemberPatch{Priority: &priority}), "",
 			"the record of node n2", 0, false, cluster.RiskLow, 0,

@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -179,6 +180,21 @@ func quorumAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool) str
 	}
 	return fmt.Sprintf("of the resulting %d voters, %d are needed and %d are in contact (silent:%s)", voters, need,
 		reachable, silent)
+}
+
+// moveAtRisk returns why the quorum would be lost if no node answered at the new address of the server id; "" if the
+// other voters are enough. Once appended, such a change cannot be taken back without them.
+func moveAtRisk(servers []cluster.Server, contact map[cluster.NodeID]bool, id cluster.NodeID) string {
+	if s, ok := cluster.FindServer(servers, id); !ok || s.Suffrage != cluster.Voter {
+		return ""
+	}
+	others := maps.Clone(contact)
+	others[id] = false // until it is known to answer at the new address
+	why := quorumAtRisk(servers, others)
+	if why != "" {
+		why = fmt.Sprintf("no node may answer at the new address of node %s: %s", id, why)
+	}
+	return why
 }
 
 func withSuffrage(servers []cluster.Server, id cluster.NodeID, to cluster.Suffrage) []cluster.Server {

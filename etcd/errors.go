@@ -102,6 +102,29 @@ func statusOfCode(e *cluster.Error) error {
 	return status.Error(codes.Unknown, e.Detail)
 }
 
+// callError returns the error with which a call ends for its audit record, metrics and trace: one of this cluster's
+// errors, or one made from what etcd clients get.
+func callError(err error) error {
+	if e := (*cluster.Error)(nil); err == nil || errors.As(err, &e) {
+		return err
+	}
+	st := status.Convert(statusOf(err))
+	code := cluster.CodeBadRequest
+	switch st.Code() {
+	case codes.PermissionDenied:
+		code = cluster.CodeForbidden
+	case codes.Unauthenticated:
+		code = cluster.CodeUnauthenticated
+	case codes.ResourceExhausted:
+		code = cluster.CodeBusy
+	case codes.Unavailable:
+		code = cluster.CodeNoLeader
+	case codes.Unknown, codes.Internal:
+		code = cluster.CodeInternal
+	}
+	return &cluster.Error{Code: code, Status: httpStatus(st.Code()), Detail: st.Message(), Err: err}
+}
+
 func statusOfBadRequest(e *cluster.Error) error {
 	switch e.HTTPStatus() {
 	case http.StatusRequestEntityTooLarge:

@@ -52,7 +52,11 @@ func (s *Server) interceptUnary(
 func (s *Server) answer(
 	ctx context.Context, leave func(error), in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (out any, err error) {
-	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
+	defer func() {
+		err = s.recovered(recover(), info.FullMethod, err)
+		leave(err)
+		err = statusOf(err)
+	}()
 	give, err := holdRequest(ctx, in, s.freeOf(info.FullMethod))
 	if err != nil {
 		return nil, err
@@ -79,7 +83,11 @@ func (s *Server) interceptStream(
 	if err != nil {
 		return statusOf(err)
 	}
-	defer func() { err = statusOf(s.recovered(recover(), info.FullMethod, err)); leave(err) }()
+	defer func() {
+		err = s.recovered(recover(), info.FullMethod, err)
+		leave(err)
+		err = statusOf(err)
+	}()
 	if requiresLeader(ctx) {
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
@@ -195,7 +203,8 @@ func (s *Server) begin(ctx context.Context, name string) (_ context.Context, lea
 		call.Leave(err)
 		return nil, nil, err
 	}
-	return context.WithValue(call.Context(), callKey{}, call), call.Leave, nil
+	leave = func(err error) { call.Leave(callError(err)) }
+	return context.WithValue(call.Context(), callKey{}, call), leave, nil
 }
 
 // takeFirstRevision proposes the first revision in an empty state: etcd's clients take revision 0 for no answer.

@@ -219,7 +219,7 @@ func (in planInput) warnPriorityTakeover(p *cluster.Plan, chosen cluster.TargetO
 			p.Target)
 		return
 	}
-	if in.Paused || p.Target == "" {
+	if in.Paused || chosen.ID == "" { // a target that leads, or is no member, is no candidate
 		return
 	}
 	ranks := election.ZoneRanks(in.Zones, in.Members)
@@ -269,5 +269,5 @@ func reasons(choices []cluster.TargetOption) string {
 			why = append(why, c.Reason)
 		}
 	}
-	return strings.Join(why, "; ")
+	return cmp.Or(strings.Join(why, "; "), "there is no other node")
 }

@@ -122,6 +122,11 @@ func TestPlan(t *testing.T) {
 			status: 409, says: "no node can take over: node n4 is not a voter",
 		},
 		{
+			name: "alone", order: cluster.LeadershipRequest{Action: "transfer"},
+			change: func(in *planInput) { in.Choices = nil }, actor: "n1", how: "transfer", code: 4003, status: 409,
+			says: "no node can take over: there is no other node",
+		},
+		{
 			name: "to a zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "west"}, change: zoned,
 			chosen: "n2", actor: "n1", how: "transfer", says: "transfers leadership to node n2",
 		},
@@ -335,6 +340,17 @@ func TestPlanShowsPriorities(t *testing.T) {
 		if c.ID == "n1" && c.Priority != 140 {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// TestPlanWarnsOfNoTakeoverFromTheLeader: a target that leads already is among no candidates, and so has no priority
+// there. The plan must not say that nodes of equal priority take over from it.
+func TestPlanWarnsOfNoTakeoverFromTheLeader(t *testing.T) {
+	in := planning(cluster.LeadershipRequest{Action: "transfer", Target: "n1"})
+	in.Members = []cluster.Member{{ID: "n1", Priority: 100, Eligible: true}, {ID: "n2", Priority: 100, Eligible: true}}
+	p := plan(in)
+	if p.Refusal == nil || strings.Contains(strings.Join(p.Warnings, "\n"), "takes leadership over again") {
+		t.Errorf("refused with %v, warnings %q", p.Refusal, p.Warnings)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"northstar/api/token"
+	"northstar/cluster"
 )
 
 // withEtcd serves the etcd API on a free port.
@@ -245,6 +246,16 @@ func TestEtcdTokens(t *testing.T) {
 			t.Errorf("the end of the lease: %v, want %v", err, c.want)
 		}
 	}
+	eventually(t, "refusals are in the audit log, also those of leases", func() bool {
+		refused := map[string]bool{}
+		for r := range n.Consensus().View().AuditBackward {
+			if r.Status == http.StatusForbidden && r.Code == cluster.CodeForbidden {
+				refused[r.Who+" "+r.What] = true
+			}
+		}
+		return refused["r POST /etcdserverpb.KV/Put"] && refused["o POST /etcdserverpb.KV/Put"] &&
+			refused["o POST /etcdserverpb.Lease/LeaseRevoke"]
+	})
 }
 
 // TestEtcdLeaseEndsWithItsConnection: a client that asks for it loses its lease when its machine closes the connection,
@@ -430,6 +441,14 @@ func TestEtcdOperatorCallsAreRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := maintenance.MoveLeader(ctx, &pb.MoveLeaderRequest{TargetID: 7}); err == nil {
+		t.Error("leadership was moved to no member")
+	}
+	if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("k"), Lease: 7}); status.Code(err) != codes.NotFound {
+		t.Errorf("put with an unknown lease: %v", err)
+	}
+	want(t, plain, "GET", "http://"+n.httpAddr+"/metrics", "", 200,
+		`northstar_http_request_duration_ms_count{method="POST",route="/etcdserverpb.KV/Put",status="404"} 1`)
 	for _, m := range members.Members {
 		if m.Name != string(target.cfg.ID) {
 			continue
@@ -445,14 +464,16 @@ func TestEtcdOperatorCallsAreRecorded(t *testing.T) {
 	if got := leader(t, all); got != target {
 		t.Errorf("%s leads after the move to %s", got.cfg.ID, target.cfg.ID)
 	}
-	eventually(t, "both calls are in the audit log", func() bool {
-		what := map[string]bool{}
+	eventually(t, "the calls are in the audit log, and that the first move was refused", func() bool {
+		what, refused := map[string]bool{}, false
 		for r := range n.Consensus().View().AuditBackward {
 			what[r.What] = true
+			refused = refused || r.What == "POST /etcdserverpb.Maintenance/MoveLeader" && r.Code == cluster.CodeBadRequest &&
+				r.Status == http.StatusBadRequest && r.Detail == "etcdserver: bad leader transferee"
 		}
 		if what["POST /etcdserverpb.KV/Put"] {
 			t.Error("a client's write is recorded")
 		}
-		return what["POST /etcdserverpb.KV/Compact"] && what["POST /admin/transfer"]
+		return refused && what["POST /etcdserverpb.KV/Compact"] && what["POST /admin/transfer"]
 	})
 }
