@@ -96,7 +96,7 @@ func form(t *testing.T) Form {
 			"--election-timeout-min", shortest.String(), "--election-timeout-max", (2 * shortest).String(),
 			"--failover-silence", shortest.String(),
 		},
-		Warm:  100 * time.Millisecond, Hold: 400 * time.Millisecond, Limit: 10 * time.Minute,
+		Warm: 100 * time.Millisecond, Hold: 400 * time.Millisecond, Limit: 10 * time.Minute,
 	}
 	if os.Getenv(formEnv) == "full" {
 		f.Full, f.Flags, f.Warm, f.Hold, f.Limit = true, nil, 3*time.Second, 15*time.Second, 5*time.Minute
