@@ -111,7 +111,7 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 	$(GO) run ./chaos/run replay -scenario $(or $(SCENARIO),mixed) -nodes $(or $(NODES),3) -seed $(SEED) -faults '$(FAULTS)'
 
 flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
-	@$(SHARED) NORTHSTAR_TEST_FEWER=1 NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
+	@$(SHARED) NORTHSTAR_TEST_FEWER=1 NORTHSTAR_TEST_SLOWDOWN=3 NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
 fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
 	@GO='$(GO)' .ci/fuzz $(or $(FUZZTIME),30s)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"northstar/chaos/proc"
 )
 
@@ -89,7 +91,8 @@ func failFirstRound(ctx context.Context, s *subject, leader *proc.Node) error {
 
 // failures measures the write gap of a client under each kind of failure of the leader, in turns on NorthStar with
 // three clients together, on etcd at its default timeouts and at its shortest stable ones, and on bare hashicorp/raft.
-// Or on NorthStar and Consul. Rounds that the file of -csv has from an earlier call count.
+// Or on NorthStar and Consul. Rounds that the file of -csv has from an earlier call count. Clusters of 3 and of 5 nodes
+// take turns: while the one is measured, the other is left alone after its last round.
 func (b *bench) failures(ctx context.Context) error {
 	if b.svg != "" && b.csv == "" {
 		return errors.New("-svg draws what is in the file of -csv: name both")
@@ -100,15 +103,24 @@ func (b *bench) failures(ctx context.Context) error {
 	}
 	begun := time.Now()
 	for target := min(roundsPerPass, b.failovers); ; target = min(target+roundsPerPass, b.failovers) {
-		for _, size := range b.sizes() {
-			for _, kind := range failureKinds() {
-				if !strings.Contains(kind.name, b.only) || b.within > 0 && time.Since(begun) > b.within {
-					continue
-				}
-				err := b.failuresOf(ctx, kind, size, target, rounds)
-				if err = errors.Join(err, b.close()); err != nil {
-					return fmt.Errorf("%s, %d nodes: %w", kind.name, size, err)
-				}
+		for _, kind := range failureKinds() {
+			if !strings.Contains(kind.name, b.only) || b.within > 0 && time.Since(begun) > b.within {
+				continue
+			}
+			running, measuring := errgroup.WithContext(ctx)
+			for _, size := range b.sizes() {
+				of := *b
+				of.scope = scope{} // clusters of its own
+				running.Go(func() error {
+					err := of.failuresOf(measuring, kind, size, target, rounds)
+					if err = errors.Join(err, of.close()); err != nil {
+						return fmt.Errorf("%s, %d nodes: %w", kind.name, size, err)
+					}
+					return nil
+				})
+			}
+			if err := running.Wait(); err != nil {
+				return err
 			}
 		}
 		if target == b.failovers {
@@ -138,47 +150,81 @@ func (b *bench) failuresOf(ctx context.Context, kind fault, size, target int, ro
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n%s, %d nodes, up to round %d; the clients' write gap in ms\n", kind.name, size, target)
-	printRow("", "p50", "p90", "p99", "max", "errors", "no write")
 	for _, group := range groups {
-		if err := failureTurn(ctx, kind, group, target-rounds.count(kind, group)); err != nil {
+		if err := failureTurn(ctx, kind, group, rounds, target); err != nil {
 			return err
 		}
-		for _, s := range group {
-			sum := 0
-			for _, n := range s.failed {
-				sum += n
-			}
-			printRow(s.name, append(quantiles(s.gaps, 0.5, 0.9, 0.99, 1), sum, s.never)...)
-		}
-		rounds.add(kind, group)
-		if err := rounds.write(b.csv); err != nil { // after each cluster: a run takes hours
+		if err := rounds.note(b.csv, kind, group); err != nil { // after each cluster: a run takes hours
 			return err
 		}
 	}
 	return b.keepLogs(kind, size, groups)
 }
 
+// note prints the rounds that were measured on one cluster, and adds them to the file.
+func (r *roundsFile) note(path string, kind fault, group []*subject) error {
+	r.measuring.Lock()
+	defer r.measuring.Unlock()
+	fmt.Printf("\n%s, %d nodes, %d rounds; the clients' write gap in ms\n", kind.name, len(group[0].cluster.Nodes),
+		len(group[0].gaps))
+	printRow("", "p50", "p90", "p99", "max", "errors", "no write")
+	for _, s := range group {
+		sum := 0
+		for _, n := range s.failed {
+			sum += n
+		}
+		printRow(s.name, append(quantiles(s.gaps, 0.5, 0.9, 0.99, 1), sum, s.never)...)
+	}
+	r.add(kind, group)
+	return r.write(path)
+}
+
 // runIn is how long a cluster runs before its first failure: one that has just started is no usual one.
 const runIn = 4 * time.Second
 
-// failureTurn measures some rounds of the subjects of one cluster.
-func failureTurn(ctx context.Context, kind fault, group []*subject, rounds int) error {
-	if rounds <= 0 {
-		return nil
-	}
+// failureTurn measures the subjects of one cluster until each has so many rounds.
+func failureTurn(ctx context.Context, kind fault, group []*subject, rounds *roundsFile, target int) error {
 	c := group[0].cluster
-	if err := c.Start(); err != nil {
+	missing, err := rounds.begin(kind, group, target)
+	if missing <= 0 || err != nil {
 		return err
 	}
-	defer c.KillAll()
+	defer func() {
+		rounds.measuring.Lock()
+		defer rounds.measuring.Unlock()
+		c.KillAll()
+	}()
 	*group[0].healedAt = time.Now().Add(runIn)
-	for n := range rounds {
-		if err := failureRound(ctx, kind, group); err != nil {
+	for n := range missing {
+		if err := rounds.measure(ctx, kind, group); err != nil {
 			return fmt.Errorf("%s, round %d: %w\n%s", group[0].name, n+1, err, c.Logs())
 		}
 	}
 	return nil
+}
+
+// begin starts a cluster of which rounds are missing, and returns how many are.
+func (r *roundsFile) begin(kind fault, group []*subject, target int) (missing int, err error) {
+	r.measuring.Lock()
+	defer r.measuring.Unlock()
+	if missing = target - r.count(kind, group); missing > 0 {
+		err = group[0].cluster.Start()
+	}
+	return missing, err
+}
+
+// measure waits until a cluster has been left alone for a while, and keeps the machine for one round, until the cluster
+// is whole again.
+func (r *roundsFile) measure(ctx context.Context, kind fault, group []*subject) error {
+	if err := group[0].waitStable(ctx); err != nil {
+		return err
+	}
+	r.measuring.Lock()
+	defer r.measuring.Unlock()
+	if err := failureRound(ctx, kind, group); err != nil {
+		return err
+	}
+	return group[0].waitWhole(ctx)
 }
 
 // failureRound takes leadership away once while the clients of one cluster write, and measures the gap of each. When

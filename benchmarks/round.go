@@ -145,18 +145,26 @@ func (s *subject) openWriter(ctx context.Context, w *writer) (done func(), err e
 	return done, err
 }
 
-// waitStable waits until the cluster is whole again, finds all its members healthy, and has been whole for a while.
+// waitStable waits until the cluster is whole again, and has been left alone for a while.
 func (s *subject) waitStable(ctx context.Context) error {
+	if err := s.waitWhole(ctx); err != nil {
+		return err
+	}
+	return wait(ctx, time.Until(s.healedAt.Add(settleTime)))
+}
+
+// waitWhole waits until the cluster has a leader, and that finds all members healthy.
+func (s *subject) waitWhole(ctx context.Context) error {
 	for end := time.Now().Add(20 * time.Second); ; {
 		leader, err := s.leader(ctx)
 		if err != nil {
 			return err
 		}
 		if !s.ours {
-			break
+			return nil
 		}
 		if healthy, err := healthyMembers(ctx, leader); err == nil && healthy == len(s.cluster.Nodes) {
-			break
+			return nil
 		}
 		if time.Now().After(end) {
 			return errors.New("the cluster does not become whole")
@@ -165,7 +173,6 @@ func (s *subject) waitStable(ctx context.Context) error {
 			return err
 		}
 	}
-	return wait(ctx, time.Until(s.healedAt.Add(settleTime)))
 }
 
 // elections asks the leader for the newest elections.

@@ -7,10 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 )
 
 // roundsFile has the rounds of failures, as a CSV file keeps them between calls.
 type roundsFile struct {
+	measuring sync.Mutex // held by the one that measures, and guards the rest
+
 	order []string            // keys of rounds, as first seen
 	lines map[string][]string // by failure, number of nodes and system
 }

@@ -192,7 +192,7 @@ func New(d Deps) *Server {
 		grpc.UnknownServiceHandler(refuseMethod), grpc.NumStreamWorkers(callWorkers),
 	)
 	s.register()
-	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	grpc_health_v1.RegisterHealthServer(s.grpc, healthService{s.health})
 	resolver := reflection.ServerOptions{Services: s.grpc, DescriptorResolver: &s.files}
 	reflectionv1.RegisterServerReflectionServer(s.grpc, reflection.NewServerV1(resolver))
 	reflectionv1alpha.RegisterServerReflectionServer(s.grpc, reflection.NewServer(resolver))

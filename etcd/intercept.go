@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -158,6 +161,12 @@ func (c *callStream) RecvMsg(m any) error {
 	return nil
 }
 
+// libraryStreams are the streams of gRPC's own services.
+var libraryStreams = []string{
+	grpc_health_v1.Health_Watch_FullMethodName, reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName,
+	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName,
+}
+
 // begin authenticates and admits a call. leave must be called with the call's error.
 func (s *Server) begin(ctx context.Context, name string) (_ context.Context, leave func(error), err error) {
 	kind := CallKind{Name: name}
@@ -166,7 +175,7 @@ func (s *Server) begin(ctx context.Context, name string) (_ context.Context, lea
 		kind.Role, kind.Kind, kind.Write = m.role, m.kind, m.write
 	case name == grpc_health_v1.Health_Check_FullMethodName, name == grpc_health_v1.Health_List_FullMethodName:
 		kind.Role = token.None
-	case strings.HasPrefix(name, "/grpc.health.v1."), strings.HasPrefix(name, "/grpc.reflection."):
+	case slices.Contains(libraryStreams, name): // and no other name: calls are counted by names
 		kind.Role, kind.Kind = token.Observer, openapi.Stream // a stream without a caller is not limited
 	default:
 		return nil, nil, unsupported(unsupportedReason(name))

@@ -90,8 +90,12 @@ type heldLeases struct {
 	most   int                        // of them, before those that have ended are looked for
 }
 
-// leastHeld is how many leases a stream holds before it looks for those that have ended.
-const leastHeld = 64
+// leastHeld is how many leases a stream holds before it looks for those that have ended. It does so each heldInterval
+// as well: a client that starts lease after lease would keep the places of the ended ones from other clients.
+const (
+	leastHeld    = 64
+	heldInterval = 10 * time.Second
+)
 
 func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
 	h := &heldLeases{grace: connectionGrace, detach: map[string]func(bool){}, most: leastHeld}
@@ -124,6 +128,15 @@ func (h *heldLeases) hold(ctx context.Context, call Call, v *state.View, lease *
 	return nil
 }
 
+// looks returns a channel of the times to look for leases that have ended, until stop is called.
+func (h *heldLeases) looks() (times <-chan time.Time, stop func()) {
+	if h.conn == nil {
+		return nil, func() {}
+	}
+	tick := time.NewTicker(jitter(heldInterval))
+	return tick.C, tick.Stop
+}
+
 // letGo lets go of the leases that have ended: a stream may last for months, and each lease has a place at the node.
 func (h *heldLeases) letGo(v *state.View) {
 	for session, detach := range h.detach {
@@ -152,6 +165,8 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	defer undo()
 	held := l.newHeldLeases(ctx)
 	defer held.release()
+	look, stop := held.looks()
+	defer stop()
 	requests, failed := receive(ctx, l.s, pb.Lease_LeaseKeepAlive_FullMethodName, maxRenewals, func() (int64, error) {
 		r, err := stream.Recv()
 		return r.GetID(), err // not the message, which may have unknown fields: many may wait
@@ -163,6 +178,8 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 		case r := <-requests:
 			batch = append(batch, r)
 		case last = <-failed: // requests may have some yet
+		case <-look:
+			held.letGo(l.s.deps.Node.View())
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

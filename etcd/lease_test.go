@@ -18,6 +18,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"northstar/state"
@@ -248,4 +250,53 @@ func TestHeldLeases_Ended(t *testing.T) {
 	if held != 0 {
 		t.Errorf("%d leases are held after the stream", held)
 	}
+}
+
+// TestHeldLeases_EndedOnAnIdleStream: a stream that renews nothing any more lets go of the leases that have ended.
+func TestHeldLeases_EndedOnAnIdleStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const all, ended = 20, 15
+		n := newFakeNode(t)
+		for id := range int64(all) {
+			n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id + 1, TTL: 60}})
+		}
+		s := New(testDeps(n))
+		defer s.grpc.Stop()
+		ctx, gone := context.WithCancel(t.Context())
+		ctx = peer.NewContext(ctx, &peer.Peer{AuthInfo: connInfo{live: new(liveConn)}})
+		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(metadataAttach, "1"))
+		held, asked := 0, int64(0)
+		stream := &renewals{
+			ctx: context.WithValue(ctx, callKey{}, Call(placedCall{fakeCall{ctx, n}, &held})),
+			recv: func() (*pb.LeaseKeepAliveRequest, error) {
+				if asked == all {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				asked++
+				return &pb.LeaseKeepAliveRequest{ID: asked}, nil
+			},
+			answer: func(*pb.LeaseKeepAliveResponse) {},
+		}
+		done := make(chan error, 1)
+		go func() { done <- (&leaseService{s: s}).LeaseKeepAlive(stream) }()
+		synctest.Wait()
+		if held != all {
+			t.Errorf("%d leases are held of %d", held, all)
+		}
+		for id := range int64(ended) {
+			n.apply(t, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: id + 1}})
+		}
+		time.Sleep(2 * heldInterval)
+		synctest.Wait()
+		if held != all-ended {
+			t.Errorf("%d leases are held of %d that live", held, all-ended)
+		}
+		gone()
+		<-done
+		if held != 0 {
+			t.Errorf("%d leases are held after the stream", held)
+		}
+	})
 }

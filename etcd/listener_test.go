@@ -9,10 +9,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"reflect"
 	"testing"
 	"time"
 
@@ -212,5 +214,25 @@ func TestHealthStreams(t *testing.T) {
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a stream without a caller: %v", err)
+	}
+}
+
+// TestHealthOfInventedServices: what clients watch, and no service has as its name, leaves nothing behind.
+func TestHealthOfInventedServices(t *testing.T) {
+	t.Parallel()
+	s, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	client := grpc_health_v1.NewHealthClient(dial(t, addr))
+	for i := range 100 {
+		stream, err := client.Watch(within(t), &grpc_health_v1.HealthCheckRequest{Service: fmt.Sprintf("name-%d", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := stream.Recv()
+		if err != nil || got.Status != grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN {
+			t.Fatalf("the health of an unknown service: %v, %v", got, err)
+		}
+	}
+	if kept := reflect.ValueOf(s.health).Elem().FieldByName("updates").Len(); kept > 1 {
+		t.Errorf("%d names are kept", kept)
 	}
 }

@@ -136,3 +136,24 @@ func callMethod(t *testing.T, conn *grpc.ClientConn, name string) error {
 	}
 	return err
 }
+
+// TestInventedMethods: a method that is not registered is not asked for in Begin, which counts calls by their names.
+func TestInventedMethods(t *testing.T) {
+	t.Parallel()
+	d := testDeps(newFakeNode(t))
+	d.Begin = func(_ context.Context, _ *http.Request, _ any, kind CallKind) (Call, error) {
+		t.Errorf("a call of %s has begun", kind.Name)
+		return nil, cluster.Errorf(cluster.CodeForbidden, "refused")
+	}
+	_, addr := serve(t, d, nil)
+	conn := dial(t, addr)
+	for _, name := range []string{
+		"/grpc.health.v1.Health/Invented", "/grpc.health.v1.Invented/Watch", "/grpc.reflection.v1.Invented/Invented",
+		"/etcdserverpb.KV/Invented", "/Invented/Invented",
+	} {
+		err := conn.Invoke(within(t), name, &emptypb.Empty{}, &emptypb.Empty{})
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

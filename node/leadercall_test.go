@@ -117,7 +117,9 @@ func TestFollowerReadsKeys(t *testing.T) {
 // The death of the leader is a delay for what other nodes propose, and each command is applied once.
 func TestProposalsOutliveTheLeader(t *testing.T) {
 	t.Parallel()
-	nodes := newCluster(t, 3, nil)
+	nodes := newCluster(t, 3, func(_ int, c *Config) {
+		c.Failover.Hold = time.Minute // on a busy machine, an election may take longer than usual
+	})
 	old := startAll(t, nodes)
 	upgraded(t, nodes)
 	ctx, cancel := context.WithTimeout(t.Context(), soon)

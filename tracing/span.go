@@ -6,6 +6,7 @@ package tracing
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -26,8 +27,19 @@ func (s Span) Recorded() bool { return s.span != nil }
 // Set sets an attribute.
 func (s Span) Set(key, value string) {
 	if s.span != nil {
-		s.span.SetAttributes(attribute.String(key, value))
+		s.span.SetAttributes(attribute.String(key, short(value)))
 	}
+}
+
+// maxText bounds the texts of a span, in bytes. Thousands of spans wait for a slow collector, and any client can name
+// a method or a key of many kilobytes.
+const maxText = 256
+
+func short(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.Clone(strings.ToValidUTF8(text[:maxText], "")) // a part would keep the whole in memory
 }
 
 // SetInt sets an attribute.
@@ -43,7 +55,7 @@ func (s Span) End(err error) {
 		return
 	}
 	if err != nil {
-		s.span.SetStatus(codes.Error, err.Error())
+		s.span.SetStatus(codes.Error, short(err.Error()))
 	}
 	s.span.End()
 }

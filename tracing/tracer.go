@@ -111,7 +111,7 @@ func (t *Tracer) StartRequest(ctx context.Context, h http.Header) (context.Conte
 // SetName renames the span, when its route is known.
 func (s Span) SetName(name string) {
 	if s.span != nil {
-		s.span.SetName(name)
+		s.span.SetName(short(name))
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -76,6 +78,27 @@ func TestFailover(t *testing.T) {
 		if s.Name() != w.name || !s.StartTime().Equal(at(w.from)) || !s.EndTime().Equal(at(w.to)) ||
 			s.SpanContext().TraceID() != root.TraceID() || i < len(spans)-1 && s.Parent().SpanID() != root.SpanID() {
 			t.Errorf("%+v, want %+v", s, w)
+		}
+	}
+}
+
+// What a span keeps of a client's texts is short, and valid UTF-8: one text that is not makes the library drop a batch.
+func TestLongTexts(t *testing.T) {
+	t.Parallel()
+	recorder := tracetest.NewSpanRecorder()
+	tracer := &Tracer{}
+	tracer.provider.Store(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)))
+	long := "x" + strings.Repeat("ä", 16<<10)
+	_, span := tracer.StartRequest(t.Context(), http.Header{})
+	span.SetName(long)
+	span.Set("http.request.method", long)
+	span.End(errors.New(long))
+	ended := recorder.Ended()[0]
+	for what, text := range map[string]string{
+		"name": ended.Name(), "attribute": ended.Attributes()[0].Value.AsString(), "error": ended.Status().Description,
+	} {
+		if len(text) > maxText || !strings.HasPrefix(long, text) || !utf8.ValidString(text) {
+			t.Errorf("the %s has %d bytes: %q", what, len(text), text[:min(len(text), 2*maxText)])
 		}
 	}
 }

@@ -303,11 +303,12 @@ func (p *peer) forget() {
 	}
 }
 
-// idle reports whether no connection is open and this node has never dialled the peer. Such a peer may be evicted.
-func (p *peer) idle() bool {
+// idle reports whether the peer may be evicted: it has no connection to this node, and is no member that this node has
+// dialled.
+func (p *peer) idle(member bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.out == nil && len(p.conns) == 0
+	return len(p.conns) == 0 && !(member && p.out != nil)
 }
 
 // shut closes all connections and both library transports. It does not wait for their goroutines.

@@ -323,10 +323,12 @@ func (r *Raft) heard(id cluster.NodeID) {
 	}
 }
 
-// evict removes a peer that is not connected. r.mu is held.
+// evict removes a peer that is not connected. Of those that this node has dialled, only former members: a node may run
+// for years, and members come and go under new IDs. r.mu is held.
 func (r *Raft) evict() bool {
+	servers := r.t.cfg.Membership.Servers()
 	for id, p := range r.peers {
-		if p.idle() {
+		if _, member := cluster.FindServer(servers, id); p.idle(member) {
 			p.shut()
 			delete(r.peers, id)
 			return true

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"northstar/chaos/proc"
+	"northstar/chaos/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -87,11 +88,15 @@ func form(t *testing.T) Form {
 	if err != nil {
 		t.Fatal(err)
 	}
+	shortest := testenv.Slowdown() * 2 * time.Second
 	f := Form{
 		Node: node, Program: program, Files: int(min(files.Cur, 1<<20)),
 		// With the default timeouts, or a measured silence, an overloaded machine causes elections, and rightly so.
-		Flags: []string{"--election-timeout-min", "2s", "--election-timeout-max", "4s", "--failover-silence", "2s"},
-		Warm:  100 * time.Millisecond, Hold: 400 * time.Millisecond, Limit: 3 * time.Minute,
+		Flags: []string{
+			"--election-timeout-min", shortest.String(), "--election-timeout-max", (2 * shortest).String(),
+			"--failover-silence", shortest.String(),
+		},
+		Warm:  100 * time.Millisecond, Hold: 400 * time.Millisecond, Limit: 10 * time.Minute,
 	}
 	if os.Getenv(formEnv) == "full" {
 		f.Full, f.Flags, f.Warm, f.Hold, f.Limit = true, nil, 3*time.Second, 15*time.Second, 5*time.Minute

@@ -12,7 +12,7 @@ import (
 
 const (
 	// slowdownEnv is how many times longer tests wait, and how many times longer their nodes' timeouts are, than on a
-	// machine that is not slow. .ci/run measures the machine and sets it.
+	// machine that is not slow. .ci/run measures the machine and sets it; make flaky makes it slow, and sets it.
 	slowdownEnv = "NORTHSTAR_TEST_SLOWDOWN"
 
 	// fewerEnv makes tests repeat less. .ci/run sets it, and make flaky, which repeats all of them; make test and make

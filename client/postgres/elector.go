@@ -241,9 +241,7 @@ func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
 	if _, err := conn.Exec(ctx, e.sql.release, e.cfg.Role, stale, causeLost); err != nil {
 		return fmt.Errorf("release role %s: %w", e.cfg.Role, err)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.staleSessions = e.staleSessions[len(stale):]
+	e.removeStale(stale...)
 	return nil
 }
 
@@ -254,12 +252,13 @@ func (e *Elector) addStale(session string) {
 	e.staleSessions = append(e.staleSessions, session)
 }
 
-// removeStale records that the row no longer names a session.
-func (e *Elector) removeStale(session string) {
+// removeStale records that the row no longer names these sessions. Some may be removed already: a lease releases its
+// own one while a campaign clears all.
+func (e *Elector) removeStale(sessions ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	kept := slices.Clone(e.staleSessions) // clearStale may be using the old slice
-	e.staleSessions = slices.DeleteFunc(kept, func(s string) bool { return s == session })
+	e.staleSessions = slices.DeleteFunc(kept, func(s string) bool { return slices.Contains(sessions, s) })
 }
 
 // Release releases the role of another process that has certainly stopped, for example because this process saw it

@@ -39,6 +39,47 @@ func TestStaleSessionsAreCleared(t *testing.T) {
 	}
 }
 
+// A lease releases its session while a campaign clears the row of all stale ones: each is removed once.
+func TestStaleSessions_ReleasedMeanwhile(t *testing.T) {
+	t.Parallel()
+	e, conn := connected(t, "a", nil)
+	_, other := connected(t, "b", nil)
+	_, watching := connected(t, "c", nil)
+	holds := "UPDATE " + e.cfg.Table + " SET session = 'x' WHERE role = $1"
+	if _, err := other.Exec(t.Context(), holds, e.cfg.Role); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := "SELECT FROM " + e.cfg.Table + " WHERE role = $1 FOR UPDATE"
+	if _, err := tx.Exec(t.Context(), lock, e.cfg.Role); err != nil {
+		t.Fatal(err)
+	}
+	e.addStale("x")
+	e.addStale("y")
+	pid, cleared := conn.PgConn().PID(), make(chan error, 1)
+	go func() { cleared <- e.clearStale(t.Context(), conn) }()
+	for waits := false; !waits; {
+		err := watching.QueryRow(t.Context(), "SELECT cardinality(pg_blocking_pids($1)) > 0", pid).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.removeStale("x")
+	e.addStale("z")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-cleared; err != nil {
+		t.Fatal(err)
+	}
+	if got := e.staleSessions; len(got) != 1 || got[0] != "z" {
+		t.Errorf("%q are stale, want z", got)
+	}
+}
+
 // A follower with long pauses keeps its connection between attempts.
 func TestFollower_KeepsIdleConnection(t *testing.T) {
 	t.Parallel()

@@ -56,9 +56,14 @@ func testRunCheck(t *testing.T, endpoint string, c *client.Client) {
 	child := r.pid("child")
 	awaitMetrics(t, addrs[0], fmt.Sprintf("northstar_elector_token{role=\"checked\"} %v", float64(first)),
 		`northstar_elector_is_leader{role="checked"} 1`, `northstar_elector_check_passed{role="checked"} 1`)
-	text, err := os.ReadFile(seen)
-	if err != nil || strings.TrimSpace(string(text)) != fmt.Sprintf("checked/%d/", first) {
-		t.Errorf("the environment of the check: %q, %v", text, err)
+	if err := eventually(func() error { // the file is empty while a check begins
+		text, err := os.ReadFile(seen)
+		if err == nil && strings.TrimSpace(string(text)) != fmt.Sprintf("checked/%d/", first) {
+			err = fmt.Errorf("the environment of the check: %q", text)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 	if err := os.Remove(healthy); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package storage
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -277,6 +278,46 @@ func TestDamagedSnapshotNeedsLog(t *testing.T) {
 				t.Errorf("%+v, %v", metas, err)
 			}
 		})
+	}
+}
+
+// TestDamagedSnapshotsAreFew: a disk that damages one snapshot after another is not filled by what was set aside.
+func TestDamagedSnapshotsAreFew(t *testing.T) {
+	dir := t.TempDir()
+	g := guardDir(t, dir)
+	if err := g.Stable().SetUint64([]byte(keyCurrentTerm), 1); err != nil {
+		t.Fatal(err)
+	}
+	mustStore(t, g.Log(), entries(1, 50, 1, 10))
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for index := uint64(10); index <= 40; index += 10 {
+		g := guardDir(t, dir)
+		makeSnapshot(t, g, index, 1)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		states, err := filepath.Glob(filepath.Join(dir, snapshotsName, "1-*", snapshotState))
+		if err != nil || len(states) != 1 {
+			t.Fatal(states, err)
+		}
+		flipByte(t, states[0], 100)
+		d, err := Open(Options{Dir: dir, Logger: hclog.NewNullLogger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		newest, err := filepath.Glob(filepath.Join(dir, damagedName, fmt.Sprintf("1-%d-*", index)))
+		if err != nil || len(newest) != 1 {
+			t.Errorf("the snapshot was not set aside: %v, %v", newest, err)
+		}
+	}
+	kept, err := os.ReadDir(filepath.Join(dir, damagedName))
+	if err != nil || len(kept) != maxArchives {
+		t.Errorf("%d damaged snapshots are kept, %v", len(kept), err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 const (
 	pendingResetName = "next"      // what the directory becomes at its next opening
 	asideName        = "set-aside" // the archives of its earlier data
-	maxArchives      = 2           // older ones are removed
+	maxArchives      = 2           // older ones are removed; of damaged snapshots, too
 )
 
 // pendingReset records that the next opening sets all data aside, and the one small file with which the

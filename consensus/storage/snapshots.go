@@ -280,7 +280,7 @@ func indexOfName(name string) (uint64, bool) {
 }
 
 // removeUnusable removes unfinished snapshots, for which the log was never compacted. It moves damaged ones,
-// which are not needed, out of the way.
+// which are not needed, out of the way, and keeps as many of them as archives: a bad disk damages one after another.
 func (s snapshotScan) removeUnusable(dir string, logger hclog.Logger) error {
 	for _, path := range s.unfinished {
 		if err := os.RemoveAll(path); err != nil {
@@ -301,7 +301,7 @@ func (s snapshotScan) removeUnusable(dir string, logger hclog.Logger) error {
 			return err
 		}
 	}
-	return nil
+	return pruneArchives(filepath.Join(dir, damagedName), filepath.Base(s.damaged[len(s.damaged)-1]))
 }
 
 func readBounded(path string, limit int64) ([]byte, error) {
