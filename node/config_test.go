@@ -249,7 +249,9 @@ func TestBadValuesAreAllListed(t *testing.T) {
 		{
 			name: "bad flags, and a bad file",
 			file: "prioritty = 3\n",
-			args: []string{"--priority=high", "--election-timeout-min", "soon", "--eligible=perhaps", "--failover-silence="},
+			args: []string{
+				"--priority=high", "--election-timeout-min", "soon", "--eligible=perhaps", "--failover-silence=",
+			},
 			want: []string{
 				"prioritty: unknown key (northstar.toml line 1)",
 				`priority = high: expected a valid 64 bit int but got "high" (--priority)`,
