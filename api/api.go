@@ -258,6 +258,14 @@ func (s *Server) httpAddress(id cluster.NodeID) string {
 	return s.deps.AddressOf(id)
 }
 
+func (s *Server) raftAddress(id cluster.NodeID) string {
+	if id == s.deps.Node.ID {
+		return s.deps.Node.RaftAddress
+	}
+	m, _ := s.reads.View().Member(id)
+	return m.RaftAddress
+}
+
 // Drain makes the node not ready: it serves no write as leader, and its streams end, to be resumed elsewhere.
 func (s *Server) Drain() { s.stop() }
 

@@ -64,7 +64,7 @@ func putNode(c *request, in apiv1.NodePut) error {
 	if !ok || n.Session != in.SessionID {
 		return problem.SessionEnded(in.SessionID) // the session ended just now
 	}
-	c.s.loads.put(c.s.leader.Current(), n.ID, in.Load)
+	c.s.loads.put(c.s.leader.Current(), n, in.Load)
 	return c.reply(c.wireNode(n))
 }
 
@@ -122,6 +122,7 @@ func removeNode(c *request, _ struct{}) error {
 	if _, err := c.proposeValid(cmd, false); err != nil {
 		return err
 	}
+	c.s.loads.remove(c.param)
 	return c.reply(apiv1.NodeRemoved{ID: c.param})
 }
 
@@ -161,7 +162,7 @@ func (c *request) wireNode(n *state.AppNode) apiv1.Node {
 	}
 	out.StartedAt = timePtr(s.CreatedAt)
 	if !c.stale() {
-		out.Load = c.s.loads.get(c.s.leader.Current(), n.ID)
+		out.Load = c.s.loads.get(c.s.leader.Current(), n)
 		out.LastHeartbeatAt = new(time.Now().Add(c.s.deps.Sessions.Remaining(s) - s.TTL).UTC())
 	}
 	return out
@@ -171,11 +172,17 @@ func (c *request) wireNode(n *state.AppNode) apiv1.Node {
 type loads struct {
 	mu     sync.Mutex
 	term   uint64
-	byNode map[string]apiv1.Load
+	byNode map[string]reportedLoad
+}
+
+// reportedLoad is a load and the session that reported it: of another session of the node, none is known.
+type reportedLoad struct {
+	session string
+	load    apiv1.Load
 }
 
 // put stores a node's load; nil keeps the previous one.
-func (l *loads) put(leader *forward.Leader, id string, load *apiv1.Load) {
+func (l *loads) put(leader *forward.Leader, n *state.AppNode, load *apiv1.Load) {
 	if load == nil {
 		return
 	}
@@ -183,17 +190,23 @@ func (l *loads) put(leader *forward.Leader, id string, load *apiv1.Load) {
 	defer l.mu.Unlock()
 	// bounds the map although nodes come and go
 	if l.byNode == nil || l.term != leader.Term || len(l.byNode) >= 2*state.MaxAppNodes {
-		l.byNode, l.term = map[string]apiv1.Load{}, leader.Term
+		l.byNode, l.term = map[string]reportedLoad{}, leader.Term
 	}
-	l.byNode[id] = *load
+	l.byNode[n.ID] = reportedLoad{n.Session, *load}
 }
 
-func (l *loads) get(leader *forward.Leader, id string) *apiv1.Load {
+func (l *loads) get(leader *forward.Leader, n *state.AppNode) *apiv1.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	load, ok := l.byNode[id]
-	if !ok || l.term != leader.Term {
+	r, ok := l.byNode[n.ID]
+	if !ok || l.term != leader.Term || r.session != n.Session {
 		return nil
 	}
-	return &load
+	return &r.load
+}
+
+func (l *loads) remove(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.byNode, id)
 }

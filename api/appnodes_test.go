@@ -40,6 +40,21 @@ func TestNodes(t *testing.T) {
 			if again.Load.Connections != 4 || leader.fake.View().Revision() != before {
 				t.Fatalf("%+v", again)
 			}
+			// A load belongs to the session that has reported it.
+			into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker'],'load':{'jobs':9}"))
+			kept := into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker']"))
+			if kept.Load == nil || kept.Load.Jobs != 9 {
+				t.Fatalf("the load is not kept: %+v", kept)
+			}
+			if other := into[apiv1.Node](t, n.register("w2", a, "")); other.Load != nil {
+				t.Fatalf("the load of another session: %+v", other.Load)
+			}
+			into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker'],'load':{'jobs':8}"))
+			into[apiv1.NodeRemoved](t, n.do("DELETE", "/v1/nodes/w2", ""))
+			again = into[apiv1.Node](t, n.register("w2", b, ",'status':'joining','roles':['worker']"))
+			if again.Load != nil {
+				t.Fatalf("the load from before the removal: %+v", again.Load)
+			}
 			for query, want := range map[string]int{
 				"": 2, "?status=active": 1, "?role=worker": 2, "?role=gateway": 1,
 				"?capability=gpu": 1, "?capability=none": 0, "?role=worker&status=joining": 1, "?limit=1": 1,

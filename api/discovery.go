@@ -45,7 +45,7 @@ func watchLeader(c *request) error {
 		sent = c.s.leader.Current()
 		l := apiv1.Leader{LeaderID: string(sent.ID), Term: sent.Term, ObservedBy: string(c.s.deps.Node.ID)}
 		if sent.ID != "" {
-			l.LeaderAddress = c.s.httpAddress(sent.ID)
+			l.LeaderAddress, l.RaftAddress = c.s.httpAddress(sent.ID), c.s.raftAddress(sent.ID)
 		}
 		data, err := json.Marshal(l)
 		if err != nil {

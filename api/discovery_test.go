@@ -93,6 +93,24 @@ func TestResponses_MatchGoldenFiles(t *testing.T) {
 	})
 }
 
+// The stream of leaders has both addresses of the leader, as GET /leader has.
+func TestLeaderStream_HasTheLeadersAddresses(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		leader, follower := pair(t, func(d *Deps) { d.Node.RaftAddress = "h1:7700" })
+		for _, n := range []*node{leader, follower} {
+			m, _ := n.stream(apiv1.PathLeaderWatch).next()
+			var l apiv1.Leader
+			if err := json.Unmarshal([]byte(m.data), &l); err != nil {
+				t.Fatal(err)
+			}
+			if m.event != apiv1.EventLeader || l.LeaderID != "n1" || l.LeaderAddress != leader.addr ||
+				l.RaftAddress != "h1:7700" {
+				t.Errorf("%s: %+v", l.ObservedBy, m)
+			}
+		}
+	})
+}
+
 func TestNoLeader(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", false))

@@ -247,8 +247,23 @@ func TestBadValuesAreAllListed(t *testing.T) {
 			want: []string{"join-token = (secret): want a string"},
 		},
 		{
-			name: "bad flag", args: []string{"--priority=high"},
-			want: []string{`--priority: expected a valid 64 bit int but got "high"`},
+			name: "bad flags, and a bad file",
+			file: "prioritty = 3\n",
+			args: []string{
+				"--priority=high", "--election-timeout-min", "soon", "--eligible=perhaps", "--failover-silence=",
+			},
+			want: []string{
+				"prioritty: unknown key (northstar.toml line 1)",
+				`priority = high: expected a valid 64 bit int but got "high" (--priority)`,
+				`election.timeout-min = "soon": expected duration but got "soon"`, "(--election-timeout-min)",
+				"eligible = perhaps: bool value must be true", "(--eligible)",
+				`failover.silence = "": want auto or a duration such as 60ms (--failover-silence)`,
+			},
+		},
+		{name: "no value", args: []string{"--priority"}, want: []string{"--priority: expected int value"}},
+		{
+			name: "a flag as value", args: []string{"--priority", "--eligible"},
+			want: []string{`--priority: expected int value but got "--eligible" (long flag)`},
 		},
 		{name: "unknown flag", args: []string{"--prioritty=1"}, want: []string{"unknown flag --prioritty"}},
 		{

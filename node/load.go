@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,8 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Loader resolves values that have no flag, for one parse: environment, then file, then default.
+// Loader resolves values that have no flag, for one parse: environment, then file, then default. It collects the values
+// that cannot be read, those of flags too.
 type Loader struct {
 	lookupEnv   func(string) (string, bool)
 	file        *file
@@ -65,6 +67,7 @@ func (l *Loader) Options() []kong.Option {
 		host = "" // Validate then requires an ID
 	}
 	return []kong.Option{
+		kong.PostBuild(l.collectFromFlags),
 		kong.Resolvers(kong.ResolverFunc(l.resolve)),
 		kong.Vars{"hostname": strings.ToLower(host)},
 	}
@@ -106,15 +109,61 @@ func (l *Loader) resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) 
 	l.sources[key.Name] = source
 	scratch := reflect.New(flag.Target.Type()).Elem()
 	scan := &kong.DecodeContext{Value: flag.Value, Scan: kong.Scan().PushTyped(value, kong.FlagValueToken)}
-	if err := flag.Mapper.Decode(scan, scratch); err != nil {
-		l.invalidKeys[key.Name] = true
-		l.problems = append(l.problems, &Problem{
-			Key: key.Name, Value: key.show(value), Source: source,
-			Message: err.Error(),
-		})
+	mapper := flag.Mapper
+	if m, ok := mapper.(flagMapper); ok {
+		mapper = m.Mapper
+	}
+	if err := mapper.Decode(scan, scratch); err != nil {
+		l.unreadable(key, value, source, err)
 		return nil, nil
 	}
 	return value, nil
+}
+
+func (l *Loader) unreadable(key Key, value, source string, err error) {
+	l.invalidKeys[key.Name] = true
+	l.problems = append(l.problems, &Problem{
+		Key: key.Name, Value: key.show(value), Source: source, Message: err.Error(),
+	})
+}
+
+// collectFromFlags lets the parse of a command that configures a node go on after a flag whose value cannot be read.
+func (l *Loader) collectFromFlags(k *kong.Kong) error {
+	return kong.Visit(k.Model, func(v kong.Visitable, next kong.Next) error {
+		var flags []*kong.Flag
+		switch v := v.(type) {
+		case *kong.Application:
+			flags = v.Flags
+		case *kong.Node:
+			flags = v.Flags
+		}
+		if slices.ContainsFunc(flags, func(f *kong.Flag) bool { return f.Name == "config" }) {
+			for _, f := range flags {
+				if key, ok := keyOfFlag(f.Name); ok {
+					f.Mapper = flagMapper{f.Mapper, l, key}
+				}
+			}
+		}
+		return next(nil)
+	})
+}
+
+// flagMapper decodes the value of a flag, and collects one that cannot be read.
+type flagMapper struct {
+	kong.Mapper
+	loader *Loader
+	key    Key
+}
+
+// Decode fails only if the value is missing.
+func (m flagMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	token := ctx.Scan.Peek()
+	err := m.Mapper.Decode(ctx, target)
+	if err == nil || !token.IsValue() {
+		return err
+	}
+	m.loader.unreadable(m.key, token.String(), "--"+m.key.Flag, err)
+	return nil
 }
 
 // lookup returns the value of a key from environment or file. An empty variable counts as unset.

@@ -33,7 +33,7 @@ func TestUsage(t *testing.T) {
 		{nil, exitUsage, "northstar-node: expected one of"},
 		{[]string{"nope"}, exitUsage, "northstar-node: unexpected argument nope"},
 		{[]string{"run", "--nope"}, exitUsage, "northstar-node: unknown flag --nope"},
-		{[]string{"run", "--priority", "x"}, exitUsage, "northstar-node: --priority: expected a valid"},
+		{[]string{"run", "--priority", "x"}, exitUsage, "northstar-node: priority = x: expected a valid"},
 		{
 			[]string{
 				"run", "--id", "n1", "--priority", "999",
@@ -88,6 +88,13 @@ func TestCheckConfig(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out)
+	}
+	// a flag that cannot be read does not hide the other problems
+	_, out, _ = invoke(t, nil, "check-config", "--config", file, "--priority=x")
+	for _, want := range []string{"priority = x: expected", "(--priority)", "prioritty: unknown", "data-dir: "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("with a bad flag: no %q in %q", want, out)
+		}
 	}
 	write("id = [\n")
 	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitUsage ||
