@@ -165,7 +165,7 @@ func (k *Call) Leave(err error) {
 	k.c.s.deps.Metrics.HTTPDone(k.c.route.Pattern, k.c.r.Method, status, time.Since(k.start))
 }
 
-// callTimeout limits what a call waits for if its client has set no limit.
+// callTimeout limits what a call waits for if its client has set no shorter limit.
 const callTimeout = apiv1.DefaultTimeoutMS * time.Millisecond
 
 // Propose has the leader apply a command, once, also if a leader dies meanwhile. A lease gets the caller as its owner.

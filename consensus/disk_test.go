@@ -104,6 +104,9 @@ func startOnBadDisks(t *testing.T, size int, tasks ...func(context.Context, uint
 ) {
 	t.Helper()
 	c := newCluster(t, size)
+	c.tune = func(cfg *consensus.Config) { // a node whose disk hangs ends after 20 s, and some tests wait for timeouts twice
+		cfg.TimeoutMin, cfg.TimeoutMax = min(cfg.TimeoutMin, 2*time.Second), min(cfg.TimeoutMax, 4*time.Second)
+	}
 	disks := map[*testNode]*badDisk{}
 	for _, n := range c.nodes {
 		dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})

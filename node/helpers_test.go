@@ -95,8 +95,8 @@ func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
 	n := &testNode{t: t, cfg: Default(), notices: &notices{}, log: &lockedBuffer{}}
 	n.cfg.ID, n.cfg.DataDir, n.cfg.Disk.Reserve = id, filepath.Join(t.TempDir(), string(id)), 1<<20
 	n.cfg.RaftAddr, n.cfg.HTTPAddr = "127.0.0.1:0", "127.0.0.1:0"
-	// no needless elections on a busy machine
-	n.cfg.Election.TimeoutMin = testenv.Slowdown() * slowdown * time.Second
+	// No needless elections on a busy machine; but a call without a limit of its own ends after 10 s.
+	n.cfg.Election.TimeoutMin = min(testenv.Slowdown()*slowdown, 3) * time.Second
 	n.cfg.Election.TimeoutMax = 2 * n.cfg.Election.TimeoutMin
 	if change != nil {
 		change(&n.cfg)
@@ -112,6 +112,7 @@ func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
 // wait for them.
 func calm(_ int, c *Config) {
 	c.Election.TimeoutMin, c.Election.TimeoutMax = 5*c.Election.TimeoutMin, 5*c.Election.TimeoutMax
+	c.Failover.Hold = time.Minute
 }
 
 // newCluster prepares nodes that know each other; nothing runs yet.
