@@ -50,7 +50,7 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs.IntVar(&f.busy, "busy", 2, "busy loops next to them")
 	fs.BoolVar(&f.race, "race", true, "with the race detector")
 	fs.StringVar(&f.tests, "run", "", "only the tests whose names match")
-	fs.DurationVar(&f.timeout, "timeout", 30*time.Minute, "of one run of a package")
+	fs.DurationVar(&f.timeout, "timeout", 2*time.Hour, "of one run of a package")
 	fs.StringVar(&f.output, "output", "out/flaky", "directory for the output of failed runs; empty: it is not kept")
 	fs.DurationVar(&f.within, "for", 0, "time after which no run begins; the next command continues; 0: all begin")
 	fs.StringVar(&f.journal.path, "journal", "out/flaky/runs.tsv", "file with a line for each run; empty: none")

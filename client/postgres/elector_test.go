@@ -294,7 +294,9 @@ func TestRelease(t *testing.T) {
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	b := &tenureLog{t: t}
-	a := candidate(t, "a", func(c *Config) { c.Value = "10.0.0.1" })
+	a := candidate(t, "a", func(c *Config) {
+		c.Value, c.TTL = "10.0.0.1", 3*time.Second // no tenure may lapse on a busy machine: it would be seen, too
+	})
 	first := b.campaign(a)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
