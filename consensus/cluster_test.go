@@ -43,7 +43,7 @@ const maxTestData = 8 << 30
 const calm = 5
 
 var (
-	// Generous: the machine that runs tests is busy. But a node whose disk hangs ends after 20 s: it is stalled earlier.
+	// Generous: the machine that runs tests is busy. But a node whose disk hangs ends after 20 s.
 	timeoutMin  = min(testenv.Slowdown()*slowdown, 4) * time.Second
 	timeoutMax  = 2 * timeoutMin
 	testTimeout = testenv.Slowdown() * 90 * time.Second // how long a condition may take on a busy machine
