@@ -104,7 +104,7 @@ func startOnBadDisks(t *testing.T, size int, tasks ...func(context.Context, uint
 ) {
 	t.Helper()
 	c := newCluster(t, size)
-	c.tune = func(cfg *consensus.Config) { // some tests wait for a few timeouts; a node whose disk hangs ends after 20 s
+	c.tune = func(cfg *consensus.Config) { // tests wait for a few timeouts; a node whose disk hangs ends after 20 s
 		cfg.TimeoutMin, cfg.TimeoutMax = min(cfg.TimeoutMin, 2*time.Second), min(cfg.TimeoutMax, 4*time.Second)
 	}
 	disks := map[*testNode]*badDisk{}
