@@ -163,6 +163,9 @@ func (b *bench) failuresOf(ctx context.Context, kind fault, size, target int, ro
 
 // note prints the rounds that were measured on one cluster, and adds them to the file.
 func (r *roundsFile) note(path string, kind fault, group []*subject) error {
+	if len(group[0].gaps) == 0 {
+		return nil
+	}
 	r.measuring.Lock()
 	defer r.measuring.Unlock()
 	fmt.Printf("\n%s, %d nodes, %d rounds; the clients' write gap in ms\n", kind.name, len(group[0].cluster.Nodes),

@@ -129,7 +129,8 @@ func openSurvivor(s *subject, leader *proc.Node) (func(context.Context, int) err
 			}
 			conn.Limit(attemptTimeout)
 		}
-		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+		open := conn // drop may be called meanwhile
+		stop := context.AfterFunc(ctx, func() { _ = open.Close() })
 		defer stop()
 		status, err := conn.Do("PUT", fmt.Sprintf(apiv1.PathKVPrefix+"gap-%d", n%64), value)
 		if err != nil {
