@@ -257,7 +257,7 @@ func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(
 
 // quantiles sorts times, and returns some of their quantiles in ms.
 func quantiles(times []time.Duration, qs ...float64) (all []any) {
-	slices.Sort(times)
+	times = slices.Sorted(slices.Values(times))
 	for _, q := range qs {
 		all = append(all, ms(load.Quantile(times, q)))
 	}
