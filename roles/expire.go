@@ -38,10 +38,10 @@ func (k *SessionManager) timerLoop(ctx context.Context, r *leaderState) {
 
 // tick advances the clock and hands over expired sessions. It returns the length of a pause that has just ended.
 func (k *SessionManager) tick(r *leaderState) (wait, pause time.Duration) {
-	view := k.deps.Consensus.View()
 	raw := k.deps.Clock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	view := k.deps.Consensus.View() // with every session that has a timer
 	now := r.clock.read(raw)
 	r.collectExpired(now, view)
 	wait = maxTick
