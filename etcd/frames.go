@@ -67,6 +67,9 @@ func (f *frames) follow(p []byte, begin func(frame), data func(stream uint32, pa
 	}
 }
 
+// between reports whether the bytes that were followed end between two frames.
+func (f *frames) between() bool { return f.have == 0 && f.skip == 0 }
+
 // start reads a header that is complete.
 func (f *frames) start() {
 	size := binary.BigEndian.Uint32(f.header[:]) >> 8

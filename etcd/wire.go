@@ -49,6 +49,7 @@ var errNoRoom = errors.New("etcd: no room for the unfinished messages of a conne
 // complete. It knows both by the frames. New calls are refused, and reading stops, when there is no room.
 type wire struct {
 	net.Conn
+	probed  probedConn // writes
 	share   Share
 	begun   time.Time
 	writing atomic.Int64 // when the present write began, in nanoseconds after begun, and 1; 0: there is none
@@ -76,7 +77,7 @@ type received struct {
 
 func newWire(c net.Conn, share Share) *wire {
 	return &wire{
-		Conn: c, share: share, begun: time.Now(), in: frames{skip: len(http2.ClientPreface)},
+		Conn: c, probed: probedConn{conn: c}, share: share, begun: time.Now(), in: frames{skip: len(http2.ClientPreface)},
 		open: map[uint32]*received{},
 	}
 }
@@ -100,16 +101,18 @@ func (w *wire) Read(p []byte) (int, error) {
 // Write writes, and notes the streams that end.
 func (w *wire) Write(p []byte) (int, error) {
 	w.mu.Lock()
+	begins := w.out.between()
 	w.out.follow(p, func(f frame) {
 		if f.endsStream() {
 			w.end(f.stream)
 		}
 	}, func(uint32, []byte) {})
+	ends := w.out.between()
 	w.settle()
 	w.mu.Unlock()
 	w.writing.Store(1 + int64(time.Since(w.begun)))
 	defer w.writing.Store(0)
-	return w.Conn.Write(p)
+	return w.probed.write(p, begins, ends)
 }
 
 // Close closes the connection and gives its share back.
