@@ -147,7 +147,9 @@ func (f *fakeCluster) Feed() *state.Feed                          { return f.sta
 func (f *fakeCluster) Applied() uint64                            { return f.View().AppliedIndex() }
 func (f *fakeCluster) AwaitApplied(context.Context, uint64) error { return nil }
 
-func (f *fakeCluster) ReadIndex(ctx context.Context, _ cluster.NodeID, _ uint64) (uint64, error) {
+func (f *fakeCluster) Asker() cluster.Asker { return cluster.Asker{Applied: f.Applied()} }
+
+func (f *fakeCluster) ReadIndex(ctx context.Context, _ cluster.Asker) (uint64, error) {
 	return f.Applied(), f.ReadBarrier(ctx)
 }
 

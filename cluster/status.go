@@ -56,6 +56,14 @@ type PeerAck struct {
 	LastContact   time.Time // of its last response to anything, also a refusal; zero: never
 }
 
+// Asker is a node that asks the leader for a read index, as it is after the reads began for which it asks.
+type Asker struct {
+	ID          NodeID
+	Incarnation string // its data directory
+	Term        uint64 // its current term; 0: unknown
+	Applied     uint64 // index up to which its state reflects the log
+}
+
 // AddSilence adds the reason that the peer has been silent for that time.
 func (p *PeerStatus) AddSilence(silent time.Duration) {
 	p.Silent, p.Reasons = true, append(p.Reasons, "silent for "+silent.Round(time.Millisecond).String())

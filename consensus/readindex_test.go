@@ -25,7 +25,7 @@ func TestReadIndex(t *testing.T) {
 			wrote = append(wrote, time.Since(start))
 			start = time.Now()
 			ctx := within(t, testTimeout)
-			index, err := leader.ReadIndex(ctx, n.id, n.Applied())
+			index, err := leader.ReadIndex(ctx, n.Asker())
 			if err == nil {
 				err = n.AwaitApplied(ctx, index)
 			}
@@ -45,7 +45,7 @@ func TestReadIndex(t *testing.T) {
 		t.Errorf("half of the read indexes took %v at most, and half of the writes %v", waited, wrote)
 	}
 	for _, n := range c.others(leader) {
-		_, err := n.ReadIndex(within(t, testTimeout), leader.id, leader.Applied())
+		_, err := n.ReadIndex(within(t, testTimeout), leader.Asker())
 		wantCode(t, err, cluster.CodeNoLeader)
 	}
 }
@@ -57,7 +57,7 @@ func TestReadIndex_DeposedLeader(t *testing.T) {
 	c.write("a", "1")
 	other := c.others(old)[0]
 	old.cut.Store(true)
-	_, err := old.ReadIndex(within(t, testTimeout), other.id, 0)
+	_, err := old.ReadIndex(within(t, testTimeout), cluster.Asker{ID: other.id})
 	wantCode(t, err, cluster.CodeNoLeader)
 	old.cut.Store(false)
 }
@@ -67,7 +67,44 @@ func TestReadIndex_AppliedAboveCommit(t *testing.T) {
 	t.Parallel()
 	c, leader := startCalmCluster(t, 3)
 	c.write("a", "1")
-	other := c.others(leader)[0]
-	_, err := leader.ReadIndex(within(t, testTimeout), other.id, leader.Applied()+1000)
+	by := c.others(leader)[0].Asker()
+	by.Applied = leader.Applied() + 1000
+	_, err := leader.ReadIndex(within(t, testTimeout), by)
 	wantCode(t, err, cluster.CodeNoLeader)
+}
+
+// The question of a voter that is in the leader's term is its acknowledgement: with the leader it is a majority of three
+// voters. Nothing else is.
+func TestReadIndex_AskerConfirms(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		nodes  int
+		change func(by *cluster.Asker)
+		want   bool
+	}{
+		{"a voter", 3, func(*cluster.Asker) {}, true},
+		{"of five", 5, func(*cluster.Asker) {}, false},
+		{"in another term", 3, func(by *cluster.Asker) { by.Term++ }, false},
+		{"of an earlier build", 3, func(by *cluster.Asker) { by.Term, by.Incarnation = 0, "" }, false},
+		{"with another data directory", 3, func(by *cluster.Asker) { by.Incarnation += "x" }, false},
+		{"no member", 3, func(by *cluster.Asker) { by.ID = "n9" }, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c, leader := startCalmCluster(t, tc.nodes)
+			c.write("a", "1")
+			by := c.others(leader)[0].Asker()
+			by.Applied = leader.Applied()
+			tc.change(&by)
+			leader.cut.Store(true) // no heartbeat is acknowledged any more
+			defer leader.cut.Store(false)
+			index, err := leader.ReadIndex(within(t, testTimeout), by)
+			if tc.want && (err != nil || index < leader.Applied()) {
+				t.Errorf("index %d of %d, %v", index, leader.Applied(), err)
+			} else if !tc.want {
+				wantCode(t, err, cluster.CodeNoLeader)
+			}
+		})
+	}
 }

@@ -25,7 +25,9 @@ type Consensus interface {
 	// ReadBarrier returns once View holds every write acknowledged before the call. CodeNoLeader: not this node.
 	ReadBarrier(ctx context.Context) error
 	// ReadIndex is ReadBarrier for another node, which is to apply the log up to the index returned.
-	ReadIndex(ctx context.Context, to cluster.NodeID, applied uint64) (uint64, error)
+	ReadIndex(ctx context.Context, by cluster.Asker) (uint64, error)
+	// Asker returns this node as one that asks for a read index.
+	Asker() cluster.Asker
 	// Applied returns the index up to which View reflects the log.
 	Applied() uint64
 	// AwaitApplied returns once View reflects the log up to index, or with the cause of ctx's end.

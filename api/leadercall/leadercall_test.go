@@ -29,9 +29,10 @@ type node struct {
 
 	propose    func(state.Command) (state.Result, error) // instead of applying
 	applied    atomic.Uint64
-	subscribed atomic.Int64 // calls of Subscribe
-	renewed    atomic.Int64 // calls of Renew
-	asked      atomic.Int64 // calls of ReadIndex
+	subscribed atomic.Int64                  // calls of Subscribe
+	renewed    atomic.Int64                  // calls of Renew
+	asked      atomic.Int64                  // calls of ReadIndex
+	asker      atomic.Pointer[cluster.Asker] // of the last one
 }
 
 // world is a cluster of nodes that share one state.
@@ -148,7 +149,12 @@ func (n *node) ReadBarrier(context.Context) error {
 	return n.leads()
 }
 
-func (n *node) ReadIndex(ctx context.Context, _ cluster.NodeID, _ uint64) (uint64, error) {
+func (n *node) Asker() cluster.Asker {
+	return cluster.Asker{ID: n.id, Incarnation: "d-" + string(n.id), Term: 1, Applied: n.Applied()}
+}
+
+func (n *node) ReadIndex(ctx context.Context, by cluster.Asker) (uint64, error) {
+	n.asker.Store(&by)
 	n.asked.Add(1)
 	return n.View().AppliedIndex(), n.ReadBarrier(ctx)
 }
@@ -315,6 +321,10 @@ func TestReadIndexIsShared(t *testing.T) {
 		reading.Wait()
 		if n := leader.asked.Load(); n > 2 {
 			t.Errorf("the leader was asked %d times", n)
+		}
+		if got, want := *leader.asker.Load(), other.Asker(); got.ID != want.ID || got.Term != want.Term ||
+			got.Incarnation != want.Incarnation {
+			t.Errorf("asked by %+v, want %+v", got, want)
 		}
 		if err := leader.Calls.ReadIndex(context.Background()); err != nil || leader.asked.Load() > 2 {
 			t.Errorf("on the leader: %v", err)

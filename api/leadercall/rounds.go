@@ -129,7 +129,10 @@ func (c *Calls) Run(ctx context.Context) error {
 
 // readIndexRound asks for the read index and waits until this node has applied it.
 func (c *Calls) readIndexRound(ctx context.Context, _ []string) ([]string, error) {
-	got, err := c.ask(ctx, c.Forward.Leader.Current().ID, readIndex, message{Index: c.Consensus.Applied()})
+	by := c.Consensus.Asker() // after the round began
+	got, err := c.ask(ctx, c.Forward.Leader.Current().ID, readIndex, message{
+		Index: by.Applied, Term: by.Term, Incarnation: by.Incarnation,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,12 @@ const (
 
 // message is the content of a request or a response, other than commands and their results.
 type message struct {
-	Index  uint64   `json:"index,omitempty"` // applied by the node that asks; the read index
-	IDs    []string `json:"ids,omitempty"`   // sessions that are asked for; those that live
+	Index uint64 `json:"index,omitempty"` // applied by the node that asks; the read index
+	// Term and Incarnation of the node that asks for a read index. Earlier builds neither send nor read them.
+	Term        uint64 `json:"term,omitempty"`
+	Incarnation string `json:"incarnation,omitempty"`
+
+	IDs    []string `json:"ids,omitempty"` // sessions that are asked for; those that live
 	LeftMS int64    `json:"left_ms,omitempty"`
 }
 
@@ -184,7 +188,9 @@ func (c *Calls) handle(ctx context.Context, from cluster.NodeID, request []byte)
 	var err error
 	switch kind(request[0]) {
 	case readIndex:
-		out.Index, err = c.Consensus.ReadIndex(ctx, from, in.Index)
+		out.Index, err = c.Consensus.ReadIndex(ctx, cluster.Asker{
+			ID: from, Incarnation: in.Incarnation, Term: in.Term, Applied: in.Index,
+		})
 	case renew:
 		out.IDs, err = c.renewHere(ctx, in.IDs)
 	case remaining:
