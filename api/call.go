@@ -208,9 +208,7 @@ func (k *Call) sign(cmd *state.Command) {
 
 // ReadIndex returns once this node's view has every write that was acknowledged before the call.
 func (k *Call) ReadIndex(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return k.c.s.calls.ReadIndex(ctx)
+	return k.c.s.calls.ReadIndex(ctx, callTimeout)
 }
 
 // TakeAnswer takes bytes of the budget of all answers, until give is called, once. CodeBusy: there are not so many

@@ -55,7 +55,7 @@ func TestCallsToTheLeader(t *testing.T) {
 		if err != nil || written.Err != nil || written.Txn.Responses[0].Put.Revision != written.Revision {
 			t.Fatalf("%s: %+v, %v", n.cfg.ID, written, err)
 		}
-		if err := calls.ReadIndex(ctx); err != nil {
+		if err := calls.ReadIndex(ctx, 0); err != nil {
 			t.Fatal(err)
 		}
 		if item, ok := n.Consensus().View().Get(key); !ok || item.Lease() != lease {

@@ -112,6 +112,10 @@ type Request struct {
 	// and a nil error means that Local or Remote succeeded. CodeOutcomeUnknown: the leader may have served it. ctx
 	// ends when that node no longer leads.
 	Remote func(ctx context.Context, leader cluster.NodeID) error
+	// EndsWithLeader: Remote ends by itself when that node no longer leads. Its context is then that of the client.
+	EndsWithLeader bool
+	// Limit bounds what follows the first attempt; 0: only the context does.
+	Limit time.Duration
 
 	// FinalCode is final even after an attempt with unknown outcome; 0: only refusals of the state are.
 	FinalCode cluster.Code

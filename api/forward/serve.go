@@ -41,6 +41,12 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 				return err
 			}
 		}
+		if r.Limit > 0 { // most requests need no context of their own, with a timer
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, r.Limit)
+			defer cancel()
+			r.Limit = 0
+		}
 		_, limited := ctx.Deadline()
 		w.untilDeadline = r.mayHaveApplied && limited
 		if held := w.Next(ctx, err); held != nil {
@@ -64,6 +70,9 @@ func (r *Request) retries(err error) bool {
 
 // callRemote has the leader serve r by r.Remote.
 func (f *Forwarder) callRemote(ctx context.Context, leader *Leader, r *Request) error {
+	if r.EndsWithLeader {
+		return r.Remote(ctx, leader.ID)
+	}
 	ctx, cancel := stream.WithGraceAfter(ctx, leader.Changed, 0)
 	defer cancel()
 	return r.Remote(ctx, leader.ID)

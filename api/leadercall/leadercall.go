@@ -148,10 +148,11 @@ func (c *Calls) follows() bool {
 }
 
 // ReadIndex returns once this node's view has every write that was acknowledged before the call. Another node than the
-// leader asks it only for the read index; all callers that wait at the same time share one question.
-func (c *Calls) ReadIndex(ctx context.Context) error {
+// leader asks it only for the read index; all callers that wait at the same time share one question. A round bounds each
+// attempt. limit bounds all of them after the first.
+func (c *Calls) ReadIndex(ctx context.Context, limit time.Duration) error {
 	return c.Forward.Serve(ctx, forward.Request{
-		Idempotent: true,
+		Idempotent: true, EndsWithLeader: true, Limit: limit,
 		Local: func(ctx context.Context) error {
 			if c.follows() {
 				return errFollows
@@ -195,7 +196,7 @@ func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (live map[
 		return err
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
-		Idempotent: true,
+		Idempotent: true, EndsWithLeader: true,
 		Local: func(ctx context.Context) error {
 			if c.Forward.Leader.Current().ID != c.Forward.Self {
 				return notLeading(c.Forward.Self)

@@ -311,7 +311,7 @@ func TestReadIndexIsShared(t *testing.T) {
 		var reading sync.WaitGroup
 		for range 500 {
 			reading.Go(func() {
-				if err := other.Calls.ReadIndex(context.Background()); err != nil || other.Applied() < 5 {
+				if err := other.Calls.ReadIndex(context.Background(), 0); err != nil || other.Applied() < 5 {
 					t.Errorf("%v at index %d", err, other.Applied())
 				}
 			})
@@ -326,7 +326,7 @@ func TestReadIndexIsShared(t *testing.T) {
 			got.Incarnation != want.Incarnation {
 			t.Errorf("asked by %+v, want %+v", got, want)
 		}
-		if err := leader.Calls.ReadIndex(context.Background()); err != nil || leader.asked.Load() > 2 {
+		if err := leader.Calls.ReadIndex(context.Background(), 0); err != nil || leader.asked.Load() > 2 {
 			t.Errorf("on the leader: %v", err)
 		}
 	})
@@ -405,7 +405,7 @@ func TestOldLeaderIsNotAsked(t *testing.T) {
 			t.Error("it was called")
 			return nil
 		}
-		if err := other.Calls.ReadIndex(context.Background()); !cluster.IsCode(err, cluster.CodeNoLeader) {
+		if err := other.Calls.ReadIndex(context.Background(), 0); !cluster.IsCode(err, cluster.CodeNoLeader) {
 			t.Error(err)
 		}
 	})
@@ -483,6 +483,29 @@ func TestPropose_OldCommand(t *testing.T) {
 	withWorldOf(t, state.NumberVersion, func(_ *world, _, other *node) {
 		if r, err := other.Calls.Propose(context.Background(), old); err != nil || r.Err != nil {
 			t.Errorf("%+v, %v where all members know numbers", r, err)
+		}
+	})
+}
+
+// A read whose leader does not answer goes on with the next leader immediately. Without one, its limit ends it.
+func TestReadIndex_LeaderChanges(t *testing.T) {
+	withWorld(t, func(w *world, _, other *node) {
+		w.calls = func(ctx context.Context, _ cluster.NodeID) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		began, read := time.Now(), make(chan error, 1)
+		go func() { read <- other.Calls.ReadIndex(context.Background(), 0) }()
+		synctest.Wait()
+		w.lead("n2")
+		if err := <-read; err != nil || time.Since(began) > timeoutMax/10 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		w.lead("")
+		began = time.Now()
+		err := other.Calls.ReadIndex(context.Background(), timeoutMax/2)
+		if took := time.Since(began); !cluster.IsCode(err, cluster.CodeNoLeader) || took > timeoutMax*6/10 {
+			t.Errorf("after %v: %v", took, err)
 		}
 	})
 }
