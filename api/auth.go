@@ -272,7 +272,7 @@ func (a *authenticator) fromMember(r *http.Request) bool {
 
 // trustsLoopback reports whether the origin alone makes the caller an operator.
 func (a *authenticator) trustsLoopback(r *http.Request) bool {
-	return a.tokens.Load() == nil && fromThisMachine(r) && a.localHost(r.Host)
+	return a.tokens.Load() == nil && fromThisMachine(r) && (r.Host == "" || a.localHost(r.Host))
 }
 
 // certified returns the identity in the client's certificate, if it is valid.
@@ -334,7 +334,7 @@ func (a *authenticator) localHost(hostport string) bool {
 		host = hostport
 	}
 	_, err = netip.ParseAddr(strings.Trim(host, "[]"))
-	return hostport == "" || err == nil || strings.EqualFold(host, "localhost") || strings.EqualFold(host, a.host)
+	return err == nil || strings.EqualFold(host, "localhost") || strings.EqualFold(host, a.host)
 }
 
 func bearer(r *http.Request) (string, bool) {

@@ -78,7 +78,7 @@ func collectGarbage(age time.Duration) {
 // closeConn returns a function that closes the connection of a gRPC call. Connections of the gateway have deadlines.
 func closeConn(ctx context.Context) func() {
 	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(connInfo); ok && info.live != nil {
+		if info, ok := p.AuthInfo.(*connInfo); ok && info.live != nil {
 			return func() { _ = info.live.Close() }
 		}
 	}

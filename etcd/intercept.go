@@ -29,6 +29,7 @@ import (
 type (
 	connKey struct{} // of what NewConn returned for the connection of an HTTP request
 	callKey struct{} // of the Call
+	sentKey struct{} // of the metadata of a gRPC call
 )
 
 // callOf returns the call that ctx belongs to, nil for a method without authentication.
@@ -222,8 +223,17 @@ func (s *Server) takeFirstRevision(call Call, name string) error {
 
 // requiresLeader reports whether the client wants its stream to end when this node knows no leader.
 func requiresLeader(ctx context.Context) bool {
-	values := metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataRequireLeaderKey)
+	values := sentAs(ctx, rpctypes.MetadataRequireLeaderKey)
 	return len(values) > 0 && values[0] == rpctypes.MetadataHasLeader
+}
+
+// sentAs returns the metadata of a key in lower case, not to be changed. gRPC's own functions copy it, or go through
+// all of it.
+func sentAs(ctx context.Context, key string) []string {
+	if all, ok := ctx.Value(sentKey{}).(metadata.MD); ok {
+		return all[key]
+	}
+	return metadata.ValueFromIncomingContext(ctx, key)
 }
 
 // noLeaderTimeouts is the number of election timeouts without a leader after which a stream that requires one ends.
@@ -273,16 +283,15 @@ func incoming(ctx context.Context, name string) (*http.Request, any) {
 		return r, ctx.Value(connKey{})
 	}
 	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: name}, Header: http.Header{}}
-	sentAs := func(key string) []string { return metadata.ValueFromIncomingContext(ctx, key) }
 	for _, key := range [...]string{"token", "authorization"} {
-		if sent := sentAs(key); len(sent) > 0 {
+		if sent := sentAs(ctx, key); len(sent) > 0 {
 			r.Header["Authorization"] = []string{"Bearer " + strings.TrimPrefix(sent[0], "Bearer ")}
 			break
 		}
 	}
 	// With a proxy's header a caller on this machine is no local one. Clients may begin a trace.
 	for _, key := range [...]string{"forwarded", "x-forwarded-for", "traceparent"} {
-		if sent := sentAs(key); len(sent) > 0 {
+		if sent := sentAs(ctx, key); len(sent) > 0 {
 			r.Header[http.CanonicalHeaderKey(key)] = sent
 		}
 	}
@@ -290,8 +299,12 @@ func incoming(ctx context.Context, name string) (*http.Request, any) {
 	if !ok {
 		return r, nil
 	}
-	r.RemoteAddr = p.Addr.String()
-	info, _ := p.AuthInfo.(connInfo)
+	info, ok := p.AuthInfo.(*connInfo)
+	if !ok {
+		r.RemoteAddr = p.Addr.String()
+		return r, nil
+	}
+	r.RemoteAddr = info.remote
 	if info.secure {
 		r.TLS = &info.State
 	}

@@ -105,8 +105,9 @@ func (l *leaseService) newHeldLeases(ctx context.Context) *heldLeases {
 		h.grace = 0
 	}
 	if p, ok := peer.FromContext(ctx); ok && (asked || l.s.deps.LeaseConnection) {
-		info, _ := p.AuthInfo.(connInfo)
-		h.conn = info.live
+		if info, ok := p.AuthInfo.(*connInfo); ok {
+			h.conn = info.live
+		}
 	}
 	return h
 }

@@ -264,7 +264,7 @@ func TestHeldLeases_EndedOnAnIdleStream(t *testing.T) {
 		s := New(testDeps(n))
 		defer s.grpc.Stop()
 		ctx, gone := context.WithCancel(t.Context())
-		ctx = peer.NewContext(ctx, &peer.Peer{AuthInfo: connInfo{live: new(liveConn)}})
+		ctx = peer.NewContext(ctx, &peer.Peer{AuthInfo: &connInfo{live: new(liveConn)}})
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(metadataAttach, "1"))
 		held, asked := 0, int64(0)
 		stream := &renewals{

@@ -277,6 +277,7 @@ type connInfo struct {
 	secure              bool
 	conn                any // what Deps.NewConn returned
 	wire                *wire
+	remote              string // address of the client
 }
 
 // finishedTLS are the credentials of connections whose TLS handshake is over, or that have no TLS.
@@ -290,8 +291,9 @@ var errServerOnly = errors.New("these credentials are for servers only")
 // ServerHandshake implements credentials.TransportCredentials.
 func (f finishedTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	live := liveConnOf(c)
-	w := newWire(c, f.newShare(c.RemoteAddr().String()))
-	info := connInfo{conn: newConn(live, f.newConn), live: live, wire: w}
+	remote := c.RemoteAddr().String()
+	w := newWire(c, f.newShare(remote))
+	info := &connInfo{conn: newConn(live, f.newConn), live: live, wire: w, remote: remote}
 	if secured, ok := c.(*tls.Conn); ok {
 		info.secure, info.State = true, secured.ConnectionState()
 		info.CommonAuthInfo = credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}

@@ -266,11 +266,11 @@ func (w *wire) refuses() bool {
 }
 
 // admit refuses a call before its message is received.
-func (s *Server) admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
+func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if w := wireOf(ctx); w != nil && w.refuses() {
 		return ctx, rpctypes.ErrGRPCRequestTooManyRequests
 	}
-	return ctx, nil
+	return context.WithValue(ctx, sentKey{}, info.Header), nil
 }
 
 // freeOf returns the size up to which a request of a method is not counted while it is executed. Requests that wait
@@ -302,7 +302,7 @@ func holdRequest(ctx context.Context, in any, free int) (give func(), err error)
 // wireOf returns the connection of a gRPC call, nil for a call of the gateway.
 func wireOf(ctx context.Context) *wire {
 	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(connInfo); ok {
+		if info, ok := p.AuthInfo.(*connInfo); ok {
 			return info.wire
 		}
 	}
