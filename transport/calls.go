@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -308,11 +309,12 @@ func (k *calls) drop(id cluster.NodeID, c *callConn) {
 func (t *Transport) readResponses(ctx context.Context, to cluster.NodeID, c *callConn) {
 	stop := context.AfterFunc(ctx, func() { _ = closeNow(c.conn) })
 	defer stop()
+	in := bufio.NewReader(callReader{c, t.params.stall}) // as where calls are served
 	var err error
 	for err == nil {
 		var number uint64
 		var body []byte
-		if number, body, err = readCall(callReader{c, t.params.stall}, maxCallResponse); err != nil {
+		if number, body, err = readCall(in, maxCallResponse); err != nil {
 			break
 		}
 		if number != stillWorking {

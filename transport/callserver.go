@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,9 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 	var handling sync.WaitGroup
 	handling.Go(func() { s.reportProgress(ctx) })
 	room := semaphore.NewWeighted(maxCallsBytes)
+	in := bufio.NewReader(conn) // the length and the call in one system call, and calls that come together
 	for {
-		number, request, err := readCall(conn, maxCall)
+		number, request, err := readCall(in, maxCall)
 		if errors.Is(err, errMalformed) {
 			t.rejectConn(conn, helloReason(err), err)
 		}
