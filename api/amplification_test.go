@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/api/stream"
 	"northstar/api/token"
 	"northstar/cluster"
@@ -255,5 +256,24 @@ func TestBodiesOfWaitingCampaignsAreCounted(t *testing.T) {
 		n.bodyBytes.held.Store(n.limits.RequestBytes * 2)
 		n.do("POST", "/v1/sessions", `{"name":"x"}`, asJSON, apiv1.TypeJSON).is(t, 503, cluster.CodeBusy)
 		n.bodyBytes.held.Store(0)
+	})
+}
+
+// Anyone may ask for a path that does not exist. The answer does not repeat it at length, and as JSON each of its bytes
+// could be six: thousands of clients that do not read their answers would fill the memory.
+func TestErrorsRepeatLittle(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		s := bareServer(t)
+		long := strings.Repeat("<", 30<<10)
+		for _, target := range []string{"/" + long, "/leader?" + long, "/dashboard/" + long} {
+			r := httptest.NewRequest("GET", target, nil)
+			r.RemoteAddr = someAddress
+			w := serveBriefly(s, r)
+			p, ok := problem.Decode(w.Code, w.Header(), w.Body.Bytes())
+			if !ok || w.Code < 400 || w.Body.Len() > 8<<10 || !strings.HasSuffix(p.Detail, "…") {
+				t.Errorf("%.12s…: %d, %d bytes that end with %.40q", target, w.Code, w.Body.Len(),
+					p.Detail[max(0, len(p.Detail)-40):])
+			}
+		}
 	})
 }
