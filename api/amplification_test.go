@@ -277,3 +277,31 @@ func TestErrorsRepeatLittle(t *testing.T) {
 		}
 	})
 }
+
+// The answer to what changes nothing counts, as that to a read does: it can be large, and be asked for again and again.
+func TestAnswersThatChangeNothingAreLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := limitedTokens(t)
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f, withTokens(file), func(d *Deps) { d.Limits.AnswerBytes = smallAnswer })
+		n.lead()
+		as := []string{"Authorization", tokens["alice"]}
+		made := into[apiv1.SessionCreated](t, n.do("POST", "/v1/sessions", `{"name":"s"}`, as...))
+		for i := range 600 {
+			f.apply(state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
+				Role: fmt.Sprintf("%0128d", i), Session: made.SessionID,
+			}})
+		}
+		strange := strings.Repeat(`,"`+strings.Repeat("<", 120)+`"`, 400)
+		for _, tc := range []struct{ method, path, body string }{
+			{"DELETE", "/v1/sessions/" + made.SessionID, `{"dry_run":true}`},
+			{"DELETE", "/v1/sessions?prefix=s", `{"dry_run":true}`},
+			{"POST", "/v1/sessions/renew", `{"session_ids":["` + made.SessionID + `"` + strange + `]}`},
+		} {
+			n.do(tc.method, tc.path, tc.body, as...).is(t, 503, cluster.CodeBusy)
+		}
+		if r := n.do("DELETE", "/v1/sessions/"+made.SessionID, "", as...); r.status != 200 {
+			t.Errorf("the end itself: %+v", r)
+		}
+	})
+}
