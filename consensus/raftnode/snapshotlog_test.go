@@ -195,15 +195,16 @@ func TestUndoKeepsWhatFollowsAnInstalledSnapshot(t *testing.T) {
 		installed LogPosition
 		removed   bool // the snapshot of the restore
 	}{
-		"a snapshot that ends above the restore":    {LogPosition{8, 5}, true},
-		"a snapshot that ends at its index":         {LogPosition{6, 5}, true},
-		"a snapshot that came before the undoing":   {LogPosition{8, 5}, false},
+		"a snapshot that ends above the restore":     {LogPosition{8, 5}, true},
+		"a snapshot that ends at its index":          {LogPosition{6, 5}, true},
+		"a snapshot that came before the undoing":    {LogPosition{8, 5}, false},
 		"... with entries that followed the restore": {LogPosition{7, 5}, false},
 	} {
 		f, l := logWithSnapshot(t, LogPosition{2, 2}, 2, 2, 2, 2, 2)
 		store := &manySnapshots{all: []*raft.SnapshotMeta{
 			{ID: "installed", Index: c.installed.Index, Term: c.installed.Term},
-			{ID: "restore", Index: undone.Index, Term: undone.Term}, {ID: "2", Index: 2, Term: 2},
+			{ID: "restore", Index: undone.Index, Term: undone.Term},
+			{ID: "2", Index: 2, Term: 2},
 		}}
 		if c.removed {
 			store.all = slices.Delete(store.all, 1, 2)
