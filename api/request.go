@@ -339,8 +339,8 @@ func (c *request) checkMedia(want string) error {
 	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
 }
 
-// reply answers 200 with v as JSON. A large answer counts until its client has read it, but not that to what has changed
-// something: that has been done, and cannot be refused.
+// reply answers 200 with v as JSON. A large answer counts until its client has read it, but not that to what has
+// changed something: that has been done, and cannot be refused.
 func (c *request) reply(v any) error {
 	body, err := json.Marshal(v)
 	if err == nil && (!c.write || c.auditFields.DryRun || c.route.SkipAudit) { // renewals may be repeated
