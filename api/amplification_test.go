@@ -292,16 +292,30 @@ func TestAnswersThatChangeNothingAreLimited(t *testing.T) {
 				Role: fmt.Sprintf("%0128d", i), Session: made.SessionID,
 			}})
 		}
-		strange := strings.Repeat(`,"`+strings.Repeat("<", 120)+`"`, 400)
-		for _, tc := range []struct{ method, path, body string }{
-			{"DELETE", "/v1/sessions/" + made.SessionID, `{"dry_run":true}`},
-			{"DELETE", "/v1/sessions?prefix=s", `{"dry_run":true}`},
-			{"POST", "/v1/sessions/renew", `{"session_ids":["` + made.SessionID + `"` + strange + `]}`},
-		} {
-			n.do(tc.method, tc.path, tc.body, as...).is(t, 503, cluster.CodeBusy)
+		for _, path := range []string{"/v1/sessions/" + made.SessionID, "/v1/sessions?prefix=s"} {
+			n.do("DELETE", path, `{"dry_run":true}`, as...).is(t, 503, cluster.CodeBusy)
 		}
 		if r := n.do("DELETE", "/v1/sessions/"+made.SessionID, "", as...); r.status != 200 {
 			t.Errorf("the end itself: %+v", r)
+		}
+	})
+}
+
+// The answer to what has changed something is not limited, so it is not much longer than what the client has sent.
+func TestAnswersToWritesAreSmall(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		n.lead()
+		list := func(length, items int) string {
+			return `["` + strings.Repeat(strings.Repeat("<", length)+`","`, items-1) + `<"]`
+		}
+		node := `{"session_id":"` + n.session("a") + `","roles":` + list(255, 64) + `,"capabilities":` + list(255, 64) + `}`
+		for _, tc := range []struct{ method, path, body string }{
+			{"PUT", "/v1/nodes/web-1", node}, {"POST", "/v1/sessions/renew", `{"session_ids":` + list(120, 500) + `}`},
+		} {
+			if r := n.do(tc.method, tc.path, tc.body); r.status != 200 || len(r.body) > smallAnswer {
+				t.Errorf("%s %s: %d, %d bytes for %d", tc.method, tc.path, r.status, len(r.body), len(tc.body))
+			}
 		}
 	})
 }
