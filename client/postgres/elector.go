@@ -127,7 +127,8 @@ type Elector struct {
 
 	mu            sync.Mutex
 	lease         *lease   // latest lease; nil: none yet
-	staleSessions []string // sessions of this candidate that the row may still name
+	electing      string   // session that is being elected; "": none
+	staleSessions []string // sessions of this candidate that the row may name, with the present one
 }
 
 var _ client.Elector = (*Elector)(nil)
@@ -223,12 +224,10 @@ func (e *Elector) Close(ctx context.Context) error {
 	return e.clearStale(ctx, nil)
 }
 
-// clearStale clears the row of this candidate's stale sessions, all of whose tenures have ended. With a nil conn it
-// opens a connection if it needs one.
+// clearStale clears the row of this candidate's sessions whose tenures have ended. With a nil conn it opens a connection
+// if it needs one.
 func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
-	e.mu.Lock()
-	stale := e.staleSessions
-	e.mu.Unlock()
+	stale := e.endedSessions()
 	if len(stale) == 0 {
 		return nil
 	}
@@ -245,6 +244,15 @@ func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
 	return nil
 }
 
+// endedSessions returns the stale sessions without one that leads or is being elected.
+func (e *Elector) endedSessions() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.staleSessions), func(s string) bool {
+		return s == e.electing || e.lease != nil && s == e.lease.session && e.lease.deadline.Err() == nil
+	})
+}
+
 // addStale records a session that the row may name.
 func (e *Elector) addStale(session string) {
 	e.mu.Lock()
@@ -257,8 +265,7 @@ func (e *Elector) addStale(session string) {
 func (e *Elector) removeStale(sessions ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	kept := slices.Clone(e.staleSessions) // clearStale may be using the old slice
-	e.staleSessions = slices.DeleteFunc(kept, func(s string) bool { return slices.Contains(sessions, s) })
+	e.staleSessions = slices.DeleteFunc(e.staleSessions, func(s string) bool { return slices.Contains(sessions, s) })
 }
 
 // Release releases the role of another process that has certainly stopped, for example because this process saw it

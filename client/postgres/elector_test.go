@@ -337,6 +337,40 @@ func TestObserve(t *testing.T) {
 	}
 }
 
+// A holder that observes its own role keeps it.
+func TestObserve_OwnRole(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	e := candidate(t, "a", func(c *Config) { c.TTL = time.Minute })
+	l := b.campaign(e)
+	for h, err := range e.Observe(t.Context()) {
+		if err != nil || h.Session != l.Session {
+			t.Errorf("%+v, %v, want session %s", h, err, l.Session)
+		}
+		break
+	}
+	if again := b.campaign(e); again.Token != l.Token || l.Cause() != nil {
+		t.Errorf("token %d after %d; the first tenure: %v", again.Token, l.Token, l.Cause())
+	}
+}
+
+// A late Resign of a lost tenure does not end the next one of the same candidate.
+func TestResign_AfterTheNextElection(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	e := candidate(t, "a", func(c *Config) { c.TTL = time.Minute })
+	first := b.campaign(e)
+	do(t, killSession, e.cfg.LockKey)
+	done(t, first, client.ErrRoleLost)
+	second := b.campaign(e)
+	if err := first.Resign(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if again := b.campaign(e); again.Token != second.Token || second.Cause() != nil {
+		t.Errorf("token %d after %d; the second tenure: %v", again.Token, second.Token, second.Cause())
+	}
+}
+
 // Permanent errors are returned, not retried.
 func TestCampaign_PermanentErrors(t *testing.T) {
 	t.Parallel()
