@@ -159,7 +159,7 @@ func parseDSN(dsn, application string) (*pgx.ConnConfig, error) {
 }
 
 // Campaign implements client.Elector. Concurrent calls wait for each other. Followers are not elected in the order
-// of their arrival.
+// of their arrival. If ctx ends first, a role that this candidate still holds is released in the background.
 func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 	select {
 	case e.campaigning <- struct{}{}:
@@ -183,8 +183,13 @@ func (e *Elector) withdraw() {
 // campaignUntil campaigns until this candidate is elected, ctx ends, or the error is permanent.
 func (e *Elector) campaignUntil(ctx context.Context) (*client.Leadership, error) {
 	if l := e.current(); l != nil {
-		if t, err := l.resume(ctx); err == nil || ctx.Err() != nil {
-			return t, err
+		t, err := l.resume(ctx)
+		switch {
+		case err == nil:
+			return t, nil
+		case ctx.Err() != nil: // its heartbeats would keep the role, although nobody acts
+			l.end(client.ErrResigned)
+			return nil, err
 		}
 		l.end(errConnClosed) // the next attempt uses a new session
 	}
