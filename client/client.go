@@ -51,7 +51,7 @@ type Config struct {
 	// Endpoints are the HTTP addresses of nodes, as host:port or URL. One reachable node is enough.
 	Endpoints []string
 	// TLS, if set, makes host:port mean https; see LoadTLS. With nil, the scheme is http; an endpoint that is an
-	// https URL is verified with the system's certificates.
+	// https URL is verified with the system's certificates, and so are the nodes that the cluster names then.
 	TLS *tls.Config
 	// Token is sent as a bearer token if it is not empty.
 	Token string
