@@ -64,17 +64,23 @@ func TestRetry_LongOutage(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
 		fc.withRoles()
-		c, other := fc.client("n1", "n2", "n3"), fc.client("n1")
-		defer c.Close()
+		other := fc.client("n1")
 		defer other.Close()
 		s := mustSession(t, other, SessionConfig{})
-		dial, back := c.pool.DialContext, time.Now().Add(3*time.Minute)
-		c.pool.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if time.Now().Before(back) {
-				address = "away:1"
-			}
-			return dial(ctx, network, address)
+		back := time.Now().Add(3 * time.Minute)
+		c, err := New(Config{
+			Endpoints: []string{"n1:1", "n2:1", "n3:1"},
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if time.Now().Before(back) {
+					address = "away:1"
+				}
+				return fc.net.dial(ctx, network, address)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
+		defer c.Close()
 		role, err := c.CampaignRole(t.Context(), "r", Campaign{SessionID: s.ID(), WaitMS: apiv1.MaxWaitMS})
 		if err != nil || role.SessionID != s.ID() {
 			t.Errorf("%+v, %v", role, err)

@@ -108,7 +108,7 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 // last event received. It passes each event to handle. It ends when handle returns true, on an error that is not
 // worth retrying, or with ctx. The client's Timeout bounds only the first opening.
 func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle func(event) (bool, error)) error {
-	q.header = http.Header{"Accept": {apiv1.TypeEventStream}}
+	q.header, q.long = http.Header{"Accept": {apiv1.TypeEventStream}}, true
 	openTimeout := c.cfg.Timeout
 	avoid := ""
 	for failures := 0; ; {
