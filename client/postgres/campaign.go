@@ -62,12 +62,12 @@ func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 		closeConn(conn)
 		return nil, err
 	}
-	t, err := l.deadline.Begin(l.holder, l.resign) // before the lease can lapse
+	l.tenure, err = l.deadline.Begin(l.holder, l.resign) // before the lease can lapse
 	go l.run()
 	if err != nil {
 		l.end(errConnClosed)
 	}
-	return t, err
+	return l.tenure, err
 }
 
 // waitForLock waits for the lock and starts the tenure.

@@ -54,8 +54,8 @@ func TestResign_ElectsNextCandidate(t *testing.T) {
 	if err := first.Cause(); !errors.Is(err, client.ErrResigned) {
 		t.Error(err)
 	}
-	if again := b.campaign(follower); again.Token != second.Token {
-		t.Errorf("the holder campaigns: token %d, then %d", second.Token, again.Token)
+	if again := b.campaign(follower); again != second {
+		t.Errorf("the holder campaigns: %+v, then %+v", second, again)
 	}
 }
 
