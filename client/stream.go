@@ -84,12 +84,12 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 	ctx, cancel := c.closeContext(ctx)
 	slow := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	res, err := c.send(ctx, q, node, nil, 0)
-	if err == nil && slow.Stop() && res.StatusCode == http.StatusOK {
+	if err == nil && res.StatusCode == http.StatusOK && slow.Stop() {
 		c.nodes.markUp(node)
 		return &stream{res: res, node: node, ctx: ctx, cancel: cancel}, classification{}
 	}
 	defer cancel(nil)
-	slow.Stop()
+	defer slow.Stop() // it bounds the answer, too
 	v := classify(q, newResponse(node, 0, res, err))
 	if v.err == nil { // not a stream, or just too late
 		v = classification{err: context.DeadlineExceeded, retryable: true, noResponse: true}
