@@ -78,8 +78,8 @@ func (s *Session) waitDisconnect(ctx context.Context, st *stream, replaced *atom
 			func(event) (bool, error) { return false, nil })
 		if errors.Is(err, ErrSessionEnded) {
 			s.markEnded(err)
-		} else if err != nil && s.cfg.Grace == 0 && !replaced.Load() {
-			s.deadline.doubt()
+		} else if err != nil && s.cfg.Grace == 0 {
+			s.deadline.doubt(replaced)
 		}
 		close(ended)
 	}) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -150,11 +151,12 @@ func (d *Deadline) waitHalfLease(ctx context.Context) error {
 	}
 }
 
-// doubt records that the lease may have ended before its time: gates are shut until prove.
-func (d *Deadline) doubt() {
+// doubt records that the lease may have ended before its time: gates are shut until prove. It has no effect once
+// replaced is set, which is before the prove of a newer connection.
+func (d *Deadline) doubt(replaced *atomic.Bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.unproven == nil {
+	if d.unproven == nil && !replaced.Load() {
 		d.unproven = make(chan struct{})
 	}
 }
