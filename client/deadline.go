@@ -33,7 +33,7 @@ type Deadline struct {
 }
 
 // NewDeadline returns a Deadline that has passed. clock returns the time since any fixed moment; nil:
-// CLOCK_BOOTTIME on Linux, Go's monotonic clock elsewhere.
+// CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC_RAW on macOS, Go's monotonic clock elsewhere.
 func NewDeadline(clock func() time.Duration) *Deadline {
 	if clock == nil {
 		clock = sinceBoot

@@ -54,7 +54,7 @@ type Config struct {
 	// BackoffMin and BackoffMax bound the time between two attempts of a follower. 0: 200 ms and 800 ms.
 	BackoffMin, BackoffMax time.Duration
 	// Clock is the clock of the holder's own deadline: the time since any fixed moment. Nil: CLOCK_BOOTTIME on
-	// Linux, Go's monotonic clock elsewhere.
+	// Linux, CLOCK_MONOTONIC_RAW on macOS, Go's monotonic clock elsewhere.
 	Clock func() time.Duration
 }
 
