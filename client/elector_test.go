@@ -136,7 +136,7 @@ func TestLeave(t *testing.T) {
 	}, "n1")
 }
 
-// A process that leaves does not campaign again: its work is over, and nobody would release the next tenure.
+// A process that leaves does not campaign again: its work is over, and nothing would release the next tenure.
 func TestLeave_EndsRunAsLeader(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {

@@ -187,7 +187,7 @@ func (e *Elector) campaignUntil(ctx context.Context) (*client.Leadership, error)
 		switch {
 		case err == nil:
 			return t, nil
-		case ctx.Err() != nil: // its heartbeats would keep the role, although nobody acts
+		case ctx.Err() != nil: // its heartbeats would keep the role, although no process acts
 			l.end(client.ErrResigned)
 			return nil, err
 		}
@@ -229,8 +229,8 @@ func (e *Elector) Close(ctx context.Context) error {
 	return e.clearStale(ctx, nil)
 }
 
-// clearStale clears the row of this candidate's sessions whose tenures have ended. With a nil conn it opens a connection
-// if it needs one.
+// clearStale clears the row of this candidate's sessions whose tenures have ended. With a nil conn it opens a
+// connection if it needs one.
 func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
 	stale := e.endedSessions()
 	if len(stale) == 0 {
@@ -270,7 +270,8 @@ func (e *Elector) addStale(session string) {
 func (e *Elector) removeStale(sessions ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.staleSessions = slices.DeleteFunc(e.staleSessions, func(s string) bool { return slices.Contains(sessions, s) })
+	ended := func(s string) bool { return slices.Contains(sessions, s) }
+	e.staleSessions = slices.DeleteFunc(e.staleSessions, ended)
 }
 
 // Release releases the role of another process that has certainly stopped, for example because this process saw it

@@ -81,7 +81,7 @@ func TestStaleSessions_ReleasedMeanwhile(t *testing.T) {
 	}
 }
 
-// A campaign that ends while it asks whether the role is still held releases it: nobody acts for it any longer.
+// A campaign that ends while it asks whether the role is still held releases it: no process acts for it any longer.
 func TestCampaign_GivenUpReleasesTheRole(t *testing.T) {
 	t.Parallel()
 	b := &tenureLog{t: t}
