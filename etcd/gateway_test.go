@@ -355,7 +355,8 @@ func TestBodiesAreCounted(t *testing.T) {
 	}
 }
 
-// The answer to a message that cannot be read does not repeat it: protojson names a bad value, which can have megabytes.
+// The answer to a message that cannot be read does not repeat it: protojson names a bad value, which can have
+// megabytes.
 func TestGateway_ErrorsRepeatLittle(t *testing.T) {
 	t.Parallel()
 	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
