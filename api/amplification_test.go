@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/problem"
 	"northstar/api/stream"
 	"northstar/api/token"
 	"northstar/cluster"
@@ -255,5 +256,66 @@ func TestBodiesOfWaitingCampaignsAreCounted(t *testing.T) {
 		n.bodyBytes.held.Store(n.limits.RequestBytes * 2)
 		n.do("POST", "/v1/sessions", `{"name":"x"}`, asJSON, apiv1.TypeJSON).is(t, 503, cluster.CodeBusy)
 		n.bodyBytes.held.Store(0)
+	})
+}
+
+// Anyone may ask for a path that does not exist. The answer does not repeat it at length, and as JSON each of its bytes
+// could be six: thousands of clients that do not read their answers would fill the memory.
+func TestErrorsRepeatLittle(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		s := bareServer(t)
+		long := strings.Repeat("<", 30<<10)
+		for _, target := range []string{"/" + long, "/leader?" + long, "/dashboard/" + long} {
+			r := httptest.NewRequest("GET", target, nil)
+			r.RemoteAddr = someAddress
+			w := serveBriefly(s, r)
+			p, ok := problem.Decode(w.Code, w.Header(), w.Body.Bytes())
+			if !ok || w.Code < 400 || w.Body.Len() > 8<<10 || !strings.HasSuffix(p.Detail, "…") {
+				t.Errorf("%.12s…: %d, %d bytes that end with %.40q", target, w.Code, w.Body.Len(),
+					p.Detail[max(0, len(p.Detail)-40):])
+			}
+		}
+	})
+}
+
+// The answer to what changes nothing counts, as that to a read does: it can be large, and be asked for again and again.
+func TestAnswersThatChangeNothingAreLimited(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := limitedTokens(t)
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f, withTokens(file), func(d *Deps) { d.Limits.AnswerBytes = smallAnswer })
+		n.lead()
+		as := []string{"Authorization", tokens["alice"]}
+		made := into[apiv1.SessionCreated](t, n.do("POST", "/v1/sessions", `{"name":"s"}`, as...))
+		for i := range 600 {
+			f.apply(state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
+				Role: fmt.Sprintf("%0128d", i), Session: made.SessionID,
+			}})
+		}
+		for _, path := range []string{"/v1/sessions/" + made.SessionID, "/v1/sessions?prefix=s"} {
+			n.do("DELETE", path, `{"dry_run":true}`, as...).is(t, 503, cluster.CodeBusy)
+		}
+		if r := n.do("DELETE", "/v1/sessions/"+made.SessionID, "", as...); r.status != 200 {
+			t.Errorf("the end itself: %+v", r)
+		}
+	})
+}
+
+// The answer to what has changed something is not limited, so it is not much longer than what the client has sent.
+func TestAnswersToWritesAreSmall(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		n.lead()
+		list := func(length, items int) string {
+			return `["` + strings.Repeat(strings.Repeat("<", length)+`","`, items-1) + `<"]`
+		}
+		node := `{"session_id":"` + n.session("a") + `","roles":` + list(255, 64) + `,"capabilities":` + list(255, 64) + `}`
+		for _, tc := range []struct{ method, path, body string }{
+			{"PUT", "/v1/nodes/web-1", node}, {"POST", "/v1/sessions/renew", `{"session_ids":` + list(120, 500) + `}`},
+		} {
+			if r := n.do(tc.method, tc.path, tc.body); r.status != 200 || len(r.body) > smallAnswer {
+				t.Errorf("%s %s: %d, %d bytes for %d", tc.method, tc.path, r.status, len(r.body), len(tc.body))
+			}
+		}
 	})
 }

@@ -113,6 +113,31 @@ func TestAuditOfOneNode(t *testing.T) {
 	})
 }
 
+// A record has room for a request of 2 KiB. A longer one is recorded without it, and does what it asks for.
+func TestAuditOfLongRequest(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		n.lead()
+		n.campaign("r", n.session("a"), 0)
+		quotes := strings.Repeat(`\"`, maxReason) // each of two bytes in JSON
+		for path, body := range map[string]string{
+			"POST /admin/auto-failover": `{"enabled":false,"reason":"` + quotes + `"}`,
+			"DELETE /admin/roles/r":     `{"reason":"` + quotes + `"}`,
+		} {
+			method, path, _ := strings.Cut(path, " ")
+			if r := n.do(method, path, body); r.status != 200 {
+				t.Errorf("%s %s: %d %s", method, path, r.status, r.body)
+			}
+			for r := range n.fake.View().AuditBackward {
+				if r.What != method+" "+path || len(r.Reason) != maxReason || r.Request != "" || r.Status != 200 {
+					t.Errorf("%s %s: record %+v", method, path, r)
+				}
+				break
+			}
+		}
+	})
+}
+
 // A call that is sent on is recorded once, by the node that answers it, with
 // where it came from.
 func TestAuditOfForwardedCalls(t *testing.T) {

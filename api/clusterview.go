@@ -34,25 +34,30 @@ func getCluster(c *request) error {
 
 // leadersView requests the leader's /v1/cluster. Concurrent requests share one response.
 func (s *Server) leadersView(r *http.Request, leader cluster.NodeID) ([]byte, error) {
-	addr := s.httpAddress(leader)
-	if addr == "" || leader == s.deps.Node.ID {
-		return nil, errors.New("address of the leader is not known")
-	}
-	body, err, _ := s.views.Do(addr, func() (any, error) {
+	body, err, _ := s.views.Do(string(leader), func() (any, error) {
 		// The context of the first caller must not end the shared request.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 2*s.deps.TimeoutMax)
 		defer cancel()
-		caller := forward.Caller{Authorization: r.Header.Get("Authorization")}
-		answer, err := s.forward.Get(ctx, caller, addr, apiv1.PathCluster, 1<<20)
-		if err == nil && answer.Status != http.StatusOK {
-			err = fmt.Errorf("leader %s answered %d", leader, answer.Status)
-		}
-		return answer.Body, err
+		return s.fetchView(ctx, r, leader)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return body.([]byte), nil
+}
+
+// fetchView requests the leader's /v1/cluster for the caller of r.
+func (s *Server) fetchView(ctx context.Context, r *http.Request, leader cluster.NodeID) ([]byte, error) {
+	addr := s.httpAddress(leader)
+	if addr == "" || leader == s.deps.Node.ID {
+		return nil, errors.New("address of the leader is not known")
+	}
+	caller := forward.Caller{Authorization: r.Header.Get("Authorization")}
+	answer, err := s.forward.Get(ctx, caller, addr, apiv1.PathCluster, 1<<20)
+	if err == nil && answer.Status != http.StatusOK {
+		err = fmt.Errorf("leader %s answered %d", leader, answer.Status)
+	}
+	return answer.Body, err
 }
 
 func (s *Server) clusterView(now time.Time) apiv1.Cluster {

@@ -313,7 +313,7 @@ func (c *request) watchStart() (uint64, error) {
 		if err := checkCaughtUp(c.s.reads.Status()); err != nil {
 			return 0, err
 		}
-		return c.s.newestRevision(c.r), nil
+		return c.newestRevision(), nil
 	}
 	rev, err := strconv.ParseUint(value, 10, 53)
 	if err != nil {
@@ -324,16 +324,18 @@ func (c *request) watchStart() (uint64, error) {
 
 // newestRevision returns at least the revision of every write acknowledged before the call: a watch from now on must
 // not show them. If the leader does not respond, it is this node's revision.
-func (s *Server) newestRevision(r *http.Request) uint64 {
-	own := s.reads.View().Revision()
-	st := s.reads.Status()
-	if st.Role == cluster.Leader || st.LeaderID == "" {
+func (c *request) newestRevision() uint64 {
+	ctx, cancel := context.WithTimeout(c.r.Context(), 2*c.s.deps.TimeoutMax)
+	defer cancel()
+	err := c.keyBarrier(ctx)
+	own, leader := c.s.reads.View().Revision(), c.s.reads.Status().LeaderID
+	if err == nil || leader == "" {
 		return own
 	}
-	body, err := s.leadersView(r, st.LeaderID)
+	// This node may be behind. A response that others wait for may be older than this call.
+	body, err := c.s.fetchView(ctx, c.r, leader)
 	if err != nil {
-		s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", st.LeaderID, "error",
-			err)
+		c.s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", leader, "error", err)
 		return own
 	}
 	var view apiv1.Cluster

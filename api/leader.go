@@ -168,6 +168,9 @@ func (c *request) record() state.AuditRecord {
 		r.Class = state.AuditOperators
 	}
 	r.What = r.What[:min(len(r.What), state.MaxAuditText)]
+	if len(r.Request) > state.MaxAuditText { // a command with such a record would be refused
+		r.Request = ""
+	}
 	return r
 }
 

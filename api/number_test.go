@@ -168,6 +168,28 @@ func TestNumber_OfEachNode(t *testing.T) {
 	})
 }
 
+// A client is not sent to the next leader with a write that this node has proposed, and that may be applied: it would
+// be applied again, or be refused because of itself.
+func TestNumber_NoRedirectAfterAnAttempt(t *testing.T) {
+	for _, applied := range []bool{true, false} {
+		virtually(t, fmt.Sprint("applied ", applied), func(t *testing.T) {
+			n1, n2, n3 := trio(t)
+			before := n1.fake.View().Revision()
+			proposed := n1.lastWords(applied, lastAnswers["deposed"])
+			got := make(chan reply)
+			go func() { got <- n1.do("PUT", "/v1/kv/k?redirect", "v", "If-None-Match", "*") }()
+			<-proposed
+			leads(n3, n1, n2, n3)
+			if r := <-got; r.status != 200 || !strings.Contains(r.body, `"created":true`) {
+				t.Errorf("%+v", r)
+			}
+			if changes := n3.fake.View().Revision() - before; changes != 1 {
+				t.Errorf("%d changes", changes)
+			}
+		})
+	}
+}
+
 // The outcome stays unknown when no leader comes before the deadline. It is counted once, by the node that says so.
 func TestNumber_NoLeaderBeforeTheDeadline(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -113,6 +113,15 @@ func TestSplitBrainIsDocumented(t *testing.T) {
 // TestDocumentIsWhole checks what a validator would: references lead
 // somewhere, operation IDs are unique, path parameters are declared, every
 // response has a description, every failure is a problem.
+// The document names every type of events.
+func TestEventTypesAreDocumented(t *testing.T) {
+	t.Parallel()
+	field, _ := reflect.TypeFor[apiv1.Event]().FieldByName("Type")
+	if got, want := field.Tag.Get("doc"), strings.Join(cluster.EventTypes, ", "); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestDocumentIsWhole(t *testing.T) {
 	t.Parallel()
 	doc := document(t)

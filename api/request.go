@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -339,17 +340,20 @@ func (c *request) checkMedia(want string) error {
 	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
 }
 
-// reply answers 200 with v as JSON. A large answer counts until its client has read it, but not that to a write: it has
-// been done.
+// reply answers 200 with v as JSON. A large answer counts until its client has read it, but not that to what has
+// changed something: that has been done, and cannot be refused.
 func (c *request) reply(v any) error {
-	body, err := json.Marshal(v)
-	if err == nil && !c.write {
-		err = c.takeAnswer(len(body))
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false) // a client's text would get six times as long
+	err := encoder.Encode(v)
+	if err == nil && (!c.write || c.auditFields.DryRun) {
+		err = c.takeAnswer(body.Len())
 	}
 	if err != nil {
 		return err
 	}
-	return c.replyJSON(append(body, '\n'))
+	return c.replyJSON(body.Bytes())
 }
 
 func (c *request) replyJSON(body []byte) error {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,6 +169,44 @@ func TestWatchFromNowOnAtALaggingNode(t *testing.T) {
 		})
 		if got := follower.stream("/v1/watch").resp.Header.Get("X-Northstar-Revision"); got != own {
 			t.Errorf("without the leader's word it starts after %s, want %s", got, own)
+		}
+	})
+}
+
+// slowView is a leader whose first view of the cluster takes long to make.
+type slowView struct {
+	*fakeCluster
+	asked chan struct{} // closed when it has been asked for
+	slow  atomic.Bool
+}
+
+func (s *slowView) Peers() []cluster.PeerStatus {
+	if s.slow.CompareAndSwap(true, false) {
+		close(s.asked)
+		time.Sleep(100 * time.Millisecond)
+	}
+	return s.fakeCluster.Peers()
+}
+
+// A watch from now on does not begin with what the leader said to an earlier request: it may lack the newest writes.
+func TestWatchFromNowOnDuringAnotherRequest(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		slow := &slowView{fakeCluster: newFakeCluster("n1", true), asked: make(chan struct{})}
+		leader := startServer(t, slow.fakeCluster, func(d *Deps) { d.Reads = slow })
+		f := newFakeCluster("n2", false)
+		f.addRecord(cluster.Member{ID: "n1", HTTPAddress: leader.addr, Lifecycle: cluster.Active})
+		f.lead("n1", 2)
+		follower := startServer(t, f)
+		slow.slow.Store(true)
+		earlier := make(chan reply)
+		go func() { earlier <- follower.do("GET", "/v1/cluster", "") }()
+		<-slow.asked
+		want := fmt.Sprint(slow.put("k", "v").Revision)
+		if got := follower.stream("/v1/watch").resp.Header.Get("X-Northstar-Revision"); got != want {
+			t.Errorf("it starts after %s, want %s", got, want)
+		}
+		if r := <-earlier; r.status != 200 {
+			t.Errorf("the earlier request: %+v", r)
 		}
 	})
 }

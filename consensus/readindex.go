@@ -46,8 +46,8 @@ func (n *Node) ReadIndex(ctx context.Context, by cluster.Asker) (uint64, error) 
 
 // confirms reports whether a question proves that no other node led a later term than this node's when the reads began
 // for which it is asked. This node leads term, so it has voted in no later one. The asker was still in it after the
-// reads began, so it had voted in no later one either. Where the two are a majority of the voters, nobody else had been
-// elected. The asker counts if it has acknowledged an append of this term, with the same data directory: as for an
+// reads began, so it had voted in no later one either. Where the two are a majority of the voters, no other node had
+// been elected. The asker counts if it has acknowledged an append of this term, with the same data directory: as for an
 // acknowledgement, a vote that was wiped must not be forgotten.
 func (n *Node) confirms(by cluster.Asker, inst *raftnode.Instance, term uint64) bool {
 	ack, self := n.deps.PeerAck(by.ID), n.cfg.Self.NodeID

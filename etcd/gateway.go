@@ -370,7 +370,7 @@ func decodeJSON(body []byte, message any) error {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err := decoder.Unmarshal(object, m); err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
+		return status.Error(codes.InvalidArgument, short(err.Error()))
 	}
 	return nil
 }

@@ -354,3 +354,30 @@ func TestBodiesAreCounted(t *testing.T) {
 		t.Errorf("a call that is not allowed: %d", code)
 	}
 }
+
+// The answer to a message that cannot be read does not repeat it: protojson names a bad value, which can have
+// megabytes.
+func TestGateway_ErrorsRepeatLittle(t *testing.T) {
+	t.Parallel()
+	_, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	for path, body := range map[string]string{
+		"/v3/kv/range":          `{"key":"` + strings.Repeat("<", 1<<20) + `"}`,
+		"/v3/auth/authenticate": `{"name":` + strings.Repeat("1", 60<<10) + `}`,
+		"/v3/watch":             `{"create_request":{"key":"` + strings.Repeat("<", 30<<10) + `"}}`,
+	} {
+		r, err := http.NewRequestWithContext(within(t), http.MethodPost, "http://"+addr+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusBadRequest || len(answer) > 8<<10 ||
+			!strings.Contains(string(answer), "invalid value for") {
+			t.Errorf("%s: %d, %d bytes, %v: %.200s", path, resp.StatusCode, len(answer), err, answer)
+		}
+	}
+}

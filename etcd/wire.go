@@ -77,8 +77,8 @@ type received struct {
 
 func newWire(c net.Conn, share Share) *wire {
 	return &wire{
-		Conn: c, probed: probedConn{conn: c}, share: share, begun: time.Now(), in: frames{skip: len(http2.ClientPreface)},
-		open: map[uint32]*received{},
+		Conn: c, probed: probedConn{conn: c}, share: share, begun: time.Now(),
+		in: frames{skip: len(http2.ClientPreface)}, open: map[uint32]*received{},
 	}
 }
 

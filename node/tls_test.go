@@ -147,3 +147,37 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	eventually(t, "the metrics tell that it is mended", said("0"))
 	want(t, client, "GET", url+"/status", "", 200, `"warnings":[]`)
 }
+
+// A certificate of another node is not taken from a changed file either: with it, no peer would talk to this node.
+func TestChangedCertificateOfAnotherNode(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ca")
+	n := newCluster(t, 1, func(_ int, c *Config) {
+		c.TLS = ca.issue("n1", "northstar://northstar/node/"+string(c.ID), nil)
+	})[0]
+	startAll(t, []*testNode{n})
+	client, url := ca.httpsClient(nil), "https://"+n.httpAddr
+	failed := func(want string) func() bool {
+		return func() bool {
+			_, metrics, err := request(client, "GET", url+"/metrics", "")
+			return err == nil && strings.Contains(metrics, `northstar_reload_failed{file="tls"} `+want)
+		}
+	}
+	shown := func() string {
+		conn, err := tls.Dial("tcp", n.httpAddr, client.Transport.(*http.Transport).TLSClientConfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].URIs[0].String()
+	}
+	own := shown()
+	ca.issue("n1", "northstar://northstar/node/n9", nil) // replaces the files
+	eventually(t, "the metrics tell", failed("1"))
+	if got := shown(); got != own {
+		t.Errorf("it shows the certificate of %s", got)
+	}
+	want(t, client, "GET", url+"/status", "", 200, "is not this node's")
+	ca.issue("n1", own, nil)
+	eventually(t, "the metrics tell that it is mended", failed("0"))
+}

@@ -61,10 +61,8 @@ func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, no
 	if !pool.AppendCertsFromPEM(pem) {
 		return "tls.ca", errors.New("holds no certificate in PEM form")
 	}
-	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
-	if !slices.ContainsFunc(pair.Leaf.URIs, func(u *url.URL) bool { return u.String() == want }) {
-		return "tls.cert", fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want,
-			pair.Leaf.URIs)
+	if err := namesNode(pair.Leaf, clusterName, id); err != nil {
+		return "tls.cert", err
 	}
 	intermediates := x509.NewCertPool()
 	for _, der := range pair.Certificate[1:] {
@@ -81,4 +79,13 @@ func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, no
 		}
 	}
 	return "", nil
+}
+
+// namesNode returns an error unless a certificate is that of a node.
+func namesNode(cert *x509.Certificate, clusterName string, id cluster.NodeID) error {
+	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
+	if slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == want }) {
+		return nil
+	}
+	return fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want, cert.URIs)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
@@ -154,6 +155,12 @@ func (n *Node) loadTLS() (err error) {
 		if n.tls, err = transport.LoadTLS(transport.TLSFiles(n.cfg.TLS), n.log); err != nil {
 			return err
 		}
+		n.tls.Require(func(c *x509.Certificate) error {
+			if err := namesNode(c, n.cfg.ClusterName, n.cfg.ID); err != nil {
+				return fmt.Errorf("certificate %s %w", n.cfg.TLS.Cert, err)
+			}
+			return nil
+		})
 	}
 	if n.etcdTLS = n.tls; n.cfg.EtcdAddr != "" && n.cfg.Etcd.TLS.Enabled() {
 		n.etcdTLS, err = transport.LoadTLS(transport.TLSFiles(n.cfg.Etcd.TLS), n.log)

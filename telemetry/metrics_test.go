@@ -163,6 +163,28 @@ func TestMetricsDocument(t *testing.T) {
 	}
 }
 
+// The table of labels has every value that exists from the start.
+func TestLabelsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Labels")
+	for row, values := range map[string][]string{
+		"`trigger`": append(failoverTriggers, otherTriggers...), "`result` of a proposal": proposalResults,
+		"`result` of an audit record": auditResults, "`cause` of a needless election": needlessCauses,
+	} {
+		_, line, found := strings.Cut(table, "\n| "+row+" | ")
+		line, _, _ = strings.Cut(line, "\n")
+		for _, value := range values {
+			if !found || !strings.Contains(line, value) {
+				t.Errorf("%s: %q is not in %q", row, value, line)
+			}
+		}
+	}
+}
+
 func TestGauges(t *testing.T) {
 	t.Parallel()
 	shown := gather(t, exercised())

@@ -27,6 +27,7 @@ type TLSFiles struct{ Cert, Key, CA string }
 // files read at most tlsReread ago. Safe for concurrent use.
 type TLS struct {
 	files TLSFiles
+	fits  func(*x509.Certificate) error // nil: any certificate does
 	log   hclog.Logger
 
 	mu        sync.Mutex
@@ -56,6 +57,10 @@ func LoadTLS(files TLSFiles, logger hclog.Logger) (*TLS, error) {
 	}
 	return &TLS{files: files, log: logger.Named("tls"), now: m, checkedAt: time.Now()}, nil
 }
+
+// Require has changed files used only if fits returns no error for their certificate. It must be called before all
+// other methods.
+func (t *TLS) Require(fits func(*x509.Certificate) error) { t.fits = fits }
 
 func readMaterial(files TLSFiles) (tlsMaterial, error) {
 	var m tlsMaterial
@@ -91,6 +96,9 @@ func (t *TLS) current() tlsMaterial {
 		return m
 	}
 	fresh, err := readMaterial(t.files)
+	if err == nil && t.fits != nil {
+		err = t.fits(fresh.cert.Leaf)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 type Event struct {
 	Seq     string         `json:"seq" doc:"opaque; ?since= takes it: the events after this one, of all nodes"`
 	Node    string         `json:"node"`
-	Type    string         `json:"type" doc:"election, failover, transfer, member, health, splitbrain, role, disk, node"`
+	Type    string         `json:"type" doc:"election, failover, transfer, member, health, splitbrain, role, disk, quota, node"`
 	At      time.Time      `json:"at"`
 	Term    uint64         `json:"term,omitempty"`
 	Message string         `json:"message"`

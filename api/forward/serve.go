@@ -31,7 +31,7 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 				return r.withUnknownOutcome(err)
 			}
 		default:
-			if r.Redirect {
+			if r.Redirect && !r.mayHaveApplied { // the client would send it again, without its number
 				return f.redirect(&r, addr)
 			}
 			if err = f.Send(ctx, w.leader, addr, &r); err == nil {

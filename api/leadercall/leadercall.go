@@ -148,8 +148,8 @@ func (c *Calls) follows() bool {
 }
 
 // ReadIndex returns once this node's view has every write that was acknowledged before the call. Another node than the
-// leader asks it only for the read index; all callers that wait at the same time share one question. A round bounds each
-// attempt. limit bounds all of them after the first.
+// leader asks it only for the read index; all callers that wait at the same time share one question. A round bounds
+// each attempt. limit bounds all of them after the first.
 func (c *Calls) ReadIndex(ctx context.Context, limit time.Duration) error {
 	return c.Forward.Serve(ctx, forward.Request{
 		Idempotent: true, EndsWithLeader: true, Limit: limit,

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"northstar/api/apiv1"
@@ -65,12 +66,22 @@ func Encode(e *cluster.Error) apiv1.Problem {
 		Type:      "urn:northstar:error:" + strconv.Itoa(int(code)),
 		Title:     code.Title(),
 		Status:    e.HTTPStatus(),
-		Detail:    e.Detail,
+		Detail:    short(e.Detail),
 		Code:      int(code),
 		Name:      code.Name(),
 		Retryable: e.Retryable(),
 		Votes:     EncodeVotes(e.Votes),
 	}
+}
+
+// maxDetail bounds the detail of a problem. It may repeat what the client has sent, and anyone may send 32 KiB.
+const maxDetail = 1 << 10
+
+func short(detail string) string {
+	if len(detail) <= maxDetail {
+		return detail
+	}
+	return strings.ToValidUTF8(detail[:maxDetail], "") + "…"
 }
 
 // EncodeVotes returns the JSON form of an election's votes.

@@ -166,11 +166,20 @@ func (c *runCommand) Run(p *commandEnv, parsed *kong.Context, l *node.Loader) er
 		JSONFormat: c.Log.Format == "json",
 	})
 	env := node.Env{Logger: logger, RaftMetrics: sink}
-	err := c.runNode(p, env)
-	for errors.Is(err, node.ErrRestart) && p.graceful.Err() == nil {
-		err = c.runNode(p, env)
+	return repeat(p.graceful, func() error { return c.runNode(p, env) })
+}
+
+// repeat runs a node again for as long as it asks for that. A node that asks for it while it is to stop has stopped.
+func repeat(stop context.Context, run func() error) error {
+	for {
+		err := run()
+		switch {
+		case !errors.Is(err, node.ErrRestart):
+			return err
+		case stop.Err() != nil:
+			return nil
+		}
 	}
-	return err
 }
 
 // runNode runs the node until it ends or requests a restart.

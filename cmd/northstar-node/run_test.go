@@ -1,11 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"northstar/node"
 )
 
 // chaos/proc tests running nodes from outside.
@@ -58,5 +63,26 @@ func TestStartErrors(t *testing.T) {
 			}
 			wantNoTrace(t, stderr)
 		})
+	}
+}
+
+// A node that is built again after a recovery, and is told to stop meanwhile, has stopped cleanly.
+func TestStopDuringARestart(t *testing.T) {
+	t.Parallel()
+	stop, signal := context.WithCancel(t.Context())
+	defer signal()
+	runs := 0
+	err := repeat(stop, func() error {
+		if runs++; runs == 2 {
+			signal()
+		}
+		return fmt.Errorf("run: %w", node.ErrRestart)
+	})
+	if err != nil || runs != 2 {
+		t.Errorf("%v after %d runs", err, runs)
+	}
+	broken := errors.New("broken")
+	if err := repeat(stop, func() error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("another error: %v", err)
 	}
 }

@@ -14,8 +14,8 @@ var codeHelp = map[cluster.Code]string{
 		"It can be repeated. If it stays so: northstarctl why.",
 	cluster.CodeTransferFailed: "Leadership was not moved: the target is not able to lead, or did not take over in time. " +
 		"A dry run of the same call shows the check that it fails.",
-	cluster.CodeSplitBrain: "The node is part of a conflict: two nodes claim to lead. It serves nothing until that has " +
-		"ended. Look at northstarctl splitbrain and the runbook.",
+	cluster.CodeSplitBrain: "The node is part of a conflict: two nodes claim to lead. Until that has ended, it serves " +
+		"stale reads and watches only. Look at northstarctl splitbrain and the runbook.",
 	cluster.CodeTermStale: "The cluster has changed since the plan was made. Make another dry run, and run its plan.",
 	cluster.CodeVoteDenied: "The voters refused the candidate, for the reasons shown with the error. A candidate whose log " +
 		"is behind cannot win: choose another target.",
