@@ -112,7 +112,9 @@ func (c *Client) PlanSetAutoFailover(ctx context.Context, set AutoFailover) (Pla
 // SnapshotSave writes a backup of the cluster's state to w and returns its size in bytes. Without an error, the
 // backup is complete and its checksum matches the node's.
 func (c *Client) SnapshotSave(ctx context.Context, w io.Writer) (int64, error) {
-	q := &call{op: "snapshot save", retryClass: leaderRead, method: http.MethodGet, path: apiv1.PathSnapshot}
+	q := &call{
+		op: "snapshot save", retryClass: leaderRead, method: http.MethodGet, path: apiv1.PathSnapshot, long: true,
+	}
 	if _, err := c.Leader(ctx); err != nil { // so that the leader itself sends the backup
 		return 0, err
 	}

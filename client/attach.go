@@ -78,8 +78,8 @@ func (s *Session) waitDisconnect(ctx context.Context, st *stream, replaced *atom
 			func(event) (bool, error) { return false, nil })
 		if errors.Is(err, ErrSessionEnded) {
 			s.markEnded(err)
-		} else if err != nil && s.cfg.Grace == 0 && !replaced.Load() {
-			s.deadline.doubt()
+		} else if err != nil && s.cfg.Grace == 0 {
+			s.deadline.doubt(replaced)
 		}
 		close(ended)
 	}) {
@@ -115,7 +115,7 @@ func (s *Session) openAttached(ctx context.Context, avoid string) (*stream, erro
 		op: "attach session " + s.id, retryClass: localRead, method: http.MethodGet,
 		path:   sessionPath(s.id) + "/attach",
 		query:  url.Values{"hold": {"false"}, "grace_ms": {strconv.FormatInt(s.cfg.Grace.Milliseconds(), 10)}},
-		header: http.Header{"Accept": {apiv1.TypeEventStream}},
+		header: http.Header{"Accept": {apiv1.TypeEventStream}}, long: true,
 	}
 	results := make(chan attachAttempt, maxAttachAttempts)
 	tried, inUse := map[string]int{avoid: 1}, map[string]bool{}

@@ -44,6 +44,7 @@ type call struct {
 	hasTimeoutParam bool          // the server accepts ?timeout_ms
 	attemptTimeout  time.Duration // timeout of one attempt; 0: the default of its class
 	internal        bool          // made by the client itself: triggers no refresh
+	long            bool          // its response comes late, or is read for long
 	numbered        bool          // a write whose idempotency key is the client's next number
 }
 
@@ -97,7 +98,11 @@ func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader,
 		req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
 	}
 	req.Header.Set("User-Agent", c.cfg.UserAgent)
-	return c.pool.RoundTrip(req) // not http.Client: redirects are classified here, not followed
+	pool := c.pool
+	if q.long {
+		pool = c.longPool
+	}
+	return pool.RoundTrip(req) // not http.Client: redirects are classified here, not followed
 }
 
 // encodeQuery adds the time that the server may take. It is slightly shorter than the client's own deadline, so

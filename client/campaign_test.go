@@ -57,6 +57,36 @@ func TestCampaign(t *testing.T) {
 	}, "n1", "n2")
 }
 
+// A holder that campaigns again and again has one tenure, with one watch.
+func TestCampaign_SameTenure(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		k := candidate(t, c, 3*time.Second)
+		first, err := k.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			if again, err := k.Campaign(t.Context()); err != nil || again != first {
+				t.Errorf("%+v, %v, want the first tenure, %+v", again, err, first)
+			}
+		}
+		synctest.Wait()
+		watches := 0
+		for _, r := range fc.requests("n1") {
+			if strings.HasSuffix(r.URL.Path, "/watch") {
+				watches++
+			}
+		}
+		if watches != 1 {
+			t.Errorf("%d watches of one tenure", watches)
+		}
+	}, "n1")
+}
+
 // The place in the queue survives failed nodes, leader changes and waits longer than one request. The client sends
 // few requests meanwhile.
 func TestCampaign_KeepsQueuePlace(t *testing.T) {

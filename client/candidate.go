@@ -256,11 +256,11 @@ func (s *Session) begin(ctx context.Context, r Role) (*Leadership, error) {
 		if err := s.deadline.waitHalfLease(ctx); err != nil {
 			return nil, fmt.Errorf("campaign for role %s: %w", r.Role, err)
 		}
-		l, err := s.beginTenure(h)
+		l, began, err := s.beginTenure(h)
 		if errors.Is(err, ErrLeaseLapsed) {
 			continue
 		}
-		if err == nil && !s.c.spawn(func() { s.watchTenure(l) }) {
+		if began && !s.c.spawn(func() { s.watchTenure(l) }) {
 			l.End(ErrClosed)
 			return nil, ErrClosed
 		}

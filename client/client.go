@@ -51,7 +51,7 @@ type Config struct {
 	// Endpoints are the HTTP addresses of nodes, as host:port or URL. One reachable node is enough.
 	Endpoints []string
 	// TLS, if set, makes host:port mean https; see LoadTLS. With nil, the scheme is http; an endpoint that is an
-	// https URL is verified with the system's certificates.
+	// https URL is verified with the system's certificates, and so are the nodes that the cluster names then.
 	TLS *tls.Config
 	// Token is sent as a bearer token if it is not empty.
 	Token string
@@ -60,8 +60,8 @@ type Config struct {
 	// HedgeAfter is how long an attempt may be silent before the client checks whether its node is hung or no
 	// longer leads. 0: DefaultHedgeAfter.
 	HedgeAfter time.Duration
-	// ConnsPerNode bounds the connections to each node. Further calls wait for a free connection. 0:
-	// DefaultConnsPerNode.
+	// ConnsPerNode bounds the connections to each node for calls. Further calls wait for a free connection. Watches,
+	// attached sessions and campaigns that wait have connections of their own. 0: DefaultConnsPerNode.
 	ConnsPerNode int
 	// UserAgent names the application in the servers' logs. "": northstar-client.
 	UserAgent string
@@ -71,11 +71,12 @@ type Config struct {
 
 // Client talks to one cluster. It is safe for concurrent use. Close ends it.
 type Client struct {
-	cfg     Config
-	pool    *http.Transport
-	nodes   *nodes
-	finder  *leaderFinder
-	renewer *renewer
+	cfg      Config
+	pool     *http.Transport
+	longPool *http.Transport // of requests that last: they must not keep renewals waiting
+	nodes    *nodes
+	finder   *leaderFinder
+	renewer  *renewer
 
 	ctx  context.Context // cancelled by Close
 	stop context.CancelCauseFunc
@@ -123,13 +124,8 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	// HTTP/1.1, so that a cancelled attempt closes only its own connection. Each attempt has its own deadline.
-	pool := &http.Transport{
-		DialContext: cfg.Dial, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: dialTimeout, DisableCompression: true,
-		MaxConnsPerHost: cfg.ConnsPerNode, MaxIdleConnsPerHost: cfg.ConnsPerNode, IdleConnTimeout: idleTimeout,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
-	c := &Client{cfg: cfg, nodes: known, pool: pool}
+	c := &Client{cfg: cfg, nodes: known, pool: newPool(cfg), longPool: newPool(cfg)}
+	c.pool.MaxConnsPerHost = cfg.ConnsPerNode
 	c.sender.Store(newSender())
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = &leaderFinder{
@@ -138,6 +134,15 @@ func New(cfg Config) (*Client, error) {
 	}
 	c.renewer = &renewer{c: c, wake: make(chan struct{}, 1), entries: map[*Session]*renewalEntry{}}
 	return c, nil
+}
+
+// newPool returns a pool of connections without a bound for those in use. It speaks HTTP/1.1, so that a cancelled
+// attempt closes only its own connection. Each attempt has its own deadline.
+func newPool(cfg Config) *http.Transport {
+	return &http.Transport{
+		DialContext: cfg.Dial, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: dialTimeout, DisableCompression: true,
+		MaxIdleConnsPerHost: cfg.ConnsPerNode, IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: 64 << 10,
+	}
 }
 
 // Close ends all calls, watches and connections of the client, and returns when all its goroutines have ended.
@@ -149,6 +154,7 @@ func (c *Client) Close() {
 	c.stop(ErrClosed)
 	c.running.Wait()
 	c.pool.CloseIdleConnections()
+	c.longPool.CloseIdleConnections()
 }
 
 // spawn runs f in a goroutine that Close waits for. It returns false, without running f, if the client is closed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,7 +33,7 @@ type Deadline struct {
 }
 
 // NewDeadline returns a Deadline that has passed. clock returns the time since any fixed moment; nil:
-// CLOCK_BOOTTIME on Linux, Go's monotonic clock elsewhere.
+// CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC_RAW on macOS, Go's monotonic clock elsewhere.
 func NewDeadline(clock func() time.Duration) *Deadline {
 	if clock == nil {
 		clock = sinceBoot
@@ -150,11 +151,12 @@ func (d *Deadline) waitHalfLease(ctx context.Context) error {
 	}
 }
 
-// doubt records that the lease may have ended before its time: gates are shut until prove.
-func (d *Deadline) doubt() {
+// doubt records that the lease may have ended before its time: gates are shut until prove. It has no effect once
+// replaced is set, which is before the prove of a newer connection.
+func (d *Deadline) doubt(replaced *atomic.Bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.unproven == nil {
+	if d.unproven == nil && !replaced.Load() {
 		d.unproven = make(chan struct{})
 	}
 }

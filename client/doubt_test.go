@@ -1,10 +1,15 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +27,41 @@ func (fc *fakeCluster) attachedTo(t *testing.T) (node, other string) {
 	}
 	t.Fatal("not attached")
 	return "", ""
+}
+
+// brokenBody is a response that breaks when it is closed.
+type brokenBody chan struct{}
+
+func (b brokenBody) Read([]byte) (int, error) { <-b; return 0, io.ErrUnexpectedEOF }
+func (b brokenBody) Close() error             { return nil }
+
+// A session is attached again in the moment in which its old connection, which was silent, breaks. Nothing would open a
+// gate that is shut after that.
+func TestAttach_LateDoubt(t *testing.T) { // not parallel: it looks at all goroutines
+	c, err := New(Config{Endpoints: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s := &Session{c: c, id: "s", ttl: time.Minute, deadline: NewDeadline(nil)}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	body, replaced, over := make(brokenBody), new(atomic.Bool), make(chan struct{})
+	st := &stream{res: &http.Response{Body: body}, node: "http://127.0.0.1:1", ctx: ctx, cancel: cancel}
+	go func() { defer close(over); s.waitDisconnect(ctx, st, replaced) }()
+	s.deadline.mu.Lock()
+	close(body)
+	for stacks := make([]byte, 1<<20); !bytes.Contains(stacks, []byte("client.(*Deadline).doubt")); {
+		stacks = stacks[:runtime.Stack(stacks[:cap(stacks)], true)]
+	}
+	replaced.Store(true)
+	s.deadline.mu.Unlock()
+	<-over
+	s.deadline.mu.Lock()
+	defer s.deadline.mu.Unlock()
+	if s.deadline.unproven != nil {
+		t.Error("the gate stays shut")
+	}
 }
 
 // The node dies that an attached session without grace is connected to. The client cannot tell that from a connection

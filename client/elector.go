@@ -45,7 +45,8 @@ type Elector interface {
 const releaseTimeout = 5 * time.Second
 
 // RunAsLeader campaigns, runs lead while this process holds the role, and campaigns again when the role was lost.
-// It returns when ctx ends, when lead returns before its context ends, or on a permanent error of the campaign.
+// It returns when ctx ends, when lead returns before its context ends, when this process releases the role (Leave,
+// Close or Resign), or on a permanent error of the campaign.
 //
 // The context of lead ends when the tenure is over, and earlier than the lease by early (see Leadership.Context),
 // so that lead has time to stop. RunAsLeader waits for lead, so lead never runs twice here. If lead does not
@@ -80,7 +81,7 @@ func tenure(
 		err = nil
 	}
 	if stopped && ctx.Err() == nil && err == nil {
-		return false, nil
+		return lossCause(l.Cause()) == LossResigned, nil
 	}
 	releaseCtx, done := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer done()

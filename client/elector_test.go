@@ -135,3 +135,38 @@ func TestLeave(t *testing.T) {
 		}
 	}, "n1")
 }
+
+// A process that leaves does not campaign again: its work is over, and nothing would release the next tenure.
+func TestLeave_EndsRunAsLeader(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		k := candidate(t, c, 3*time.Second)
+		var g Gate
+		tenures, returned := make(chan *Leadership, 10), make(chan error, 1)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() {
+			returned <- RunAsLeader(ctx, k, 0, func(ctx context.Context, l *Leadership) error {
+				g.Bind(l)
+				tenures <- l
+				<-ctx.Done()
+				return g.Drain(context.WithoutCancel(ctx))
+			})
+		}()
+		<-tenures
+		if err := Leave(t.Context(), &g, k); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		if len(tenures) != 0 || f.sessionCount() != 0 || g.Require() == nil {
+			t.Errorf("%d tenures and %d sessions after Leave; the gate: %v", len(tenures), f.sessionCount(), g.Require())
+		}
+		stop()
+		if err := <-returned; err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}

@@ -73,7 +73,7 @@ func (c *Client) pickFollower() string {
 func (c *Client) readLeaderStream(node string) (received bool) {
 	q := &call{
 		op: "follow the leader", method: http.MethodGet, path: apiv1.PathLeaderWatch, internal: true,
-		header: http.Header{"Accept": {apiv1.TypeEventStream}},
+		header: http.Header{"Accept": {apiv1.TypeEventStream}}, long: true,
 	}
 	s, v := c.openAt(c.ctx, q, node, minOpenTimeout)
 	if v.err != nil {

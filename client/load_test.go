@@ -136,6 +136,39 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// With an https URL and no TLS configuration, nothing is sent in the clear to the nodes that the cluster names.
+func TestTLS_LearnedNodes(t *testing.T) {
+	t.Parallel()
+	named := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("%s %s in the clear, with %q", r.Method, r.URL.Path, r.Header.Get("Authorization"))
+	}))
+	defer named.Close()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == apiv1.PathLeader {
+			address := strings.TrimPrefix(named.URL, "http://")
+			reply(w, apiv1.Leader{LeaderID: "n1", LeaderAddress: address, ObservedBy: "n2", Term: 1})
+			return
+		}
+		w.Header().Set(apiv1.HeaderRevision, "3")
+	}))
+	defer server.Close()
+	c, err := New(Config{Endpoints: []string{server.URL}, Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.pool.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig
+	if l, err := c.Leader(t.Context()); err != nil || l.LeaderID != "n1" {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	if _, err := c.Get(t.Context(), "k", ""); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Status(t.Context(), strings.TrimPrefix(named.URL, "http://")); err == nil {
+		t.Error("a node that speaks no TLS answers")
+	}
+}
+
 // BenchmarkGet measures what the client adds to its HTTP request.
 func BenchmarkGet(b *testing.B) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -42,6 +42,9 @@ func newNodes(endpoints []string, scheme string) (*nodes, error) {
 			return nil, err
 		}
 		n.addLocked(u, true)
+		if strings.HasPrefix(u, "https:") {
+			n.scheme = "https" // the token must not go to the other nodes in the clear
+		}
 	}
 	if len(n.all) == 0 {
 		return nil, fmt.Errorf("no endpoints: at least one host:port or URL is required")

@@ -12,7 +12,6 @@ import (
 const (
 	maxInFlight         = 3               // attempts of one call at the same time
 	maxOutstanding      = 2 * maxInFlight // including cancelled attempts that have not returned
-	maxAttempts         = 200             // of one call
 	firstAttemptTimeout = 2 * time.Second // timeout of the first attempts; doubled after each timeout
 	maxAttemptTimeout   = 15 * time.Second
 	// forwardGrace is how long a node that holds the request may take to forward it to a new leader. After that,
@@ -46,7 +45,6 @@ type retrier struct {
 	results       chan *attempt
 	outstanding   []*attempt
 	tried         map[string]int
-	attempts      int
 	backoffRounds int           // number of pauses so far
 	limit         time.Duration // timeout of the next attempt
 	maxQueueTime  time.Duration // longest time that a node held an attempt before rejecting it
@@ -76,7 +74,7 @@ func (c *Client) do(ctx context.Context, q *call) (a *response, err error) {
 		r.limit = maxAttemptTimeout * 4 // a shorter timeout would only make the outcome unknown
 	}
 	if q.attemptTimeout > 0 {
-		r.limit, r.lostAttempts = q.attemptTimeout, make(chan *attempt, maxAttempts)
+		r.limit, r.lostAttempts = q.attemptTimeout, make(chan *attempt)
 	}
 	defer r.end()
 	if q.numbered {
@@ -139,7 +137,7 @@ func (r *retrier) pick() string { return r.c.pick(r.q, r.tried, r.inUse) }
 
 // launch starts an attempt at a node. If maxInFlight attempts are in progress, it cancels the oldest.
 func (r *retrier) launch(node string) {
-	if node == "" || r.attempts >= maxAttempts || len(r.outstanding) >= maxOutstanding || r.deadlineTooClose() {
+	if node == "" || len(r.outstanding) >= maxOutstanding || r.deadlineTooClose() {
 		return
 	}
 	if len(r.outstanding) >= maxInFlight {
@@ -150,7 +148,6 @@ func (r *retrier) launch(node string) {
 	t := &attempt{node: node, start: now, cancel: cancel}
 	r.outstanding = append(r.outstanding, t)
 	r.tried[node]++
-	r.attempts++
 	r.retryAt, r.forwardAt = time.Time{}, time.Time{}
 	switch {
 	case r.q.retryClass == nonIdempotentWrite:
@@ -160,7 +157,10 @@ func (r *retrier) launch(node string) {
 		c, lost := r.c, r.lostAttempts
 		c.spawn(func() {
 			if c.pollNode(ctx, node, new(atomicTime)) {
-				lost <- t
+				select {
+				case lost <- t:
+				case <-ctx.Done():
+				}
 			}
 		})
 	default:

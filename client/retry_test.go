@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -54,6 +55,37 @@ func TestRetry_DeadNodes(t *testing.T) {
 			t.Fatalf("Get = %+v, %v", e, err)
 		}
 		within(t, start, 0, 0)
+	}, "n1", "n2", "n3")
+}
+
+// A call with a late deadline goes on however long no node is reachable, and so does a campaign: its session may live,
+// and hold the role.
+func TestRetry_LongOutage(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		other := fc.client("n1")
+		defer other.Close()
+		s := mustSession(t, other, SessionConfig{})
+		back := time.Now().Add(3 * time.Minute)
+		c, err := New(Config{
+			Endpoints: []string{"n1:1", "n2:1", "n3:1"},
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if time.Now().Before(back) {
+					address = "away:1"
+				}
+				return fc.net.dial(ctx, network, address)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		role, err := c.CampaignRole(t.Context(), "r", Campaign{SessionID: s.ID(), WaitMS: apiv1.MaxWaitMS})
+		if err != nil || role.SessionID != s.ID() {
+			t.Errorf("%+v, %v", role, err)
+		}
+		within(t, back, 0, time.Second)
 	}, "n1", "n2", "n3")
 }
 

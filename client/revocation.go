@@ -22,19 +22,23 @@ type roleStatus struct {
 // errRevokedBeforeStart is the error if a role was revoked before its tenure started.
 var errRevokedBeforeStart = fmt.Errorf("%w before the tenure started", ErrRoleLost)
 
-// beginTenure starts the tenure of an elected session, unless its revocation is already acknowledged.
-func (s *Session) beginTenure(h Holder) (*Leadership, error) {
+// beginTenure starts the tenure of an elected session, unless its revocation is already acknowledged. If the tenure has
+// begun and lasts, it is returned, and began is false.
+func (s *Session) beginTenure(h Holder) (l *Leadership, began bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.roles[h.Role]
 	if h.Token <= r.ackedToken {
-		return nil, errRevokedBeforeStart
+		return nil, false, errRevokedBeforeStart
 	}
-	l, err := s.deadline.Begin(h, s.Close)
-	if err == nil {
-		r.last, r.released = l, false
+	if r.last != nil && r.last.Token == h.Token && r.last.Cause() == nil {
+		return r.last, false, nil
 	}
-	return l, err
+	if l, err = s.deadline.Begin(h, s.Close); err != nil {
+		return nil, false, err
+	}
+	r.last, r.released = l, false
+	return l, true, nil
 }
 
 // markReleased records that the owner of an ended tenure campaigns again: its work as holder has stopped. If the

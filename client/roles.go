@@ -24,7 +24,7 @@ func (c *Client) CampaignRole(ctx context.Context, role string, r Campaign) (Rol
 	defer cancel()
 	q := &call{
 		op: "campaign for role " + role, retryClass: idempotentWrite, method: http.MethodPost,
-		path: rolePath(role) + "/campaign", attemptTimeout: timeout,
+		path: rolePath(role) + "/campaign", attemptTimeout: timeout, long: r.WaitMS > 0,
 	}
 	return sendJSON[Role](ctx, c, q, r)
 }

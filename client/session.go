@@ -42,7 +42,7 @@ type SessionConfig struct {
 	// it is shorter than the TTL, the session's own deadline counts from it. 0, or at least 500 ms.
 	Grace time.Duration
 	// Clock is the clock of the session's own deadline: the time since any fixed moment. Nil: CLOCK_BOOTTIME on
-	// Linux, Go's monotonic clock elsewhere.
+	// Linux and CLOCK_MONOTONIC_RAW on macOS, which advance while the machine sleeps; Go's monotonic clock elsewhere.
 	Clock func() time.Duration
 }
 

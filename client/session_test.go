@@ -6,12 +6,46 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"northstar/cluster"
 )
+
+// Watches and waiting campaigns take no connection from renewals, however many there are.
+func TestSession_RenewedBesideStreams(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c, err := New(Config{Endpoints: []string{"n1:1"}, ConnsPerNode: 2, Dial: fc.net.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		held := mustSession(t, c, SessionConfig{TTL: 3 * time.Second, Attach: true})
+		if _, err := held.campaign(t.Context(), CandidateConfig{Role: "r"}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var busy sync.WaitGroup
+		for range 3 {
+			waiting := mustSession(t, c, SessionConfig{TTL: 3 * time.Second})
+			busy.Go(func() { _, _ = waiting.campaign(ctx, CandidateConfig{Role: "r"}) })
+			busy.Go(func() {
+				for range c.WatchRole(ctx, "r", WatchOptions{}) {
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		if held.Err() != nil || held.ValidFor() == 0 {
+			t.Errorf("valid for %v: %v", held.ValidFor(), held.Err())
+		}
+		cancel()
+		busy.Wait()
+	}, "n1")
+}
 
 func TestSessionRenewsItself(t *testing.T) {
 	t.Parallel()

@@ -84,12 +84,12 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 	ctx, cancel := c.closeContext(ctx)
 	slow := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	res, err := c.send(ctx, q, node, nil, 0)
-	if err == nil && slow.Stop() && res.StatusCode == http.StatusOK {
+	if err == nil && res.StatusCode == http.StatusOK && slow.Stop() {
 		c.nodes.markUp(node)
 		return &stream{res: res, node: node, ctx: ctx, cancel: cancel}, classification{}
 	}
 	defer cancel(nil)
-	slow.Stop()
+	defer slow.Stop() // it bounds the answer, too
 	v := classify(q, newResponse(node, 0, res, err))
 	if v.err == nil { // not a stream, or just too late
 		v = classification{err: context.DeadlineExceeded, retryable: true, noResponse: true}
@@ -108,7 +108,7 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 // last event received. It passes each event to handle. It ends when handle returns true, on an error that is not
 // worth retrying, or with ctx. The client's Timeout bounds only the first opening.
 func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle func(event) (bool, error)) error {
-	q.header = http.Header{"Accept": {apiv1.TypeEventStream}}
+	q.header, q.long = http.Header{"Accept": {apiv1.TypeEventStream}}, true
 	openTimeout := c.cfg.Timeout
 	avoid := ""
 	for failures := 0; ; {

@@ -203,6 +203,33 @@ func TestWatch_Compacted(t *testing.T) {
 	}
 }
 
+// A node that hangs in the middle of a refusal holds up a watch no longer than one that does not answer.
+func TestWatch_NodeHangsInARefusal(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		s, hung := &streamer{revisions: []uint64{6}}, false
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			if hung {
+				s.serve(w, r)
+				return
+			}
+			hung = true
+			w.WriteHeader(http.StatusServiceUnavailable)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		start := time.Now()
+		if got, err := collect(ctx, c, 5, 1); err != nil || len(got) != 1 {
+			t.Errorf("%d, %v", got, err)
+		}
+		within(t, start, 0, 5*time.Second)
+	}, "n1")
+}
+
 func TestWatch_EndsWithContext(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {

@@ -52,16 +52,7 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 		}
 		err = <-done
 	}
-	if err != nil {
-		return err
-	}
-	// The library has committed an entry that it does not hand to the state machine. One more entry makes its index
-	// reachable for read barriers.
-	settings := state.SettingsChange(n.View().Settings())
-	if err := n.proposeInternal(ctx, state.Command{Kind: state.KindSettings, Settings: &settings}); err != nil {
-		return unknownOutcome(err) // the restore itself has happened
-	}
-	return nil
+	return err
 }
 
 // restoring is one restore in progress.
@@ -106,7 +97,13 @@ func (r *restoring) install(merged *state.Snapshot) error {
 	r.n.replacing.Store(term)
 	r.begun.Store(true)
 	err = r.inst.Restore(term, size, pr)
-	if err == nil || r.n.fsm.Progress() == read { // committed, or never started
+	restored := err == nil
+	if restored {
+		// The library has committed an entry that it does not hand to the state machine. This one makes its index
+		// reachable for read barriers, also when the caller has given up.
+		err = r.inst.ApplyNothing(2 * r.n.cfg.TimeoutMax)
+	}
+	if restored || r.n.fsm.Progress() == read { // committed, or never started
 		r.n.replacing.Store(0)
 	}
 	_ = pr.CloseWithError(errors.New("restore ended")) // ends the writer in any case

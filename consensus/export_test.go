@@ -83,6 +83,16 @@ func (n *Node) HasWrites() bool {
 	return len(n.queue.users) > 0 || slices.ContainsFunc(n.queue.inFlight, func(p *proposal) bool { return !p.own })
 }
 
+// QueuedWrites is how many users' writes are queued.
+func (n *Node) QueuedWrites() int { return n.queue.waiting() }
+
+// HasOwn reports whether one of this package's own commands is queued, or Raft has one.
+func (n *Node) HasOwn() bool {
+	n.queue.mu.Lock()
+	defer n.queue.mu.Unlock()
+	return len(n.queue.own) > 0 || slices.ContainsFunc(n.queue.inFlight, func(p *proposal) bool { return p.own })
+}
+
 // LeaseFloor is since when sends count for the lease.
 func (n *Node) LeaseFloor() time.Time {
 	n.lease.mu.Lock()

@@ -25,6 +25,9 @@ func (n *Node) leadershipLoop(ctx context.Context, inst *raftnode.Instance) {
 		if s.Role == cluster.Leader && inst.Leads(s.Term) {
 			n.runLeadership(ctx, inst, s.Term)
 		}
+		if !n.leads() { // what was queued in a leadership that this loop has not seen, or behind its end
+			n.queue.refuse(n.notLeading())
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -70,4 +71,31 @@ func TestReadIndex_AppliedAboveCommit(t *testing.T) {
 	other := c.others(leader)[0]
 	_, err := leader.ReadIndex(within(t, testTimeout), other.id, leader.Applied()+1000)
 	wantCode(t, err, cluster.CodeNoLeader)
+}
+
+// TestReadsAfterAFailedTransfer: after a transfer that has failed, the leader asks whether raft.Raft takes entries
+// again. The entry with that question is the last one of the log. Reads do not wait for a write after it.
+func TestReadsAfterAFailedTransfer(t *testing.T) {
+	t.Parallel()
+	c, _ := startCluster(t, 3)
+	c.write("a", "1")
+	c.whileLeading("reads after the question", func(leader *testNode) error {
+		before := leader.Status()
+		<-leader.ProbeFlag()
+		if st := leader.Status(); st.CommitIndex == before.CommitIndex && st.Term == before.Term {
+			return errors.New("the question was not committed")
+		}
+		ctx, follower := within(t, testTimeout), c.others(leader)[0]
+		if err := leader.ReadBarrier(ctx); err != nil {
+			return fmt.Errorf("a read of the leader: %v", err) // if it leads no longer, the next one is asked
+		}
+		index, err := leader.ReadIndex(ctx, follower.id, follower.Applied())
+		if err == nil {
+			err = follower.AwaitApplied(ctx, index)
+		}
+		if err != nil {
+			return fmt.Errorf("a read of a follower: %v", err)
+		}
+		return nil
+	})
 }

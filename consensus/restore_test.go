@@ -2,6 +2,7 @@ package consensus_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"northstar/cluster"
 	"northstar/consensus"
 	"northstar/consensus/storage"
+	"northstar/state"
 	"northstar/transport"
 )
 
@@ -113,8 +115,18 @@ func (s *slowStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 // there.
 func TestStopInARestore(t *testing.T) {
 	t.Parallel()
+	n, release, done := startHeldRestore(t, within(t, testTimeout))
+	time.AfterFunc(timeoutMax, func() { close(release) })
+	n.stop()
+	t.Log(<-done)
+}
+
+// startHeldRestore makes the only node of a cluster restore a backup, in which failover is not paused. The library has
+// begun, and goes on when release is closed.
+func startHeldRestore(t *testing.T, ctx context.Context) (n *testNode, release chan struct{}, done chan error) {
+	t.Helper()
 	c := newCluster(t, 1)
-	n := c.nodes["n1"]
+	n = c.nodes["n1"]
 	dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
 	if err != nil {
 		t.Fatal(err)
@@ -128,12 +140,76 @@ func TestStopInARestore(t *testing.T) {
 	if err := n.Backup(within(t, testTimeout), &backup); err != nil {
 		t.Fatal(err)
 	}
-	release := make(chan struct{})
+	release, done = make(chan struct{}), make(chan error, 1)
 	disk.release.Store(&release)
-	done := make(chan error, 1)
-	go func() { done <- n.Restore(within(t, testTimeout), &backup) }()
+	go func() { done <- n.Restore(ctx, &backup) }()
 	<-disk.opening
-	time.AfterFunc(timeoutMax, func() { close(release) })
-	n.stop()
-	t.Log(<-done)
+	return n, release, done
+}
+
+// TestReadsAfterARestore: the caller of a restore gives up while the library works on it. No write follows. Reads do
+// not wait for one.
+func TestReadsAfterARestore(t *testing.T) {
+	t.Parallel()
+	ctx, giveUp := context.WithCancel(within(t, testTimeout))
+	n, release, done := startHeldRestore(t, ctx)
+	before := n.Status().CommitIndex
+	giveUp()
+	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
+	close(release)
+	eventually(t, "the restore is committed", func() bool { return n.Status().CommitIndex > before })
+	if err := n.ReadBarrier(within(t, testTimeout)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSettingsDuringARestore: an operator pauses failover while a backup is restored. The change waits for the end of
+// the restore, takes effect, and stays. Which of the two gets to the log first is chance.
+func TestSettingsDuringARestore(t *testing.T) {
+	t.Parallel()
+	for range 30 {
+		n, release, done := startHeldRestore(t, within(t, testTimeout))
+		paused := make(chan error, 1)
+		go func() { paused <- n.pauseFailover(within(t, testTimeout)) }()
+		eventually(t, "the change is queued", n.HasWrites)
+		restored := make(chan struct{})
+		n.holdWrites(restored) // until the restore has done all that it does
+		close(release)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		close(restored)
+		if err := <-paused; err != nil {
+			t.Fatal(err)
+		}
+		if s := n.View().Settings(); s.AutoFailover || s.Reason != "maintenance" {
+			t.Fatalf("an acknowledged pause of failover is gone: %+v", s)
+		}
+		n.stop()
+	}
+}
+
+func (n *testNode) pauseFailover(ctx context.Context) error {
+	r, err := n.Propose(ctx, state.Command{
+		Kind: state.KindSettings, Settings: &state.SettingsChange{Reason: "maintenance"},
+	})
+	if err == nil && r.Err != nil {
+		return r.Err
+	}
+	return err
+}
+
+// holdWrites keeps users' writes from Raft until the node has proposed a command of its own, or done is closed.
+func (n *testNode) holdWrites(done <-chan struct{}) {
+	hold := func() error {
+		for deadline := time.Now().Add(testTimeout); !n.HasOwn() && time.Now().Before(deadline); {
+			select {
+			case <-done:
+				return nil
+			case <-time.After(time.Millisecond):
+			}
+		}
+		return nil
+	}
+	n.mayWrite.Store(&hold)
 }

@@ -46,8 +46,8 @@ type Config struct {
 	// TakeoverDelay is how long this process waits after it got the lock before it acts. Set it to how long a process
 	// of today acts on without noticing that it has lost the lock.
 	TakeoverDelay time.Duration
-	// Clock is the clock of a tenure's deadline: the time since any fixed moment. Nil: CLOCK_BOOTTIME on Linux, Go's
-	// monotonic clock elsewhere.
+	// Clock is the clock of a tenure's deadline: the time since any fixed moment. Nil: CLOCK_BOOTTIME on Linux,
+	// CLOCK_MONOTONIC_RAW on macOS, Go's monotonic clock elsewhere.
 	Clock func() time.Duration
 	// Logger receives what this process holds and waits for. Nil: nothing is logged.
 	Logger *slog.Logger

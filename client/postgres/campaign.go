@@ -53,19 +53,21 @@ func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 		return nil, err
 	}
 	l, err := e.waitForLock(ctx, conn)
+	e.mu.Lock()
+	if e.electing = ""; err == nil {
+		e.lease = l
+	}
+	e.mu.Unlock()
 	if err != nil {
 		closeConn(conn)
 		return nil, err
 	}
-	e.mu.Lock()
-	e.lease = l
-	e.mu.Unlock()
-	t, err := l.deadline.Begin(l.holder, l.resign) // before the lease can lapse
+	l.tenure, err = l.deadline.Begin(l.holder, l.resign) // before the lease can lapse
 	go l.run()
 	if err != nil {
 		l.end(errConnClosed)
 	}
-	return t, err
+	return l.tenure, err
 }
 
 // waitForLock waits for the lock and starts the tenure.
@@ -88,7 +90,7 @@ func (e *Elector) waitForLock(ctx context.Context, conn *pgx.Conn) (*lease, erro
 	}
 }
 
-// prepare creates the table and the row if they are missing, clears this candidate's stale sessions, and listens.
+// prepare creates the table and the row if they are missing, clears this candidate's ended sessions, and listens.
 func (e *Elector) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := e.makeTable(ctx, conn); err != nil {
 		return fmt.Errorf("make table %s: %w", e.cfg.Table, err)
@@ -164,6 +166,9 @@ func (e *Elector) writeTenure(ctx context.Context, conn *pgx.Conn) (*lease, erro
 		heartbeatRequests: make(chan chan error), ended: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
+	e.mu.Lock()
+	e.electing = l.session
+	e.mu.Unlock()
 	e.addStale(l.session) // whether or not the statement succeeds
 	sent := l.deadline.Now()
 	var epoch int64

@@ -54,7 +54,7 @@ type Config struct {
 	// BackoffMin and BackoffMax bound the time between two attempts of a follower. 0: 200 ms and 800 ms.
 	BackoffMin, BackoffMax time.Duration
 	// Clock is the clock of the holder's own deadline: the time since any fixed moment. Nil: CLOCK_BOOTTIME on
-	// Linux, Go's monotonic clock elsewhere.
+	// Linux, CLOCK_MONOTONIC_RAW on macOS, Go's monotonic clock elsewhere.
 	Clock func() time.Duration
 }
 
@@ -127,7 +127,8 @@ type Elector struct {
 
 	mu            sync.Mutex
 	lease         *lease   // latest lease; nil: none yet
-	staleSessions []string // sessions of this candidate that the row may still name
+	electing      string   // session that is being elected; "": none
+	staleSessions []string // sessions of this candidate that the row may name, with the present one
 }
 
 var _ client.Elector = (*Elector)(nil)
@@ -158,7 +159,7 @@ func parseDSN(dsn, application string) (*pgx.ConnConfig, error) {
 }
 
 // Campaign implements client.Elector. Concurrent calls wait for each other. Followers are not elected in the order
-// of their arrival.
+// of their arrival. If ctx ends first, a role that this candidate still holds is released in the background.
 func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 	select {
 	case e.campaigning <- struct{}{}:
@@ -182,8 +183,13 @@ func (e *Elector) withdraw() {
 // campaignUntil campaigns until this candidate is elected, ctx ends, or the error is permanent.
 func (e *Elector) campaignUntil(ctx context.Context) (*client.Leadership, error) {
 	if l := e.current(); l != nil {
-		if t, err := l.resume(ctx); err == nil || ctx.Err() != nil {
-			return t, err
+		t, err := l.resume(ctx)
+		switch {
+		case err == nil:
+			return t, nil
+		case ctx.Err() != nil: // its heartbeats would keep the role, although no process acts
+			l.end(client.ErrResigned)
+			return nil, err
 		}
 		l.end(errConnClosed) // the next attempt uses a new session
 	}
@@ -223,12 +229,10 @@ func (e *Elector) Close(ctx context.Context) error {
 	return e.clearStale(ctx, nil)
 }
 
-// clearStale clears the row of this candidate's stale sessions, all of whose tenures have ended. With a nil conn it
-// opens a connection if it needs one.
+// clearStale clears the row of this candidate's sessions whose tenures have ended. With a nil conn it opens a
+// connection if it needs one.
 func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
-	e.mu.Lock()
-	stale := e.staleSessions
-	e.mu.Unlock()
+	stale := e.endedSessions()
 	if len(stale) == 0 {
 		return nil
 	}
@@ -245,6 +249,15 @@ func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
 	return nil
 }
 
+// endedSessions returns the stale sessions without one that leads or is being elected.
+func (e *Elector) endedSessions() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.staleSessions), func(s string) bool {
+		return s == e.electing || e.lease != nil && s == e.lease.session && e.lease.deadline.Err() == nil
+	})
+}
+
 // addStale records a session that the row may name.
 func (e *Elector) addStale(session string) {
 	e.mu.Lock()
@@ -257,8 +270,8 @@ func (e *Elector) addStale(session string) {
 func (e *Elector) removeStale(sessions ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	kept := slices.Clone(e.staleSessions) // clearStale may be using the old slice
-	e.staleSessions = slices.DeleteFunc(kept, func(s string) bool { return slices.Contains(sessions, s) })
+	ended := func(s string) bool { return slices.Contains(sessions, s) }
+	e.staleSessions = slices.DeleteFunc(e.staleSessions, ended)
 }
 
 // Release releases the role of another process that has certainly stopped, for example because this process saw it

@@ -54,8 +54,8 @@ func TestResign_ElectsNextCandidate(t *testing.T) {
 	if err := first.Cause(); !errors.Is(err, client.ErrResigned) {
 		t.Error(err)
 	}
-	if again := b.campaign(follower); again.Token != second.Token {
-		t.Errorf("the holder campaigns: token %d, then %d", second.Token, again.Token)
+	if again := b.campaign(follower); again != second {
+		t.Errorf("the holder campaigns: %+v, then %+v", second, again)
 	}
 }
 
@@ -334,6 +334,40 @@ func TestObserve(t *testing.T) {
 	cancel()
 	if s := <-events; !errors.Is(s.err, context.Canceled) {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A holder that observes its own role keeps it.
+func TestObserve_OwnRole(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	e := candidate(t, "a", func(c *Config) { c.TTL = time.Minute })
+	l := b.campaign(e)
+	for h, err := range e.Observe(t.Context()) {
+		if err != nil || h.Session != l.Session {
+			t.Errorf("%+v, %v, want session %s", h, err, l.Session)
+		}
+		break
+	}
+	if again := b.campaign(e); again.Token != l.Token || l.Cause() != nil {
+		t.Errorf("token %d after %d; the first tenure: %v", again.Token, l.Token, l.Cause())
+	}
+}
+
+// A late Resign of a lost tenure does not end the next one of the same candidate.
+func TestResign_AfterTheNextElection(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	e := candidate(t, "a", func(c *Config) { c.TTL = time.Minute })
+	first := b.campaign(e)
+	do(t, killSession, e.cfg.LockKey)
+	done(t, first, client.ErrRoleLost)
+	second := b.campaign(e)
+	if err := first.Resign(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if again := b.campaign(e); again.Token != second.Token || second.Cause() != nil {
+		t.Errorf("token %d after %d; the second tenure: %v", again.Token, second.Token, second.Cause())
 	}
 }
 

@@ -26,6 +26,7 @@ type lease struct {
 	session  string
 	deadline *client.Deadline
 	holder   client.Holder
+	tenure   *client.Leadership // the newest one; Campaign's own
 
 	ctx               context.Context // ended by cancel
 	cancel            context.CancelFunc
@@ -48,7 +49,11 @@ func (l *lease) resume(ctx context.Context) (*client.Leadership, error) {
 		if err != nil {
 			return nil, err
 		}
-		return l.deadline.Begin(l.holder, l.resign)
+		if l.tenure != nil && l.tenure.Cause() == nil {
+			return l.tenure, nil
+		}
+		l.tenure, err = l.deadline.Begin(l.holder, l.resign)
+		return l.tenure, err
 	case <-ctx.Done():
 		return nil, l.e.campaignError(context.Cause(ctx))
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -77,6 +78,45 @@ func TestStaleSessions_ReleasedMeanwhile(t *testing.T) {
 	}
 	if got := e.staleSessions; len(got) != 1 || got[0] != "z" {
 		t.Errorf("%q are stale, want z", got)
+	}
+}
+
+// A campaign that ends while it asks whether the role is still held releases it: no process acts for it any longer.
+func TestCampaign_GivenUpReleasesTheRole(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	long := func(c *Config) { c.TTL = time.Minute }
+	e := candidate(t, "a", long)
+	first := b.campaign(e)
+	_, other := connected(t, "b", nil)
+	_, watching := connected(t, "c", nil)
+	tx, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := "SELECT FROM " + e.cfg.Table + " WHERE role = $1 FOR UPDATE"
+	if _, err := tx.Exec(t.Context(), lock, e.cfg.Role); err != nil {
+		t.Fatal(err)
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := e.Campaign(ctx); ended <- err }()
+	pid := e.current().conn.PgConn().PID()
+	for waits := false; !waits; {
+		err := watching.QueryRow(t.Context(), "SELECT cardinality(pg_blocking_pids($1)) > 0", pid).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	giveUp()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Campaign: %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if next := b.campaign(candidate(t, "d", long)); next.Token <= first.Token || first.Cause() == nil {
+		t.Errorf("token %d after %d; the first tenure: %v", next.Token, first.Token, first.Cause())
 	}
 }
 

@@ -185,6 +185,56 @@ func TestUndoOfALedRestore(t *testing.T) {
 	}
 }
 
+// TestUndoKeepsWhatFollowsAnInstalledSnapshot: after a restore was undone, or before its undoing has begun, the leader
+// sends a snapshot that ends at or above it. The log has a hole then, and behind it entries that this node has
+// acknowledged. Each later start still knows that the restore was abandoned, and deletes none of them.
+func TestUndoKeepsWhatFollowsAnInstalledSnapshot(t *testing.T) {
+	t.Parallel()
+	undone := LogPosition{6, 4}
+	for name, c := range map[string]struct {
+		installed LogPosition
+		removed   bool // the snapshot of the restore
+	}{
+		"a snapshot that ends above the restore":     {LogPosition{8, 5}, true},
+		"a snapshot that ends at its index":          {LogPosition{6, 5}, true},
+		"a snapshot that came before the undoing":    {LogPosition{8, 5}, false},
+		"... with entries that followed the restore": {LogPosition{7, 5}, false},
+	} {
+		f, l := logWithSnapshot(t, LogPosition{2, 2}, 2, 2, 2, 2, 2)
+		store := &manySnapshots{all: []*raft.SnapshotMeta{
+			{ID: "installed", Index: c.installed.Index, Term: c.installed.Term},
+			{ID: "restore", Index: undone.Index, Term: undone.Term},
+			{ID: "2", Index: 2, Term: 2},
+		}}
+		if c.removed {
+			store.all = slices.Delete(store.all, 1, 2)
+		}
+		for _, e := range []raft.Log{
+			{Index: 7, Term: 4}, {Index: c.installed.Index + 1, Term: 5}, {Index: c.installed.Index + 2, Term: 5},
+		} {
+			if c.removed && e.Term < 5 {
+				continue // deleted with the restore
+			}
+			if err := l.LogStore.StoreLog(&e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			s, err := OpenSnapshots(store, l.LogStore, f.FSM, undone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last, _ := l.LogStore.LastIndex(); last != c.installed.Index+2 || !s.endsAt(c.installed) {
+				t.Errorf("%s: the log ends at %d, want %d; the newest snapshot at %v", name, last, c.installed.Index+2,
+					s.newest.Load())
+			}
+		}
+		if len(store.all) != 2 {
+			t.Errorf("%s: %d snapshots are left", name, len(store.all))
+		}
+	}
+}
+
 // TestContinuedLogIsReadable: a snapshot of this node's own log hides nothing, also after compaction beyond it.
 func TestContinuedLogIsReadable(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 		return nil, err
 	}
 	// The log first: without the snapshot it would have a hole, and the data directory would be taken for damaged.
-	if err := s.truncate(undone, slices.ContainsFunc(list, undone.endsSnapshot)); err != nil {
+	if err := s.truncate(undone, list); err != nil {
 		return nil, err
 	}
 	for _, m := range list {
@@ -96,11 +96,21 @@ func (s *Snapshots) checkUndo(list []*raft.SnapshotMeta, undone LogPosition) err
 // held the restore may have led. Nothing of the leader that the cluster went on with is stored before.
 //
 // While the snapshot of the restore exists, this has not been done. Without that snapshot, which can be damaged, a hole
-// at its end shows the same.
-func (s *Snapshots) truncate(undone LogPosition, exists bool) error {
+// at its end shows the same. But a snapshot that the leader has sent since leaves such a hole, too. What follows it is
+// of the cluster's log, and acknowledged.
+func (s *Snapshots) truncate(undone LogPosition, list []*raft.SnapshotMeta) error {
 	last, err := s.log.LastIndex()
 	if err != nil {
 		return fmt.Errorf("read the log: %w", err)
+	}
+	exists := slices.ContainsFunc(list, undone.endsSnapshot)
+	if i := slices.IndexFunc(list, func(m *raft.SnapshotMeta) bool {
+		return m.Index >= undone.Index && !undone.endsSnapshot(m)
+	}); i >= 0 {
+		if !exists {
+			return nil
+		}
+		last = min(last, list[i].Index)
 	}
 	if undone.Index == 0 || last < undone.Index {
 		return nil

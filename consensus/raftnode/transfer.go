@@ -146,7 +146,7 @@ func (i *Instance) ProbeTransferFlag(term uint64) (done <-chan struct{}) {
 
 // ProbeTransferFlags asks after each failed transfer until raft.Raft accepts entries again, or this node no longer
 // leads in that term. If raft.Raft never does, the watchdog replaces the instance, even when there are no writes. It
-// must return before Shutdown: raft.Raft may lose the result of a barrier while it shuts down.
+// must return before Shutdown: raft.Raft may lose the result of an entry while it shuts down.
 func (i *Instance) ProbeTransferFlags(ctx context.Context) {
 	tick := time.NewTicker(i.cfg.TimeoutMin)
 	defer tick.Stop()
@@ -163,7 +163,7 @@ func (i *Instance) ProbeTransferFlags(ctx context.Context) {
 
 func (i *Instance) probeTransferFlag(ctx context.Context, term uint64, tick <-chan time.Time) {
 	for ctx.Err() == nil && i.Leads(term) {
-		err := i.Raft.Barrier(2 * i.cfg.TimeoutMax).Error()
+		err := i.ApplyNothing(2 * i.cfg.TimeoutMax)
 		i.NoteResult(err)
 		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 			return
