@@ -117,8 +117,8 @@ func TestRefusingNode(t *testing.T) {
 			}
 			var c apiv1.Cluster
 			r := n.do("GET", "/v1/cluster", "", "X-Northstar-Forwarded-By", "n3")
-			if err := json.Unmarshal([]byte(r.body), &c); err != nil || len(c.Members) == 0 || c.Members[0].ID != "n1" ||
-				c.Members[0].Healthy || !slices.Contains(c.Members[0].Reasons, "is part of a split brain and refuses service") {
+			if err := json.Unmarshal([]byte(r.body), &c); err != nil || len(c.Members) == 0 ||
+				c.Members[0].ID != "n1" || c.Members[0].Healthy || !slices.Contains(c.Members[0].Reasons, "is part of a split brain and refuses service") {
 				t.Errorf("%s: its own health: %d %s, %v", name, r.status, r.body, err)
 			}
 			if r := n.do("GET", "/status", ""); r.status != 200 || !strings.Contains(r.body, "two leaders in term 7") {

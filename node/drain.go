@@ -26,7 +26,8 @@ func (n *Node) Drain(ctx context.Context) {
 	n.consensus.SetDraining(true)
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node is draining"})
 	n.api.Drain()
-	// etcd's clients are told first. Leadership does not wait for their calls: writes among them wait for the next leader.
+	// etcd's clients are told first. Leadership does not wait for their calls: writes among them wait for the next
+	// leader.
 	var leaving sync.WaitGroup
 	leaving.Go(func() { n.drainEtcd(ctx) })
 	n.handOver(ctx)
