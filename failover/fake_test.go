@@ -87,22 +87,6 @@ func claimOf(id cluster.NodeID) cluster.Claim {
 
 // start runs a Controller over the world until the test's bubble ends.
 func (w *testCluster) start(cfg Config) *Controller {
-	w.build(cfg)
-	ctx, stop := context.WithCancel(w.t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := w.c.Run(ctx); err != nil {
-			w.t.Errorf("run: %v", err)
-		}
-	}()
-	w.t.Cleanup(func() { stop(); <-done })
-	synctest.Wait()
-	return w.c
-}
-
-// build makes a Controller that does not run.
-func (w *testCluster) build(cfg Config) {
 	cfg.Self, cfg.TimeoutMin, cfg.TimeoutMax = "n2", timeoutMin, 2*timeoutMin
 	w.c = New(cfg, Deps{
 		Claim: w.claim, Peers: w, Raft: func() Raft { return w }, Consensus: w.consensus(), Transfer: w,
@@ -117,6 +101,17 @@ func (w *testCluster) build(cfg Config) {
 			w.mu.Unlock()
 		}, Announce: func() { w.edit(func() { w.announced++ }) }, Logger: hclog.NewNullLogger(),
 	})
+	ctx, stop := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.c.Run(ctx); err != nil {
+			w.t.Errorf("run: %v", err)
+		}
+	}()
+	w.t.Cleanup(func() { stop(); <-done })
+	synctest.Wait()
+	return w.c
 }
 
 func (w *testCluster) claim() cluster.Claim {

@@ -94,7 +94,7 @@ func (w *silenceWatch) awake(timeoutMin time.Duration) {
 	w.due = time.Time{}
 }
 
-// observe records that this process did not run if its check is late. That time counts once. mu is held.
+// observe records that this process did not run if its check is late. mu is held.
 func (w *silenceWatch) observe(now time.Time, timeoutMin time.Duration) {
 	if w.due.IsZero() {
 		return
@@ -103,7 +103,6 @@ func (w *silenceWatch) observe(now time.Time, timeoutMin time.Duration) {
 	if late > lateLimit {
 		w.estimator.Stopped(late)
 		w.majority.estimator.Stopped(late)
-		w.due = now
 	}
 	if late > timeoutMin/3 {
 		w.stopped = now
@@ -147,7 +146,6 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 	w := &c.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.observe(now, c.cfg.TimeoutMin) // before the gap is counted: messages may be read before the check runs
 	if claim != nil {
 		news = w.learn(from, claim, now)
 	}
@@ -177,6 +175,7 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 		}
 		w.estimator.Heard(now)
 	}
+	w.observe(now, c.cfg.TimeoutMin)
 	if c.cfg.Fast && !w.due.IsZero() && now.Sub(w.armed) >= armStep {
 		next := max(doubt(limit.Threshold(now).Value), w.quiet.Sub(now))
 		w.arm(now, min(next, max(minCheckInterval, w.latest.Sub(now))))

@@ -126,59 +126,6 @@ func TestSilence_OwnStopIsNoEvidence(t *testing.T) {
 	})
 }
 
-// withoutRun makes a Controller whose Run waits for the timer of its checks, and does not get to see it.
-func (w *testCluster) withoutRun() *silenceWatch {
-	w.build(Config{Fast: true})
-	watch := &w.c.watch
-	watch.open()
-	w.t.Cleanup(watch.close)
-	watch.sleep(timeoutMin, time.Time{})
-	watch.latest = time.Now().Add(time.Hour)
-	return watch
-}
-
-// A process that did not run may read what the leader sent meanwhile before its check runs. The gap is its own. Once it
-// is noticed, it counts once.
-func TestSilence_OwnStopIsNoGap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, "n1", "n2", "n3")
-		watch := w.withoutRun()
-		watch.follow(leaderInstance{"n1", "b1", 5})
-		w.beat(20 * time.Second)
-		time.Sleep(100 * time.Millisecond)
-		w.c.OnHeard("n3", nil)
-		w.c.OnHeard("n3", nil)
-		if got := w.claim(); got.SilenceLimit != 115*time.Millisecond || got.StoppedAgo == 0 {
-			t.Errorf("before the leader is heard: %+v", got)
-		}
-		w.hear()
-		if got, _ := w.c.Silence(); got.Longest != 30*time.Millisecond || got.Value != 45*time.Millisecond {
-			t.Errorf("threshold %v", got)
-		}
-		if got := w.claim(); got.SilenceLimit != 45*time.Millisecond {
-			t.Errorf("limit %v", got.SilenceLimit)
-		}
-	})
-}
-
-// The same is true of a leader and the messages of a majority.
-func TestMajority_OwnStopIsNoGap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, "n1", "n2", "n3")
-		w.edit(func() { w.status.Role, w.status.LeaderID = cluster.Leader, "n2" })
-		watch := w.withoutRun()
-		watch.lead(w.consensus().Status())
-		w.hearAll(20*time.Second, "n1", "n3")
-		time.Sleep(100 * time.Millisecond)
-		w.c.OnHeard("n3", nil)
-		watch.mu.Lock()
-		defer watch.mu.Unlock()
-		if got := watch.majority.estimator.Threshold(time.Now()); got.Longest != 30*time.Millisecond {
-			t.Errorf("threshold %v", got)
-		}
-	})
-}
-
 // The timer of the checks does not fire while the leader is heard.
 func TestSilence_NoCheckWhileLeaderIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
