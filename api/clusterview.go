@@ -147,6 +147,9 @@ func (s *Server) fillSelf(m *apiv1.Member, self cluster.NodeStatus) {
 	if self.Disk.ReadOnly {
 		m.Reasons = append(m.Reasons, "disk is full: read-only")
 	}
+	if s.deps.SplitBrain.Refusing() != "" {
+		m.Reasons = append(m.Reasons, "is part of a split brain and refuses service") // as its peers say
+	}
 	if lifecycle == cluster.Dead {
 		m.Reasons = append(m.Reasons, cmp.Or(self.DeadReason, "refused by the cluster"))
 	}

@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -112,6 +114,12 @@ func TestRefusingNode(t *testing.T) {
 			}
 			if r := n.do("GET", "/readyz", ""); !strings.Contains(r.body, "[-]no_split_brain: two leaders in term 7") {
 				t.Errorf("%s: readyz: %d %s", name, r.status, r.body)
+			}
+			var c apiv1.Cluster
+			r := n.do("GET", "/v1/cluster", "", "X-Northstar-Forwarded-By", "n3")
+			if err := json.Unmarshal([]byte(r.body), &c); err != nil || len(c.Members) == 0 ||
+				c.Members[0].ID != "n1" || c.Members[0].Healthy || !slices.Contains(c.Members[0].Reasons, "is part of a split brain and refuses service") {
+				t.Errorf("%s: its own health: %d %s, %v", name, r.status, r.body, err)
 			}
 			if r := n.do("GET", "/status", ""); r.status != 200 || !strings.Contains(r.body, "two leaders in term 7") {
 				t.Errorf("%s: status: %d %s", name, r.status, r.body)

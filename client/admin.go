@@ -239,6 +239,10 @@ func (c *Client) PlanEvictRole(ctx context.Context, role string, e RoleEvict) (P
 
 func adminRolePath(role string) string { return "/admin/roles/" + url.PathEscape(role) }
 
+// orderRounds is how often all nodes are asked for one that responds. On a busy machine one may take longer than
+// probeTimeout.
+const orderRounds = 5
+
 // sendOrder sends an admin call that any node accepts to a node that has just responded, because the leader may be
 // hung. It tries another node only if the request was not sent.
 func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any) (T, error) {
@@ -249,20 +253,25 @@ func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any)
 	if err := q.setJSON(body); err != nil {
 		return none, err
 	}
-	last := errors.New(c.finder.unreachableReason())
-	probing, stop := context.WithTimeout(ctx, probeTimeout)
-	defer stop()
-	for node, err := range c.finder.askAll(probing, c.nodes.urls()) {
-		if err != nil {
-			continue
+	var last error
+	for slow, round := true, 0; slow && round < orderRounds && ctx.Err() == nil; round++ {
+		slow = false
+		for node, err := range c.finder.askAll(ctx, c.nodes.urls()) {
+			if err != nil {
+				slow = slow || errors.Is(err, context.DeadlineExceeded)
+				continue
+			}
+			var sent atomic.Bool
+			a := c.doAttempt(ctx, q, node, &sent)
+			v := classify(q, a)
+			if !v.noResponse || a.sent {
+				return decode[T](a, q.conclude(a, v))
+			}
+			last = a.err
 		}
-		var sent atomic.Bool
-		a := c.doAttempt(ctx, q, node, &sent)
-		v := classify(q, a)
-		if !v.noResponse || a.sent {
-			return decode[T](a, q.conclude(a, v))
-		}
-		last = a.err
+	}
+	if last == nil {
+		last = errors.New(c.finder.unreachableReason())
 	}
 	problem := cluster.Errorf(cluster.CodeNoLeader, "no node responds: %w", cmp.Or(context.Cause(ctx), last))
 	return none, &Error{Op: op, Retry: true, Problem: problem}

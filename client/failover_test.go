@@ -59,6 +59,35 @@ func TestFailover_AvoidsHungLeader(t *testing.T) {
 	})
 }
 
+// A busy machine may answer none of the first questions in time.
+func TestFailover_SlowNodes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fc := newFakeCluster(t, "n1", "n2", "n3")
+		defer fc.close()
+		c := fc.client("n1", "n2", "n3")
+		defer c.Close()
+		for _, name := range []string{"n1", "n2", "n3"} {
+			fc.hang(name)
+		}
+		time.AfterFunc(2*probeTimeout, func() { fc.resume("n2") })
+		fc.nodes["n2"].handle = func(w http.ResponseWriter, r *http.Request) {
+			reply(w, apiv1.TransferResult{Success: true, NewLeaderID: "n2", Term: 2})
+		}
+		began := time.Now()
+		res, err := c.Failover(t.Context(), apiv1.Failover{TargetLeaderID: "n2", Reason: "n1 hangs"})
+		if err != nil || res.NewLeaderID != "n2" || time.Since(began) > 4*probeTimeout {
+			t.Errorf("%+v, %v after %v", res, err, time.Since(began))
+		}
+		fc.hang("n2")
+		began = time.Now()
+		_, err = c.Failover(t.Context(), apiv1.Failover{TargetLeaderID: "n2", Reason: "n1 hangs"})
+		if took := time.Since(began); !cluster.IsCode(err, cluster.CodeNoLeader) || took > (orderRounds+1)*probeTimeout {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
+}
+
 func TestPlansAreDryRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

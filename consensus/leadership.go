@@ -246,14 +246,16 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	}
 }
 
-// transferToAny transfers leadership to any voter, and otherwise waits: without a quorum the library steps down.
+// transferToAny transfers leadership to any voter, if possible to one that may lead, and otherwise waits: without a
+// quorum the library steps down.
 func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
 	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
-	for _, s := range inst.Servers() {
-		if s.Suffrage == cluster.Voter && s.ID != n.cfg.Self.NodeID && n.inContact(s.ID) {
-			notice := cluster.TransferNotice{To: s.ID, Trigger: election.TriggerDiskStall, Reason: why}
+	fit, barred := successors(inst.Servers(), n.View().Members(), n.cfg.Self.NodeID)
+	for _, m := range append(fit, barred...) {
+		if n.inContact(m.ID) {
+			notice := cluster.TransferNotice{To: m.ID, Trigger: election.TriggerDiskStall, Reason: why}
 			if n.TransferTo(pause, notice) == nil {
 				return
 			}

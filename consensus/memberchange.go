@@ -1,8 +1,11 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -227,18 +230,39 @@ func (n *Node) checkQuorum(next []cluster.Server) error {
 	return nil
 }
 
-// transferIfSelf transfers leadership when the change concerns this node itself. The caller holds the change lock.
+// successors returns the records of the voters besides leader, the highest priority first: of those that may lead, and
+// of the others. A voter without a record may lead.
+func successors(servers []cluster.Server, members []cluster.Member, leader cluster.NodeID,
+) (fit, barred []cluster.Member) {
+	for _, s := range servers {
+		if s.Suffrage != cluster.Voter || s.ID == leader {
+			continue
+		}
+		m := cluster.Member{ID: s.ID, Priority: cluster.DefaultPriority, Eligible: true}
+		if i := slices.IndexFunc(members, func(m cluster.Member) bool { return m.ID == s.ID }); i >= 0 {
+			m = members[i]
+		}
+		if m.IneligibleReason() == "" {
+			fit = append(fit, m)
+		} else {
+			barred = append(barred, m)
+		}
+	}
+	slices.SortStableFunc(fit, func(a, b cluster.Member) int { return cmp.Compare(b.Priority, a.Priority) })
+	return fit, barred
+}
+
+// transferIfSelf transfers leadership, to a voter that may lead, when the change concerns this node itself. The caller
+// holds the change lock.
 func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id cluster.NodeID) error {
 	if id != n.cfg.Self.NodeID {
 		return nil
 	}
 	var why []error
-	for _, s := range inst.Servers() {
-		if s.Suffrage != cluster.Voter || s.ID == id {
-			continue
-		}
+	fit, barred := successors(inst.Servers(), n.View().Members(), id)
+	for _, m := range fit {
 		err := n.transferLocked(ctx, inst, cluster.TransferNotice{
-			To: s.ID, Trigger: election.TriggerTransfer,
+			To: m.ID, Trigger: election.TriggerTransfer,
 			Reason: "the membership of node " + string(id) + " is changed",
 		})
 		var failed *TransferError
@@ -251,6 +275,9 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id c
 		default:
 			why = append(why, err)
 		}
+	}
+	for _, m := range barred {
+		why = append(why, fmt.Errorf("node %s %s", m.ID, m.IneligibleReason()))
 	}
 	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %w", id,
 		errors.Join(why...))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"northstar/cluster"
@@ -226,6 +227,35 @@ func TestRemoveLeader(t *testing.T) {
 	}
 	old.stop()
 	c.write("b", "1")
+}
+
+// TestRemoveLeader_Successor: leadership does not move to a voter that must not lead, although that is the first one in
+// the configuration. If no other may lead, nothing happens.
+func TestRemoveLeader_Successor(t *testing.T) {
+	t.Parallel()
+	c, old := startCalmCluster(t, 3)
+	c.write("a", "1")
+	none := 0
+	barred, heir := c.others(old)[0], c.others(old)[1]
+	for _, n := range []*testNode{barred, heir} {
+		c.onLeader("no priority for "+string(n.id), func(l *testNode) error {
+			return l.PatchMember(within(t, testTimeout), n.id, cluster.MemberPatch{Priority: &none})
+		})
+	}
+	c.awaitHealthy(old)
+	err := old.RemoveMember(within(t, testTimeout), old.id)
+	wantCode(t, err, cluster.CodeQuorumAtRisk)
+	if !strings.Contains(err.Error(), "node "+string(barred.id)+" has priority 0") || c.leader() != old {
+		t.Errorf("%v; %s leads", err, c.leader().id)
+	}
+	some := 1
+	if err := old.PatchMember(within(t, testTimeout), heir.id, cluster.MemberPatch{Priority: &some}); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, old.RemoveMember(within(t, testTimeout), old.id), cluster.CodeNoLeader)
+	if l := c.leader(); l != heir {
+		t.Errorf("%s leads, which must not", l.id)
+	}
 }
 
 // TestMoveAddress_QuorumAtRisk moves a voter to an address where no node listens while a third one is down. The leader

@@ -75,6 +75,12 @@ func (s ClusterPoll) Leader() (id cluster.NodeID, why string) {
 	return leader.NodeID, ""
 }
 
+// Leads reports whether a server claims to lead, whether or not it can take part in a transfer. It starts no election.
+func (s ClusterPoll) Leads(id cluster.NodeID) bool {
+	c, answered := s.claim(id)
+	return answered && c.Role == cluster.Leader
+}
+
 // Responding returns the number of voters that responded, with this node, and of those needed to elect a leader.
 func (s ClusterPoll) Responding() (n, need int) {
 	for _, sv := range s.Servers {
@@ -197,6 +203,8 @@ func (s ClusterPoll) choice(sv cluster.Server, end uint64) cluster.TargetOption 
 		ch.Reason = fmt.Sprintf("node %s does not respond", sv.ID)
 	case why != "":
 		ch.Reason = fmt.Sprintf("node %s is not eligible to lead: %s", sv.ID, why)
+	case s.Leads(sv.ID):
+		ch.Reason = fmt.Sprintf("node %s leads", sv.ID)
 	case !enough:
 		ch.Reason = fmt.Sprintf("a majority would not vote for node %s", sv.ID)
 		ch.LogBehind = slices.ContainsFunc(s.Servers, func(voter cluster.Server) bool {

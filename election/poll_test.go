@@ -1,6 +1,7 @@
 package election
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +180,17 @@ func TestSurveyChoices(t *testing.T) {
 	s.edit("n3", func(c *cluster.Claim) { c.Draining = true })
 	if got := s.TargetOptions(); got[0].Eligible || !strings.Contains(got[0].Reason+got[1].Reason, "draining") {
 		t.Errorf("draining: %+v", got)
+	}
+}
+
+// A leader that cannot take part in a transfer cannot be elected either, although it has the newest log.
+func TestSurveyChoices_LeaderThatYields(t *testing.T) {
+	s := surveyed()
+	s.edit("n1", func(c *cluster.Claim) { c.Yields, c.LastLogIndex = cluster.YieldUnheard, 46 })
+	all := s.TargetOptions()
+	i := slices.IndexFunc(all, func(c cluster.TargetOption) bool { return c.ID == "n1" })
+	if all[0].ID != "n3" || !all[0].Eligible || all[i].Eligible || all[i].Reason != "node n1 leads" {
+		t.Errorf("%+v", all)
 	}
 }
 

@@ -287,10 +287,12 @@ func (s *Server) Drain(ctx context.Context) {
 	s.stop()
 	s.health.Shutdown()
 	done := make(chan struct{})
+	var calls sync.WaitGroup
+	calls.Go(func() { _ = s.http.Shutdown(ctx) })
+	calls.Go(s.grpc.GracefulStop)
 	go func() {
 		defer close(done)
-		_ = s.http.Shutdown(ctx)
-		s.grpc.GracefulStop()
+		calls.Wait()
 	}()
 	select {
 	case <-done:

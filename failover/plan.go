@@ -142,8 +142,8 @@ func (in planInput) planEmergency(p *cluster.Plan) {
 		p.Refusal = noMember(p.Target)
 	case !chosen.Voter:
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "%s", chosen.Reason)
-	case leader == p.Target:
-		p.Refusal = leadsAlready(leader)
+	case s.Leads(p.Target):
+		p.Refusal = leadsAlready(p.Target)
 	case lost:
 		p.Refusal = voteDeniedError(p.Target, votes)
 	}

@@ -193,6 +193,15 @@ func TestPlan(t *testing.T) {
 			says: "does not respond",
 		},
 		{
+			name: "emergency, to a leader whose disk is stalled", order: cluster.LeadershipRequest{
+				Action: "emergency", Target: "n1",
+			}, change: func(in *planInput) {
+				in.follower()
+				in.alive()
+				in.edit("n1", func(c *cluster.Claim) { c.Disk.Stalled = true })
+			}, chosen: "n1", actor: "n1", how: "election", code: 4003, status: 409, says: "leads already",
+		},
+		{
 			name: "to a non-voter, by election", order: cluster.LeadershipRequest{Action: "failover", Target: "n4"},
 			change: (*planInput).follower, chosen: "n4", actor: "n4", how: "election", code: 4003, status: 409,
 			says: "not a voter",

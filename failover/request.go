@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// emergencyPollTimeout limits the wait for responses in an emergency, and when a server is known to hang.
+	// emergencyPollTimeout limits the wait for responses in an emergency, and when a server is known to hang. On a slow
+	// network it is some round trips.
 	emergencyPollTimeout = 50 * time.Millisecond
 	// inFlightPollInterval is how soon a target that lags only by entries in flight is polled again.
 	inFlightPollInterval = 2 * time.Millisecond
@@ -53,7 +54,7 @@ func (c *Controller) notLeaderError() error {
 func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipRequest) election.ClusterPoll {
 	wait := c.cfg.TimeoutMin // only a leader that has just begun to hang costs that much
 	if o.Action == cluster.ActionEmergency || o.Forwarded || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
-		wait = emergencyPollTimeout
+		wait = max(emergencyPollTimeout, c.pollTimeout())
 	}
 	began := time.Now()
 	poll := time.NewTicker(inFlightPollInterval)
@@ -146,7 +147,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 	began, old := time.Now(), c.lastLeader().id
 	for try := range maxElectionAttempts {
 		if try > 0 {
-			if leader, _ := c.survey(ctx, emergencyPollTimeout).Leader(); leader != "" {
+			if leader, _ := c.survey(ctx, max(emergencyPollTimeout, c.pollTimeout())).Leader(); leader != "" {
 				return cluster.TransferOutcome{}, electionFailed("node %s was elected instead", leader)
 			}
 		}

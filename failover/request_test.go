@@ -227,6 +227,25 @@ func TestPlanWaitsForAHungLeaderOnly(t *testing.T) {
 	})
 }
 
+// A network that is slower than the wait for a hung server on a fast one gets some round trips.
+func TestPlanOnAFarNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := ordered(t, nil)
+		w.slow, w.slowFor = "n3", 40*time.Millisecond+emergencyPollTimeout
+		s := w.claims["n3"]
+		s.NetworkRTT = w.slowFor
+		w.claims["n3"] = s
+		time.Sleep(timeoutMin) // the leader is silent
+		began := time.Now()
+		if p, err := w.c.Plan(t.Context(), manual("n2")); err != nil || p.Refusal != nil {
+			t.Errorf("%+v, %v", p, err)
+		}
+		if took := time.Since(began); took > timeoutMin+20*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 // The connections of a node that has just come stand in a moment.
 func TestPlanWaitsForAQuorumToAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

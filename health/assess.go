@@ -23,11 +23,14 @@ type Input struct {
 
 // Assess returns the statuses of the peers in the order of the configuration. On the leader, contact and lag come from
 // Raft, because writes depend on that. A node's contact with the leader also comes from Raft. All else comes from the
-// claims, and the end of the log is the highest index in any claim.
+// claims, and the end of the log is the highest index in any claim of a connected node: one that has gone may have had
+// entries that are in no other log.
 func Assess(in Input) []cluster.PeerStatus {
 	end := in.Self.LastLogIndex
 	for _, s := range in.Claims {
-		end = max(end, s.Claim.LastLogIndex)
+		if s.Connected {
+			end = max(end, s.Claim.LastLogIndex)
+		}
 	}
 	peers := make([]cluster.PeerStatus, 0, len(in.Self.Servers))
 	for _, s := range in.Self.Servers {
@@ -48,7 +51,7 @@ func (in Input) peer(id cluster.NodeID, end uint64) cluster.PeerStatus {
 		p.Reasons = slices.Clone(p.Reasons)
 	}
 	if in.Self.Role != cluster.Leader && heard {
-		p.LagEntries = end - claim.LastLogIndex
+		p.LagEntries = end - min(end, claim.LastLogIndex)
 	}
 	if in.Self.Role != cluster.Leader && id != in.Self.LeaderID {
 		if !heard {

@@ -60,6 +60,20 @@ func TestAssess(t *testing.T) {
 			contact: 40 * time.Millisecond, lag: 59,
 		},
 		{
+			name: "not behind what a node had that has gone", role: cluster.Follower, leader: "n2",
+			change: func(in *Input) {
+				gone := in.Claims["n3"]
+				gone.Connected, gone.Claim.LastLogIndex = false, 3000 // uncommitted
+				in.Claims["n3"] = gone
+			}, contact: 20 * time.Millisecond,
+		},
+		{
+			name: "a node that has gone is not behind with a longer log", role: cluster.Follower, leader: "n3",
+			change: func(in *Input) {
+				seen(in, func(s *cluster.ReceivedClaim) { s.Connected, s.Claim.LastLogIndex = false, 3000 })
+			}, contact: 40 * time.Millisecond,
+		},
+		{
 			name: "lag behind this node's log", role: cluster.Candidate,
 			change: func(in *Input) { in.Self.LastLogIndex = 102 }, contact: 40 * time.Millisecond, lag: 2,
 		},

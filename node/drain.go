@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"northstar/cluster"
@@ -25,8 +26,12 @@ func (n *Node) Drain(ctx context.Context) {
 	n.consensus.SetDraining(true)
 	n.journal.Append(cluster.Event{Type: "node", Message: "this node is draining"})
 	n.api.Drain()
-	n.drainEtcd(ctx) // first, so that etcd's clients are elsewhere when leadership moves
+	// etcd's clients are told first. Leadership does not wait for their calls: writes among them wait for the next
+	// leader.
+	var leaving sync.WaitGroup
+	leaving.Go(func() { n.drainEtcd(ctx) })
 	n.handOver(ctx)
+	leaving.Wait()
 	// The listener closes first. Requests in flight may need the new leader, which is known by now.
 	if err := n.http.Shutdown(ctx); err != nil {
 		n.log.Warn("aborting in-flight requests", "error", err)

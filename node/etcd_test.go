@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -476,4 +477,30 @@ func TestEtcdOperatorCallsAreRecorded(t *testing.T) {
 		}
 		return refused && what["POST /etcdserverpb.KV/Compact"] && what["POST /admin/transfer"]
 	})
+}
+
+// A write of an etcd client at a stopping leader waits for the next leader. Leadership moves while it waits.
+func TestDrain_EtcdCallInProgress(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 3, func(i int, c *Config) { calm(i, c); withEtcd(i, c) })
+	old := startAll(t, nodes)
+	eventually(t, "somebody can take over", func() bool {
+		return !slices.ContainsFunc(old.Consensus().Peers(), func(p cluster.PeerStatus) bool { return !p.Healthy })
+	})
+	kv := pb.NewKVClient(old.etcdClient())
+	old.api.Drain() // from now on it serves no write as leader
+	put := make(chan error, 1)
+	go func() {
+		_, err := kv.Put(t.Context(), &pb.PutRequest{Key: []byte("a"), Value: []byte("v")})
+		put <- err
+	}()
+	eventually(t, "the write waits", func() bool { return old.api.QueuedWrites() == 1 })
+	old.Drain(t.Context())
+	if err := <-put; err != nil {
+		t.Errorf("the write: %v", err)
+	}
+	if st := old.Consensus().Status(); st.LeaderID == "" || st.LeaderID == old.cfg.ID {
+		t.Errorf("after Drain: leader %q", st.LeaderID)
+	}
+	old.stop()
 }

@@ -14,6 +14,11 @@ import (
 // caughtUpLag is the maximum lag of a target. The leader then pauses writes and sends it the rest.
 const caughtUpLag = 16
 
+// farBehind is the lag above which a target comes after all others: what one append of Raft can hold. To catch up may
+// take longer than the caller can wait, and a leader that stops takes no writes meanwhile. A better placed node takes
+// leadership over later.
+const farBehind = 512
+
 // evaluateTarget returns whether id may take over from the node with status st, once it has caught up. The error is
 // Reason with its code. It is a pure function of its arguments.
 func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.PeerStatus,
@@ -57,8 +62,9 @@ func evaluateTarget(id cluster.NodeID, st cluster.NodeStatus, peers []cluster.Pe
 	return c, nil
 }
 
-// compareTargets orders targets: the eligible ones, the highest priority, the preferred zone, the least lag, the name.
-// A lag up to caughtUpLag does not count: under load it changes all the time, and the choice with it.
+// compareTargets orders targets: the eligible ones, those that are not far behind, the highest priority, the preferred
+// zone, the least lag, the name. A lag up to caughtUpLag does not count: under load it changes all the time, and the
+// choice with it.
 func compareTargets(a, b cluster.TargetOption) int {
 	waits := func(c cluster.TargetOption) uint64 {
 		if c.LagEntries <= caughtUpLag {
@@ -66,7 +72,8 @@ func compareTargets(a, b cluster.TargetOption) int {
 		}
 		return c.LagEntries
 	}
-	return cmp.Or(cluster.CompareBool(b.Eligible, a.Eligible), cmp.Compare(b.Priority, a.Priority),
+	return cmp.Or(cluster.CompareBool(b.Eligible, a.Eligible),
+		cluster.CompareBool(a.LagEntries > farBehind, b.LagEntries > farBehind), cmp.Compare(b.Priority, a.Priority),
 		cmp.Compare(a.ZoneRank, b.ZoneRank), cmp.Compare(waits(a), waits(b)), cmp.Compare(a.ID, b.ID))
 }
 

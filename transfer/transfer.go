@@ -91,13 +91,12 @@ func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (clust
 		return cluster.TransferOutcome{}, cluster.Errorf(cluster.CodeNoLeader, "node %s does not lead", st.NodeID)
 	}
 	if h.To == "" {
-		best, err := t.Best()
-		if err != nil {
+		if _, err := t.Best(); err != nil {
 			return cluster.TransferOutcome{}, err
 		}
-		h.To = best
 	}
-	r := Result{Target: h.To, Err: t.run(ctx, st.Term, h)}
+	var r Result
+	r.Target, r.Err = t.run(ctx, st.Term, h)
 	if cluster.IsCode(r.Err, cluster.CodeBusy) {
 		return cluster.TransferOutcome{}, r.Err // nothing was started: a change of the membership holds the lock
 	}
@@ -120,10 +119,16 @@ func inProgress(format string, args ...any) *cluster.Error {
 	return err
 }
 
-func (t *Transfer) run(ctx context.Context, term uint64, h cluster.TransferNotice) error {
-	if err := t.awaitCaughtUp(ctx, term, h.To); err != nil {
-		return err
+// run waits for the target, and transfers leadership to it.
+func (t *Transfer) run(ctx context.Context, term uint64, h cluster.TransferNotice) (to cluster.NodeID, err error) {
+	if h.To, err = t.awaitCaughtUp(ctx, term, h.To); err != nil {
+		return h.To, err
 	}
+	return h.To, t.transfer(ctx, term, h)
+}
+
+// transfer transfers leadership to a target that has caught up.
+func (t *Transfer) transfer(ctx context.Context, term uint64, h cluster.TransferNotice) error {
 	err := t.node.TransferTo(ctx, h)
 	if err == nil {
 		return nil
@@ -142,29 +147,38 @@ func (t *Transfer) run(ctx context.Context, term uint64, h cluster.TransferNotic
 	return cluster.Errorf(cluster.CodeTransferFailed, "node %s continues to lead: %w", t.node.Status().NodeID, err)
 }
 
-// awaitCaughtUp waits until the target is acceptable and has caught up.
-func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluster.NodeID) error {
+// awaitCaughtUp waits until the target is acceptable and has caught up, and returns it. Without a target it is the one
+// that is the best at that moment.
+func (t *Transfer) awaitCaughtUp(ctx context.Context, term uint64, target cluster.NodeID) (cluster.NodeID, error) {
 	tick := time.NewTicker(catchUpEvery)
 	defer tick.Stop()
 	for {
 		changed := t.node.LeaderChanged()
 		st := t.node.Status()
 		if st.Role != cluster.Leader || st.Term != term {
-			return cluster.Errorf(cluster.CodeNoLeader, "node %s no longer leads", st.NodeID)
+			return target, cluster.Errorf(cluster.CodeNoLeader, "node %s no longer leads", st.NodeID)
 		}
-		c, refusal := evaluateTarget(target, st, t.node.Peers(), t.node.View())
+		to := target
+		if to == "" {
+			best, err := t.Best()
+			if err != nil {
+				return "", err
+			}
+			to = best
+		}
+		c, refusal := evaluateTarget(to, st, t.node.Peers(), t.node.View())
 		if refusal != nil {
-			return refusal
+			return to, refusal
 		}
 		if c.LagEntries <= caughtUpLag {
-			return nil
+			return to, nil
 		}
 		select {
 		case <-tick.C:
 		case <-changed:
 		case <-ctx.Done():
-			return cluster.Errorf(cluster.CodeTransferFailed,
-				"node %s was still %d entries behind at the deadline; node %s continues to lead", target, c.LagEntries,
+			return to, cluster.Errorf(cluster.CodeTransferFailed,
+				"node %s was still %d entries behind at the deadline; node %s continues to lead", to, c.LagEntries,
 				st.NodeID)
 		}
 	}

@@ -65,6 +65,13 @@ func (f *fake) lead(id cluster.NodeID) {
 	f.changed = make(chan struct{})
 }
 
+// lags sets how many entries a peer is behind.
+func (f *fake) lags(peer int, entries uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.peers[peer].LagEntries = entries
+}
+
 func (f *fake) Status() cluster.NodeStatus { f.mu.Lock(); defer f.mu.Unlock(); return f.status }
 func (f *fake) Peers() []cluster.PeerStatus {
 	f.mu.Lock()
@@ -128,6 +135,19 @@ func TestTo(t *testing.T) {
 		{
 			name: "to the best by lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag + 1 }, leader: "n3",
 			reached: true,
+		},
+		{
+			name: "a lower priority rather than one that is far behind", change: func(f *fake) {
+				f.member(cluster.Member{ID: "n3", Priority: 200, Eligible: true, Lifecycle: cluster.Active})
+				f.peers[1].LagEntries = 1e6
+			}, leader: "n2", reached: true,
+		},
+		{
+			name: "to the best by priority although it must catch up a little", change: func(f *fake) {
+				f.member(cluster.Member{ID: "n3", Priority: 200, Eligible: true, Lifecycle: cluster.Active})
+				f.peers[1].LagEntries = caughtUpLag + 1
+				time.AfterFunc(time.Second, func() { f.lags(1, 0) })
+			}, leader: "n3", reached: true,
 		},
 		{
 			name: "what is in flight is no lag", change: func(f *fake) { f.peers[0].LagEntries = caughtUpLag },
@@ -261,6 +281,24 @@ func TestWaitsUntilCaughtUp(t *testing.T) {
 		out, err := newTransfer(f, &results).Execute(context.Background(), cluster.TransferNotice{To: "n2"})
 		if err != nil || out.Duration < 3*time.Second || out.Duration > 4*time.Second {
 			t.Errorf("%+v, %v", out, err)
+		}
+	})
+}
+
+// All are far behind. Leadership goes to the first one that has caught up.
+func TestBest_FirstToCatchUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.member(cluster.Member{ID: "n3", Priority: 200, Eligible: true, Lifecycle: cluster.Active})
+		f.lags(0, 1e6)
+		f.lags(1, 1e6)
+		time.AfterFunc(2*time.Second, func() { f.lags(0, 0) })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var results []Result
+		out, err := newTransfer(f, &results).Execute(ctx, cluster.TransferNotice{})
+		if err != nil || out.NewLeader != "n2" || out.Duration > 3*time.Second || results[0].Target != "n2" {
+			t.Errorf("%+v, %v; results %+v", out, err, results)
 		}
 	})
 }
