@@ -82,7 +82,8 @@ func TestFailover_SlowNodes(t *testing.T) {
 		fc.hang("n2")
 		began = time.Now()
 		_, err = c.Failover(t.Context(), apiv1.Failover{TargetLeaderID: "n2", Reason: "n1 hangs"})
-		if took := time.Since(began); !cluster.IsCode(err, cluster.CodeNoLeader) || took > (orderRounds+1)*probeTimeout {
+		took := time.Since(began)
+		if !cluster.IsCode(err, cluster.CodeNoLeader) || took > (orderRounds+1)*probeTimeout {
 			t.Errorf("%v after %v", err, took)
 		}
 	})
