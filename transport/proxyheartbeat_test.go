@@ -223,6 +223,27 @@ func TestProxyAck(t *testing.T) {
 	})
 }
 
+// A heartbeat that follows the answer to an append is raft's: the append is over when its sender knows that.
+func TestHeartbeatAfterAnAppend(t *testing.T) {
+	t.Parallel()
+	leader, follower := newEnd(t, "n1"), newEnd(t, "n2")
+	leader.bind()
+	follower.leader.Store(leader.id)
+	got := follower.bind()
+	const rounds = 300
+	for range rounds {
+		if _, err := leader.append(follower, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := leader.heartbeat(follower); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := reached(got); n != 2*rounds {
+		t.Errorf("%d messages reached raft, want %d", n, 2*rounds)
+	}
+}
+
 // A vote request that came before the proxied acknowledgement and waited behind the operation is granted only to the
 // leader itself.
 func TestProxyAck_DelaysWaitingVotes(t *testing.T) {

@@ -348,6 +348,9 @@ func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) {
 			m.rpc.Respond(nil, err)
 			return
 		}
+		if op != nil {
+			m.r.busy.leave(op) // the sender's next message may come before this function returns
+		}
 		m.rpc.RespChan <- answer
 	case <-m.r.closed:
 		if s, ok := m.rpc.Reader.(*snapshotReader); ok {
