@@ -104,6 +104,8 @@ func TestEtcdThroughFollowers(t *testing.T) {
 	all := newCluster(t, 3, func(i int, c *Config) {
 		withEtcd(i, c)
 		c.Failover.Hold = time.Minute // on a busy machine, an election may take longer than usual
+		// A write of unknown outcome is answered after 5 s: a second election must be over by then.
+		c.Election.TimeoutMin, c.Election.TimeoutMax = 500*time.Millisecond, time.Second
 	})
 	first := startAll(t, all)
 	var others []*testNode

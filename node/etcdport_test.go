@@ -25,9 +25,10 @@ func TestEtcdOff(t *testing.T) {
 	}
 	off.stop()
 	startAll(t, newCluster(t, 1, withEtcd))
-	if got := stacks(); !strings.Contains(got, api) || !strings.Contains(got, library) {
-		t.Errorf("with etcd-addr there are only:\n%s", got) // otherwise the first check shows nothing
-	}
+	eventually(t, "there are goroutines of both with etcd-addr", func() bool { // otherwise the first check shows nothing
+		got := stacks()
+		return strings.Contains(got, api) && strings.Contains(got, library)
+	})
 }
 
 // TestEtcdPageOfAnotherOrigin: a web page may send JSON to the port without asking, as text. It must not use the trust
