@@ -147,8 +147,8 @@ func startHeldRestore(t *testing.T, ctx context.Context) (n *testNode, release c
 	return n, release, done
 }
 
-// TestReadsAfterARestore: the caller of a restore gives up while the library works on it. No write follows. Reads do
-// not wait for one.
+// TestReadsAfterARestore: the caller of a restore stops waiting while the library works on it. No write follows. Reads
+// do not wait for one.
 func TestReadsAfterARestore(t *testing.T) {
 	t.Parallel()
 	ctx, giveUp := context.WithCancel(within(t, testTimeout))
