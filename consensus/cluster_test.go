@@ -80,6 +80,7 @@ func (raftDecides) MayStartElection() bool                                      
 func (raftDecides) MayVote() bool                          { return true }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
 func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
+func (raftDecides) TermRaised(uint64)                      {}
 
 // deferredNode is a node that the transport gets before there is one. Nothing vetoes a vote, and Raft's timers elect.
 type deferredNode struct {
@@ -245,7 +246,8 @@ func (c *testCluster) startElection() {
 		})
 	})
 	if !slices.ContainsFunc(running, led) { // otherwise, and when it is not elected, one is by the nodes' own timers
-		_ = candidate.tr.Raft().StartElection(within(c.t, testTimeout), candidate.Status().Term, cluster.CauseOperator)
+		term := candidate.Status().Term
+		_, _ = candidate.tr.Raft().StartElection(within(c.t, testTimeout), term, cluster.CauseOperator)
 	}
 }
 

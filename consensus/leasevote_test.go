@@ -35,7 +35,7 @@ func (n *testNode) elect(t *testing.T, old *testNode) {
 			return true
 		}
 		ctx := within(t, timeoutMin)
-		if err := n.tr.Raft().StartElection(ctx, n.Status().Term, cluster.CauseLeaderFailed); err != nil {
+		if _, err := n.tr.Raft().StartElection(ctx, n.Status().Term, cluster.CauseLeaderFailed); err != nil {
 			t.Log(err)
 		}
 		return false
@@ -86,7 +86,7 @@ func TestRefusedOrderKeepsTheLease(t *testing.T) {
 	term := leader.Status().Term
 	leader.cut.Store(true)
 	ctx := within(t, timeoutMin)
-	if err := behind.tr.Raft().StartElection(ctx, behind.Status().Term, cluster.CauseOperator); err != nil {
+	if _, err := behind.tr.Raft().StartElection(ctx, behind.Status().Term, cluster.CauseOperator); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range c.others(leader) {

@@ -188,7 +188,7 @@ func TestOnceTheOnlyVoter(t *testing.T) {
 	t.Parallel()
 	c, once := onceTheOnlyVoter(t)
 	ctx := within(t, 3*testTimeout)
-	if err := once.tr.Raft().StartElection(ctx, once.Status().Term, cluster.CauseOperator); err == nil {
+	if _, err := once.tr.Raft().StartElection(ctx, once.Status().Term, cluster.CauseOperator); err == nil {
 		t.Error("it starts an election when ordered")
 	}
 	for end := time.Now().Add(noElection); time.Now().Before(end); time.Sleep(timeoutMin / 10) {

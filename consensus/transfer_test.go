@@ -394,7 +394,7 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	})
 	old.Store(leader)
 	leader.cut.Store(true)
-	if err := target.tr.Raft().StartElection(within(t, testTimeout), target.Status().Term,
+	if _, err := target.tr.Raft().StartElection(within(t, testTimeout), target.Status().Term,
 		cluster.CauseOperator); err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +454,7 @@ func TestOrderToACandidate(t *testing.T) {
 			})
 			eventually(t, "it leads in the term after", func() bool { // one election may fail on a busy machine
 				term := target.Status().Term
-				if err := target.tr.Raft().StartElection(within(t, testTimeout), term, by); err != nil {
+				if _, err := target.tr.Raft().StartElection(within(t, testTimeout), term, by); err != nil {
 					return false
 				}
 				for end := time.Now().Add(timeoutMax); time.Now().Before(end); time.Sleep(slowdown * time.Millisecond) {
@@ -490,14 +490,14 @@ func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
 	c.everywhere("a", "1")
 	winner, loser := c.others(old)[0], c.others(old)[1]
 	term := old.Status().Term
-	loser.cut.Store(true)
+	loser.drop(func(m transport.Message) bool { return m.Kind == "vote" })
 	for _, n := range []*testNode{loser, winner} {
-		if err := n.tr.Raft().StartElection(within(t, testTimeout), term, cluster.CauseOperator); err != nil {
+		if _, err := n.tr.Raft().StartElection(within(t, testTimeout), term, cluster.CauseOperator); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eventually(t, "the other one leads", func() bool { return winner.Status().Role == cluster.Leader })
-	loser.cut.Store(false)
+	loser.drop(nil)
 	var st cluster.NodeStatus
 	eventually(t, "it follows that one", func() bool {
 		st = loser.Status()
@@ -505,6 +505,15 @@ func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
 	})
 	if st.Role != cluster.Follower || st.Term != term+1 {
 		t.Errorf("it is %v of leader %s in term %d, want a follower in term %d", st.Role, st.LeaderID, st.Term, term+1)
+	}
+	// Leadership can be transferred to it nevertheless.
+	c.write("b", "2")
+	c.everywhere("b", "2")
+	if err := winner.TransferTo(within(t, testTimeout), to(loser.id)); err != nil {
+		t.Error(err)
+	}
+	if st := loser.Status(); st.Role != cluster.Leader {
+		t.Errorf("it is %v of leader %s in term %d, and was to lead", st.Role, st.LeaderID, st.Term)
 	}
 }
 

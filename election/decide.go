@@ -26,6 +26,8 @@ type Evidence struct {
 	// increase. A new candidate gets time from then on. Zero: none yet.
 	Progress   uint64
 	ProgressAt time.Time
+	// Lost is the term in which this node was a candidate because of this evidence, and too many refused; 0: none.
+	Lost uint64
 }
 
 // Trigger returns the evidence's name in records.
@@ -101,15 +103,27 @@ func DecideElection(in Input) Decision {
 			in.Evidence.Leader, in.Evidence.adjective(), cluster.Quorum(voters))
 		return v
 	}
-	// Voters that have not noticed the failure are ranked too: they soon will. A candidate in a newer term is
-	// not, because it cannot start again before its own timer fires.
-	v.Ranking = in.Params.rank(slices.DeleteFunc(claims, in.isNewCandidate), in.Servers)
+	v.Ranking = in.ranking(claims)
 	v.Rank = slices.IndexFunc(v.Ranking, func(r Ranked) bool { return r.ID == in.Mine.NodeID })
 	v.TermProgress = in.progress(others)
 	v.StartElection, v.After = true, in.remainingDelay(v, others)
 	v.Reason = fmt.Sprintf("leader %s is %s (reported by %s); rank %d (%s)", in.Evidence.Leader,
 		in.Evidence.adjective(), strings.Join(agree, ", "), v.Rank+1, v.Ranking[v.Rank].Why)
 	return v
+}
+
+// ranking returns who may start an election, the best first. Voters that have not noticed the failure are ranked too:
+// they soon will. For those that have not been candidates, those in a newer term are not ranked. Those that have lost
+// an election of the same term are ranked last, so that all nodes agree on the first place.
+func (in Input) ranking(claims []cluster.Claim) []Ranked {
+	var losers []cluster.Claim
+	first := slices.DeleteFunc(claims, func(c cluster.Claim) bool {
+		if in.isNewCandidate(c) && c.Term == in.Evidence.Lost {
+			losers = append(losers, c)
+		}
+		return in.isNewCandidate(c)
+	})
+	return append(in.Params.rank(first, in.Servers), in.Params.rank(losers, in.Servers)...)
 }
 
 func (e Evidence) adjective() string {
@@ -127,7 +141,7 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 		return "this node is not a voter", 0
 	case mine.Role == cluster.Leader:
 		return "this node leads", 0
-	case in.isNewCandidate(mine):
+	case in.isNewCandidate(mine) && mine.Term != ev.Lost:
 		return "this node stands already", 0
 	case mine.LeaderID != "" && mine.LeaderID != ev.Leader:
 		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0

@@ -12,9 +12,13 @@ import (
 
 // candidacyLog holds this node's newest candidacies.
 type candidacyLog struct {
+	responded chan struct{} // capacity 1: a voter has responded
+
 	mu   sync.Mutex
 	last []CandidacyRecord // in order of their start; at most maxCandidacies; Votes are set by facts
 }
+
+func newCandidacyLog() candidacyLog { return candidacyLog{responded: make(chan struct{}, 1)} }
 
 // maxCandidacies is also for how many elections the votes that arrive after the result are known.
 const maxCandidacies = 64
@@ -52,6 +56,15 @@ func (b *candidacyLog) begin(c CandidacyRecord) {
 		b.last = slices.Delete(b.last, i, i+1)
 	}
 	b.add(c)
+}
+
+// move makes the candidacy that was begun for a term one of the next term.
+func (b *candidacyLog) move(term uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := b.find(term); i >= 0 {
+		b.last[i].Term++
+	}
 }
 
 // add appends a candidacy. The caller holds the lock.
@@ -125,6 +138,10 @@ func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 		answers = &b.last[i].preVotes
 	} else if len(*answers) == 0 {
 		b.last[i].votedAt = now
+	}
+	select {
+	case b.responded <- struct{}{}:
+	default:
 	}
 	earlier := slices.DeleteFunc(*answers, func(v cluster.Vote) bool { return v.Voter == a.Voter })
 	*answers = append(earlier, cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason, Pre: a.Pre})
@@ -200,6 +217,9 @@ func (c *Controller) VotesGiven() []cluster.VoteGiven {
 
 // OnVoteResponse records a voter's response to this node. It does not block.
 func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, time.Now()) }
+
+// OnTermRaised notes that the election that was to have that term has the next one. It does not block.
+func (c *Controller) OnTermRaised(term uint64) { c.book.move(term) }
 
 // NeedlessElections returns the causes of this node's last elections that turned out to be needless, by term.
 func (c *Controller) NeedlessElections() map[uint64]string { return c.book.needless() }

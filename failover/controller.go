@@ -34,8 +34,9 @@ type Peers interface {
 type Raft interface {
 	// WaitMainLoop returns when Raft has finished the append that it is processing.
 	WaitMainLoop(ctx context.Context) error
-	// StartElection starts an election without pre-votes, unless this node has left that term.
-	StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) error
+	// StartElection starts an election without pre-votes, unless this node has left that term. It returns the term of
+	// the election.
+	StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) (uint64, error)
 }
 
 // Consensus is the part of the consensus node that failover reads.
@@ -135,7 +136,7 @@ func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), began: time.Now(),
 		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1),
-		electionLimits: map[string]*rate.Limiter{},
+		electionLimits: map[string]*rate.Limiter{}, book: newCandidacyLog(),
 	}
 	c.watch.estimator.Params = election.SilenceParams{
 		Fixed: cfg.Silence, TimeoutMin: cfg.TimeoutMin, Lease: cfg.Lease,

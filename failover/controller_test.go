@@ -332,6 +332,67 @@ func TestLowerRankLetsTheFirstGo(t *testing.T) {
 	})
 }
 
+// Two candidates split the votes of a term. The one with the higher rank stands again, long before Raft's timer.
+func TestSplitVotes_StandsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		c := w.start(Config{Fast: true})
+		w.report("n3")
+		w.edit(func() {
+			w.onStartElection = func(w *testCluster) {
+				w.edit(func() {
+					w.status.Role, w.status.Term, w.status.LeaderID = cluster.Candidate, w.status.Term+1, ""
+					other := w.claims["n3"]
+					other.Claim.Role, other.Claim.Term, other.Claim.LeaderID = cluster.Candidate, 6, ""
+					w.claims["n3"] = other
+				})
+				if w.claim().Term > 6 {
+					return
+				}
+				time.Sleep(time.Millisecond)
+				c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n3", Reason: "already voted for n3"})
+				time.Sleep(time.Millisecond)
+				c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n1", Reason: "not reached"})
+			}
+		})
+		w.loss()
+		time.Sleep(100 * time.Millisecond)
+		stood := w.elections()
+		if len(stood) != 2 {
+			t.Fatalf("it stood %d times", len(stood))
+		}
+		if after := stood[1].Sub(stood[0]); after < 40*time.Millisecond || after > 50*time.Millisecond {
+			t.Errorf("it stood again after %v", after)
+		}
+	})
+}
+
+// The votes of a candidate are refused because another one wins. It does not stand again.
+func TestLostElection_AnotherLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority = 200 })
+		c := w.start(Config{Fast: true})
+		w.report("n3")
+		w.edit(func() {
+			w.onStartElection = func(w *testCluster) {
+				w.edit(func() { w.status.Role, w.status.Term, w.status.LeaderID = cluster.Candidate, 6, "" })
+				for _, voter := range []cluster.NodeID{"n1", "n3"} {
+					c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: voter, Reason: "already voted"})
+				}
+				time.Sleep(30 * time.Millisecond)
+				w.lead("n3", 6)
+			}
+		})
+		w.loss()
+		time.Sleep(time.Second)
+		if stood := w.elections(); len(stood) != 1 {
+			t.Fatalf("it stood %d times", len(stood))
+		}
+	})
+}
+
 func TestLowerRank_StartsElectionWhenFirstDoesNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")

@@ -217,20 +217,20 @@ func (w *testCluster) Choices() []cluster.TargetOption {
 	}
 }
 
-func (w *testCluster) StartElection(_ context.Context, term uint64, by cluster.ElectionCause) error {
+func (w *testCluster) StartElection(_ context.Context, term uint64, by cluster.ElectionCause) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if by != w.cause {
 		w.t.Errorf("cause %v, want %v", by, w.cause)
 	}
 	if term != w.status.Term {
-		return errors.New("the term has moved")
+		return 0, errors.New("the term has moved")
 	}
 	w.started = append(w.started, time.Now())
 	if w.onStartElection != nil {
 		go w.onStartElection(w)
 	}
-	return nil
+	return term + 1, nil
 }
 
 func (w *testCluster) Execute(ctx context.Context, h cluster.TransferNotice) (cluster.TransferOutcome, error) {

@@ -45,8 +45,12 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 			v.Reason)
 		switch {
 		case v.StartElection && v.After == 0:
-			c.startElection(ctx, ev, confirmed, v, mine)
-			return
+			stands, started := c.startElection(ctx, ev, confirmed, v, mine)
+			if !started || !c.losesElection(ctx, stands) {
+				return
+			}
+			ev.Lost = stands // the votes were split, perhaps: Raft's timer would be late
+			continue
 		case v.After == 0:
 			return
 		case !v.StartElection && v.After <= election.Recheck:
@@ -201,10 +205,36 @@ func (c *Controller) pollTimeout() time.Duration {
 	return wait
 }
 
-// startElection starts an election, within a rate limit: its higher term would also depose a living leader.
+// losesElection waits for the result of this node's election of a term, at most for TimeoutMin: then Raft's timer
+// fires. It reports whether too many voters have refused, and no other leader is known.
+func (c *Controller) losesElection(ctx context.Context, term uint64) bool {
+	timer := time.NewTimer(c.cfg.TimeoutMin)
+	defer timer.Stop()
+	for {
+		changed := c.deps.Consensus.LeaderChanged()
+		st, mine := c.deps.Consensus.Status(), c.deps.Claim()
+		switch {
+		case mine.Term > term, mine.Term == term && mine.LeaderID != "":
+			return false
+		case c.book.unwinnable(term, cluster.CountVoters(st.Servers)):
+			return true
+		}
+		select {
+		case <-changed:
+		case <-c.book.responded:
+		case <-timer.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// startElection starts an election, within a rate limit: its higher term would also depose a living leader. It returns
+// the term of the election, and whether it was started.
 func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision,
 	mine cluster.Claim,
-) {
+) (stands uint64, started bool) {
 	now := time.Now()
 	if !ev.ProcessDead {
 		threshold, _ := c.Silence()
@@ -215,7 +245,7 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 	}
 	if !c.allowElection(ev, now) {
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
-		return
+		return 0, false
 	}
 	c.book.begin(CandidacyRecord{
 		Term: mine.Term + 1, Trigger: v.Trigger, Reason: v.Reason, Began: now,
@@ -229,14 +259,16 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 			"ranking": describe(v.Ranking),
 		},
 	})
-	if err := c.deps.Raft().StartElection(ctx, mine.Term, cluster.CauseLeaderFailed); err != nil {
+	stands, err := c.deps.Raft().StartElection(ctx, mine.Term, cluster.CauseLeaderFailed)
+	if err != nil {
 		c.log.Warn("cannot start election", "error", err)
-		return
+		return 0, false
 	}
-	c.book.markStarted(mine.Term+1, time.Now())
+	c.book.markStarted(stands, time.Now())
 	if !ev.ProcessDead && !ev.DiskStalled {
-		c.watchSuspect(ev, mine)
+		c.watchSuspect(ev, stands-1, mine.LeaderSilence)
 	}
+	return stands, true
 }
 
 func describe(ranking []election.Ranked) []string {

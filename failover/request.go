@@ -170,13 +170,14 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 				"leader_id": string(p.Leader),
 			},
 		})
-		if err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator); err != nil {
+		stands, err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator)
+		if err != nil {
 			if c.deps.Claim().Term != term {
 				continue
 			}
 			return cluster.TransferOutcome{}, electionFailed("node %s could not stand: %w", c.cfg.Self, err)
 		}
-		again, err := c.awaitRequestedElection(ctx, term)
+		again, err := c.awaitRequestedElection(ctx, stands)
 		if again {
 			continue
 		}
@@ -194,7 +195,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 			maxElectionAttempts)
 }
 
-// awaitRequestedElection waits for the end of the election after term. The error is nil when this node leads
+// awaitRequestedElection waits for the end of the election of term. The error is nil when this node leads
 // and has committed an entry of its own; again reports that another election may succeed.
 func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (again bool, err error) {
 	// A candidacy takes up to timeout-max, and the first entry follows.
@@ -206,14 +207,14 @@ func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (a
 		changed := c.deps.Consensus.LeaderChanged()
 		st, mine := c.deps.Consensus.Status(), c.deps.Claim()
 		switch {
-		case st.LeaderID == c.cfg.Self && st.Term > term && !st.LeaderSince.IsZero():
+		case st.LeaderID == c.cfg.Self && st.Term >= term && !st.LeaderSince.IsZero():
 			return false, nil
-		case mine.LeaderID != "" && mine.LeaderID != c.cfg.Self && mine.Term > term:
+		case mine.LeaderID != "" && mine.LeaderID != c.cfg.Self && mine.Term >= term:
 			return false, electionFailed("node %s was elected instead (term %d)", mine.LeaderID, mine.Term)
-		case mine.Role != cluster.Leader && mine.Term > term+1:
+		case mine.Role != cluster.Leader && mine.Term > term:
 			return true, nil
-		case mine.Role != cluster.Leader && c.book.unwinnable(term+1, cluster.CountVoters(st.Servers)):
-			return false, voteDeniedError(c.cfg.Self, c.Facts(term+1).Votes)
+		case mine.Role != cluster.Leader && c.book.unwinnable(term, cluster.CountVoters(st.Servers)):
+			return false, voteDeniedError(c.cfg.Self, c.Facts(term).Votes)
 		}
 		select {
 		case <-changed:

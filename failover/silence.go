@@ -275,14 +275,14 @@ func (c *Controller) askLeader(mine cluster.Claim, l leaderInstance) {
 	c.deps.Peers.Ask(l.id)
 }
 
-// watchSuspect watches the old leader of an election by silence that begins now.
-func (c *Controller) watchSuspect(ev election.Evidence, mine cluster.Claim) {
+// watchSuspect watches the old leader of an election by silence that begins now, and follows term.
+func (c *Controller) watchSuspect(ev election.Evidence, term uint64, silence time.Duration) {
 	now := time.Now()
 	c.watch.mu.Lock()
 	defer c.watch.mu.Unlock()
 	c.watch.suspect = suspect{
-		leader: leaderInstance{ev.Leader, ev.BootID, mine.Term}, yielded: !c.watch.yielded.IsZero(),
-		heard: now.Add(-mine.LeaderSilence), began: now,
+		leader: leaderInstance{ev.Leader, ev.BootID, term}, yielded: !c.watch.yielded.IsZero(),
+		heard: now.Add(-silence), began: now,
 	}
 }
 

@@ -81,7 +81,8 @@ func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h clust
 	c.book.begin(CandidacyRecord{
 		Term: term + 1, Trigger: h.Trigger, Reason: reason, Operator: h.Operator, Began: now, LeaderlessSince: now,
 	})
-	return c.deps.Raft().StartElection(ctx, term, cluster.CauseTransferFailed)
+	_, err := c.deps.Raft().StartElection(ctx, term, cluster.CauseTransferFailed)
+	return err
 }
 
 // MayIgnoreLeader reports whether this voter has its own evidence that its leader failed. Then a candidate's

@@ -235,6 +235,8 @@ func (e elections) MayVote() bool { return e.n.consensus.MayVote() && e.n.splitB
 
 func (e elections) VoteReceived(a cluster.VoteResponse) { e.n.failover.OnVoteResponse(a) }
 
+func (e elections) TermRaised(term uint64) { e.n.failover.OnTermRaised(term) }
+
 func (e elections) VoteAnswered(v cluster.VoteGiven, kind string) {
 	e.n.metrics.Vote(v.Granted, kind)
 	e.n.failover.OnVoteAnswered(v)

@@ -114,6 +114,7 @@ func prepare(t *testing.T, id cluster.NodeID, change func(*Config)) *testNode {
 func calm(_ int, c *Config) {
 	c.Election.TimeoutMin, c.Election.TimeoutMax = 5*c.Election.TimeoutMin, 5*c.Election.TimeoutMax
 	c.Failover.Hold = time.Minute
+	c.Failover.Silence = Silence(c.Election.TimeoutMin)
 }
 
 // newCluster prepares nodes that know each other; nothing runs yet.
@@ -178,7 +179,7 @@ func startAll(t *testing.T, nodes []*testNode) *testNode {
 		})
 	})
 	if first := nodes[0]; !slices.ContainsFunc(nodes, led) { // otherwise, or if it fails, a timer starts one
-		_ = first.transport.Raft().StartElection(t.Context(), first.Consensus().Status().Term, cluster.CauseOperator)
+		_, _ = first.transport.Raft().StartElection(t.Context(), first.Consensus().Status().Term, cluster.CauseOperator)
 	}
 	return leader(t, nodes)
 }

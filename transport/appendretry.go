@@ -13,6 +13,9 @@ import (
 // library's does.
 const firstHeartbeatDelay = 10 * time.Millisecond
 
+// maxAttempts bounds the immediate attempts for one append.
+const maxAttempts = 3
+
 // repeatHeartbeat sends a heartbeat until the peer answers, is no longer a member at that address, or this node's
 // leadership has ended. raft.Raft would wait between two heartbeats even if the peer has just started again. Here a
 // hello of the peer, with which every start begins, ends the wait. A leader that has yielded, and leads on, is heard

@@ -113,32 +113,44 @@ const busyPollInterval = time.Millisecond
 //
 // Elections.MayStartElection counts only for CauseLeaderFailed, RaftNode.ElectionBlocked always. With CauseOperator
 // the vote requests carry the LeadershipTransfer flag; otherwise a voter that knows a leader decides by its own
-// evidence.
-func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) error {
+// evidence. It returns the term of the election, which is the next one, or the one after that if a candidacy had to be
+// ended.
+func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) (uint64, error) {
 	local := r.node()
 	if local == nil {
-		return errNotReady
+		return 0, errNotReady
 	}
 	if local.ElectionBlocked() {
-		return fmt.Errorf("%w: %w", errElectionNotAllowed, errElectionBlocked)
+		return 0, fmt.Errorf("%w: %w", errElectionNotAllowed, errElectionBlocked)
 	}
 	if by == cluster.CauseLeaderFailed && !r.t.cfg.Elections.MayStartElection() {
-		return errElectionNotAllowed
+		return 0, errElectionNotAllowed
 	}
-	if local.Leader() == "" {
-		if err := r.injectLocal(ctx, local, term, by, r.endPreVoteAppend(term)); err != nil {
-			return err
+	inject := func(term uint64, command any) error { return r.injectLocal(ctx, local, term, by, command) }
+	if local.Candidate() && local.Leader() == "" {
+		if err := inject(term, r.endCandidacyAppend(term)); err != nil {
+			return 0, err
 		}
 	}
-	return r.injectLocal(ctx, local, term, by, &raft.TimeoutNowRequest{RPCHeader: r.header()})
+	if local.Candidate() {
+		if err := inject(term, r.endCandidacyAppend(term+1)); err != nil {
+			return 0, err
+		}
+		term++
+		r.t.cfg.Elections.TermRaised(term)
+	}
+	return term + 1, inject(term, &raft.TimeoutNowRequest{RPCHeader: r.header()})
 }
 
-// endPreVoteAppend returns an append that ends a pre-vote candidacy without any other effect. A candidate steps back
-// at any append of its own term, before it finds that the previous entry is missing.
+// endCandidacyAppend returns an append that ends a candidacy without any other effect. A candidate ignores TimeoutNow:
+// it goes on waiting for votes until its timer fires. It steps back at an append, before it finds that the previous
+// entry is missing.
 //
-// A pre-vote candidate ignores TimeoutNow and keeps waiting for pre-votes. A node becomes one by its own timer, while
-// its voters still know the leader. While failover is paused, a node without a leader remains one.
-func (r *Raft) endPreVoteAppend(term uint64) *raft.AppendEntriesRequest {
+// A candidate that waits for pre-votes, or began with them, steps back at an append of its own term. A node becomes one
+// by its own timer, while its voters still know the leader. While failover is paused, a node without a leader remains
+// one. A candidacy that began with a TimeoutNow ends only in a higher term, even if it has lost: in the next one, which
+// has no election then.
+func (r *Raft) endCandidacyAppend(term uint64) *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term,
 		PrevLogEntry: math.MaxUint64, PrevLogTerm: math.MaxUint64,
@@ -227,60 +239,4 @@ func waitAnswer(ctx context.Context, closed <-chan struct{}, reply <-chan raft.R
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// TimeoutNowUndelivered is the error of a TimeoutNow that certainly has not reached the peer's Raft, and never will.
-type TimeoutNowUndelivered struct{ error }
-
-func (e *TimeoutNowUndelivered) Unwrap() error { return e.error }
-
-// Undelivered returns true. Packages that cannot import this one recognize the error by it.
-func (e *TimeoutNowUndelivered) Undelivered() bool { return true }
-
-// TimeoutNow makes a peer start an election. Its duration is bounded, because the library rejects all proposals
-// meanwhile. The error is a *TimeoutNowUndelivered if the peer certainly starts no election.
-func (r *Raft) TimeoutNow(
-	id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse,
-) error {
-	start := time.Now()
-	if !r.track() {
-		return r.fail(start, errClosed)
-	}
-	// The RPC uses copies, because it may outlast this call.
-	req := *args
-	var answer raft.TimeoutNowResponse
-	done := make(chan error, 1)
-	go func() {
-		defer r.untrack()
-		done <- r.sendTimeoutNow(r.message(id, "timeout_now", 0, 0), start, func(out *libTransport) error {
-			return out.TimeoutNow(id, target, &req, &answer)
-		})
-	}()
-	timer := time.NewTimer(r.t.cfg.TimeoutMax)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		if err == nil {
-			*resp = answer
-		}
-		return err
-	case <-timer.C:
-		return fmt.Errorf("no answer to TimeoutNow from node %s within %v", id, r.t.cfg.TimeoutMax)
-	}
-}
-
-// sendTimeoutNow sends a TimeoutNow, again if a pooled connection was dead: the first outcome is unknown then.
-func (r *Raft) sendTimeoutNow(m Message, start time.Time, do func(*libTransport) error) error {
-	err := r.call(m, start, do)
-	if connectionDied(err) {
-		if p, perr := r.peer(m.To); perr == nil {
-			p.forget()
-		}
-		return r.call(m, start, do)
-	}
-	var dial *dialError
-	if err != nil && (errors.As(err, &dial) || errors.Is(err, errTimeoutNowRejected)) {
-		return &TimeoutNowUndelivered{err}
-	}
-	return err
 }

@@ -102,6 +102,9 @@ type Elections interface {
 	MayVote() bool
 	// VoteReceived is called with each other voter's response to this node's candidacies.
 	VoteReceived(cluster.VoteResponse)
+	// TermRaised is called when Raft has gone to term from the one before without an election, to end a candidacy: what
+	// was about to be the election of term is that of the next one.
+	TermRaised(term uint64)
 	// VoteAnswered is called with each of this node's responses to vote requests, without pre-votes. kind is "granted",
 	// "raft" (log less up-to-date, or vote already given), or that of a guard.
 	VoteAnswered(v cluster.VoteGiven, kind string)
@@ -121,21 +124,28 @@ type RaftLog interface {
 	CommitMessage(term uint64) (*raft.AppendEntriesRequest, error)
 }
 
+// RaftState is a RaftNode's part in elections.
+type RaftState interface {
+	CurrentTerm() uint64
+	// Leader returns the leader that Raft knows, "" if none.
+	Leader() cluster.NodeID
+	// Candidate reports whether Raft is a candidate.
+	Candidate() bool
+	// ElectionBlocked reports whether this node must not start an election, not even at an operator's request.
+	ElectionBlocked() bool
+}
+
 // RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
 // must not block, unless their comment says so.
 type RaftNode interface {
 	RaftLog
-	CurrentTerm() uint64
-	// Leader returns the leader that Raft knows, "" if none.
-	Leader() cluster.NodeID
+	RaftState
 	// Progress returns the last applied index, and a number that grows while a snapshot is restored, as its bytes do.
 	Progress() (applied, restored uint64)
 	// TrackVote is called when a vote request enters and leaves Raft: the store may delay a term until the vote then.
 	TrackVote(inside bool)
 	// FlushBeforeReply makes delayed writes durable. Responses of Raft leave only when it has succeeded. It may block.
 	FlushBeforeReply() error
-	// ElectionBlocked reports whether this node must not start an election, not even at an operator's request.
-	ElectionBlocked() bool
 	// LeaderCommit is called with the commit index of each append of the current term's leader, before Raft gets it.
 	// last is the index of the append's last entry, or of the entry before it, if that is of the same term; else 0.
 	LeaderCommit(index, last uint64)

@@ -252,7 +252,7 @@ func TestElectionBlocked(t *testing.T) {
 		t.Errorf("the leader's word: %v", err)
 	}
 	for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseOperator} {
-		if err := n2.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errElectionBlocked) {
+		if _, err := n2.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errElectionBlocked) {
 			t.Errorf("by %v: %v", by, err)
 		}
 	}

@@ -48,6 +48,8 @@ type end struct {
 	snapshotEnd                       atomic.Uint64 // its newest snapshot ends there, in term 4
 	leader                            atomic.Value  // cluster.NodeID
 	readOnly, replicationPaused, idle atomic.Bool   // idle: MayStartElection returns false
+	candidate                         atomic.Bool   // Candidate returns true
+	raised                            atomic.Uint64 // the last term of TermRaised
 	electionBlocked                   atomic.Bool   // ElectionBlocked returns true
 
 	// What a test decides; nil: nothing.
@@ -204,6 +206,7 @@ func (e *end) Servers() []cluster.Server {
 
 func (e *end) CurrentTerm() uint64                  { return e.term.Load() }
 func (e *end) Leader() cluster.NodeID               { return e.leader.Load().(cluster.NodeID) }
+func (e *end) Candidate() bool                      { return e.candidate.Load() }
 func (e *end) Progress() (applied, restored uint64) { return e.applied.Load(), e.progress.Load() }
 func (e *end) LastEntry() (index, term uint64)      { return 0, 0 }
 func (e *end) EndsSnapshot(index, term uint64) bool {
@@ -241,6 +244,8 @@ func (x testElections) ApproveTimeoutNow(_ context.Context, by cluster.NodeID, t
 	}
 	return x.e.approve(by, term)
 }
+
+func (x testElections) TermRaised(term uint64) { x.e.raised.Store(term) }
 
 func (x testElections) MayStartElection() bool { return !x.e.idle.Load() }
 func (x testElections) MayVote() bool          { return x.e.mayVote == nil || x.e.mayVote() }

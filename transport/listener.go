@@ -76,21 +76,23 @@ func (t *Transport) acceptLoop(ctx context.Context, wg *sync.WaitGroup) error {
 			continue
 		}
 		delay = firstDelay
-		wg.Go(func() { t.serve(ctx, conn) })
+		// Here, so that they are in the order of their arrival: a flood must not evict what came after it.
+		leave, evicted := t.half.enter(conn)
+		if evicted {
+			t.reject("connection", "half_open_flood")
+		}
+		wg.Go(func() { t.serve(ctx, conn, leave) })
 	}
 }
 
 // Connections returns the number of open connections that this node has accepted.
 func (t *Transport) Connections() int { return int(t.connections.Load()) }
 
-// serve completes the hello of an accepted connection, and then passes it on by its purpose or closes it.
-func (t *Transport) serve(ctx context.Context, raw net.Conn) {
+// serve completes the hello of an accepted connection, and then passes it on by its purpose or closes it. out ends its
+// time as half open.
+func (t *Transport) serve(ctx context.Context, raw net.Conn, out func()) {
 	t.connections.Add(1)
 	defer t.connections.Add(-1)
-	out, evicted := t.half.enter(raw)
-	if evicted {
-		t.reject("connection", "half_open_flood")
-	}
 	leave := sync.OnceFunc(out)
 	defer leave()
 	_ = raw.SetDeadline(time.Now().Add(t.params.hello))

@@ -129,7 +129,8 @@ func (r *Raft) AppendEntries(
 	return r.resumeAppends(err, id, target, args, resp)
 }
 
-// sendAppend sends an append once, or twice if a pooled connection was dead.
+// sendAppend sends an append, and again if its connection was dead. A pooled one may be, and a peer that adopts its
+// cluster ID closes the next one, too, if its hello came before.
 func (r *Raft) sendAppend(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -152,12 +153,14 @@ func (r *Raft) sendAppend(
 		return r.fail(start, err)
 	}
 	send := func(out *libTransport) error { return out.AppendEntries(id, target, args, resp) }
-	err := r.call(m, start, send)
-	if connectionDied(err) {
+	var err error
+	for range maxAttempts {
+		if err = r.call(m, start, send); !connectionDied(err) {
+			break
+		}
 		if p, gone := r.peer(m.To); gone == nil {
 			p.forget()
 		}
-		err = r.call(m, start, send)
 	}
 	if err != nil {
 		return err

@@ -138,58 +138,6 @@ func (m incoming) dispatch() {
 	}
 }
 
-// timeoutNow delivers a TimeoutNow of the leader, and of no other node. The vote requests that follow may carry the
-// LeadershipTransfer flag.
-func (m incoming) timeoutNow() {
-	if !m.p.votes.AllowN(time.Now(), 1) {
-		m.refuse("rate", fmt.Errorf("%w: node %s sends TimeoutNow too often", errTimeoutNowRejected, m.p.id))
-		return
-	}
-	if m.local.ElectionBlocked() {
-		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errElectionBlocked))
-		return
-	}
-	term := m.local.CurrentTerm()
-	if m.senderIsLeader(term) {
-		if why := m.r.t.cfg.Elections.ApproveTimeoutNow(m.r.ctx, m.p.id, term); why != "" {
-			m.refuse("withdrawn", fmt.Errorf("%w: %s", errTimeoutNowRejected, why))
-			return
-		}
-	}
-	m.deliverTimeoutNow(term)
-}
-
-// deliverTimeoutNow passes the TimeoutNow of the leader of term to raft. While raft is busy, the leader may cancel the
-// transfer: then the message must no longer reach raft.
-func (m incoming) deliverTimeoutNow(term uint64) {
-	due := func() error {
-		if m.senderIsLeader(term) {
-			return nil
-		}
-		return fmt.Errorf("%w: it comes from node %s, the leader is %q", errTimeoutNowRejected, m.p.id,
-			m.local.Leader())
-	}
-	look := time.NewTicker(busyPollInterval)
-	defer look.Stop()
-	for limit := time.Now().Add(m.r.t.cfg.TimeoutMin); ; {
-		reply, err := m.r.offerElection(m.rpc.Command, true, due, look.C)
-		switch {
-		case err != nil:
-			m.refuse("not_leader", err)
-			return
-		case reply != nil:
-			m.pass(reply, nil)
-			return
-		case m.r.ctx.Err() != nil:
-			m.rpc.Respond(nil, errClosed)
-			return
-		case !time.Now().Before(limit):
-			m.refuse("busy", fmt.Errorf("%w: raft is busy", errTimeoutNowRejected))
-			return
-		}
-	}
-}
-
 func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 	if err := checkEntries(c); err != nil {
 		m.refuse("malformed", err)

@@ -70,7 +70,7 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 			t.Error("sent without a warrant")
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseLeaderFailed, cluster.CauseTransferFailed} {
-			if err := candidate.raft.StartElection(t.Context(), 5, by); err != nil {
+			if _, err := candidate.raft.StartElection(t.Context(), 5, by); err != nil {
 				t.Fatal(err)
 			}
 			if flagged(t, candidate, voter, got) {
@@ -93,7 +93,7 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 		if flagged(t, candidate, voter, got) {
 			t.Error("sent an election timeout later")
 		}
-		if err := candidate.raft.StartElection(t.Context(), 5, cluster.CauseOperator); err != nil {
+		if _, err := candidate.raft.StartElection(t.Context(), 5, cluster.CauseOperator); err != nil {
 			t.Fatal(err)
 		}
 		if !flagged(t, candidate, voter, got) {
@@ -162,7 +162,10 @@ func TestTransferFlag_OwnDecision(t *testing.T) {
 			errs := make(chan error, 2)
 			ctx, cancel := context.WithTimeout(t.Context(), testMin)
 			defer cancel()
-			stand := func() { errs <- e.raft.StartElection(ctx, 5, cluster.CauseLeaderFailed) }
+			stand := func() {
+				_, err := e.raft.StartElection(ctx, 5, cluster.CauseLeaderFailed)
+				errs <- err
+			}
 			go func() { errs <- leader.timeoutNow(e) }()
 			synctest.Wait()
 			go stand()
@@ -338,42 +341,84 @@ func TestProxyAck_EndsWithProcess(t *testing.T) {
 }
 
 // A node that knows no leader may be a candidate that waits for pre-votes. StartElection ends that candidacy first.
+// candidacy is what makes a library's candidate one.
+type candidacy int
+
+const (
+	noCandidate     candidacy = iota
+	preVotes                  // it waits for pre-votes, or began with them: any append of its term ends that
+	afterTimeoutNow           // only a higher term ends it
+)
+
+// stands makes the end's raft behave like the library's as a candidate. It returns what it gets.
+func (e *end) stands(as candidacy) *[]any {
+	var got []any
+	e.candidate.Store(as != noCandidate)
+	e.serve(func(rpc raft.RPC) {
+		got = append(got, rpc.Command)
+		if c, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
+			if len(c.Addr) != 0 || len(c.ID) != 0 || len(c.Entries) != 0 || c.LeaderCommitIndex != 0 ||
+				c.PrevLogEntry < 1<<60 {
+				e.t.Errorf("raft could accept %+v", c)
+			}
+			if c.Term > e.term.Load() || as == preVotes {
+				e.candidate.Store(false)
+			}
+			e.term.Store(max(e.term.Load(), c.Term))
+			e.leader.Store(cluster.NodeID(""))
+			rpc.Respond(&raft.AppendEntriesResponse{}, nil)
+			return
+		}
+		if e.candidate.Load() {
+			e.t.Error("a candidate ignores TimeoutNow")
+		}
+		rpc.Respond(&raft.TimeoutNowResponse{}, nil)
+	})
+	return &got
+}
+
 func TestStartElection_EndsCandidacy(t *testing.T) {
 	t.Parallel()
-	inBubble(t, 1, func(t *testing.T, ends []*end) {
-		e := ends[0]
-		var got []any
-		e.bindOnly()
-		e.serve(func(rpc raft.RPC) {
-			got = append(got, rpc.Command)
-			rpc.Respond(&raft.TimeoutNowResponse{}, nil)
-		})
-		for _, tt := range []struct {
-			leader cluster.NodeID
-			by     cluster.ElectionCause
-			want   int
-		}{
-			{"", cluster.CauseOperator, 2},
-			{"", cluster.CauseTransferFailed, 2},
-			{"", cluster.CauseLeaderFailed, 2},
-			{"n2", cluster.CauseOperator, 1},
+	for _, tt := range []struct {
+		as           candidacy
+		leader       cluster.NodeID
+		want         int
+		term, raised uint64
+	}{
+		{noCandidate, "", 1, 6, 0},
+		{noCandidate, "n2", 1, 6, 0},
+		{preVotes, "", 2, 6, 0},
+		{afterTimeoutNow, "", 3, 7, 6},
+		{afterTimeoutNow, "n2", 2, 7, 6}, // it has acknowledged its term's leader
+	} {
+		for _, by := range []cluster.ElectionCause{
+			cluster.CauseOperator, cluster.CauseTransferFailed, cluster.CauseLeaderFailed,
 		} {
-			e.leader.Store(tt.leader)
-			got = nil
-			if err := e.raft.StartElection(t.Context(), 5, tt.by); err != nil || len(got) != tt.want {
-				t.Fatalf("%+v: %v, raft got %v", tt, err, got)
-			}
-			if _, ok := got[len(got)-1].(*raft.TimeoutNowRequest); !ok {
-				t.Errorf("%+v: it ends with %T", tt, got[len(got)-1])
-			}
-			if tt.want == 1 {
-				continue
-			}
-			// An append of this term without a sender, which raft cannot accept.
-			if c, ok := got[0].(*raft.AppendEntriesRequest); !ok || c.Term != 5 || len(c.Addr) != 0 || len(c.ID) != 0 ||
-				len(c.Entries) != 0 || c.LeaderCommitIndex != 0 || c.PrevLogEntry < 1<<60 {
-				t.Errorf("%+v: it begins with %+v", tt, got[0])
-			}
+			inBubble(t, 1, func(t *testing.T, ends []*end) {
+				e := ends[0]
+				e.bindOnly()
+				e.leader.Store(tt.leader)
+				got := e.stands(tt.as)
+				term, err := e.raft.StartElection(t.Context(), 5, by)
+				if err != nil || term != tt.term || len(*got) != tt.want || e.raised.Load() != tt.raised {
+					t.Fatalf("%+v: term %d, %v, raised to %d; raft got %v", tt, term, err, e.raised.Load(), *got)
+				}
+			})
+		}
+	}
+}
+
+// The target of a transfer may have lost an election of the leader's term. The library's candidate would ignore the
+// leader's TimeoutNow until its timer fires.
+func TestTimeoutNow_EndsCandidacy(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(t *testing.T, ends []*end) {
+		leader, e := ends[0], ends[1]
+		leader.bind()
+		e.bindOnly()
+		got := e.stands(afterTimeoutNow)
+		if err := leader.timeoutNow(e); err != nil || len(*got) != 2 || e.raised.Load() != 6 {
+			t.Errorf("%v, raised to %d; raft got %v", err, e.raised.Load(), *got)
 		}
 	})
 }
@@ -382,7 +427,7 @@ func TestStartElection(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(t *testing.T, ends []*end) {
 		e := ends[0]
-		if err := e.raft.StartElection(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errNotReady) {
+		if _, err := e.raft.StartElection(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errNotReady) {
 			t.Errorf("before raft runs: %v", err)
 		}
 		e.bindOnly()
@@ -400,7 +445,10 @@ func TestStartElection(t *testing.T) {
 			done := make(chan error, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			go func() { done <- e.raft.StartElection(ctx, 5, by) }()
+			go func() {
+				_, err := e.raft.StartElection(ctx, 5, by)
+				done <- err
+			}()
 			synctest.Wait()
 			during()
 			time.Sleep(2 * busyPollInterval)
@@ -431,7 +479,7 @@ func TestStartElection(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := e.raft.StartElection(ctx, 5, cluster.CauseOperator); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := e.raft.StartElection(ctx, 5, cluster.CauseOperator); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("with a busy raft: %v", err)
 		}
 	})
@@ -713,7 +761,7 @@ func TestStartElection_AfterCrash(t *testing.T) {
 			}
 			gone.Store(leader.id)
 			start, term := time.Now(), rest[0].r.CurrentTerm()
-			if err := rest[0].raft.StartElection(t.Context(), term, cluster.CauseLeaderFailed); err != nil {
+			if _, err := rest[0].raft.StartElection(t.Context(), term, cluster.CauseLeaderFailed); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(evidenceWait + 2*time.Millisecond)

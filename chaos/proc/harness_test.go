@@ -92,7 +92,8 @@ func planted(name string) ([]string, error) {
 
 // calm holds the flags of clusters in which no election may happen. With the default timeouts an overloaded machine
 // causes elections, and rightly so.
-var calm = []string{"--election-timeout-min", "3s", "--election-timeout-max", "6s"}
+// A measured silence would be far below the timeout.
+var calm = []string{"--election-timeout-min", "3s", "--election-timeout-max", "6s", "--failover-silence", "3s"}
 
 // newCluster prepares a cluster that ends with the test. A failed test prints the nodes' last log lines.
 func newCluster(t *testing.T, size int, extra ...string) *Cluster {

@@ -106,6 +106,7 @@ func (raftDecides) MayStartElection() bool                                      
 func (raftDecides) MayVote() bool                          { return true }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
 func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
+func (raftDecides) TermRaised(uint64)                      {}
 
 // forgedMembership knows the servers of its configuration and no other facts about them.
 type forgedMembership struct {

@@ -100,6 +100,7 @@ func (raftDecides) MayStartElection() bool                                      
 func (raftDecides) MayVote() bool                          { return true }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
 func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
+func (raftDecides) TermRaised(uint64)                      {}
 
 // timersDecide is a node without failover: Raft's timers elect.
 type timersDecide struct {

@@ -87,6 +87,10 @@ func (i *Instance) Leader() cluster.NodeID {
 	return cluster.NodeID(id)
 }
 
+// Candidate reports whether raft.Raft is a candidate. After a TimeoutNow it remains one until its timer fires, even
+// when it acknowledges its term's leader.
+func (i *Instance) Candidate() bool { return i.Raft.State() == raft.Candidate }
+
 // Servers returns the latest configuration. It does not ask the main loop.
 func (i *Instance) Servers() []cluster.Server {
 	return Servers(i.Raft.GetConfiguration().Configuration())
