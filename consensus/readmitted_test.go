@@ -254,7 +254,10 @@ func TestElectionBlocked_ForgetsLeader(t *testing.T) {
 	c.nodes["n2"].start()
 	leader := c.elect()
 	next := c.others(leader)[0]
-	eventually(t, "the cluster is known", func() bool { return recordsOnDisk(next)[leader.id].Incarnation != "" })
+	eventually(t, "the cluster is known", func() bool { // otherwise the late one takes part in the first election
+		return leader.Identity().ClusterID != "" && next.Identity().ClusterID != "" &&
+			recordsOnDisk(next)[leader.id].Incarnation != ""
+	})
 	for _, n := range []*testNode{leader, next} { // leadership may move on a busy machine
 		n.drop(func(m transport.Message) bool { return m.To == late.id && m.Kind == "append" })
 	}
@@ -296,7 +299,9 @@ func TestWipedNodeKnowsWhatIsCommitted(t *testing.T) {
 	leader := c.elect()
 	behind := c.others(leader)[0]
 	behind.idle.Store(true)
-	eventually(t, "the cluster is known", func() bool { return len(recordsOnDisk(behind)) > 1 })
+	eventually(t, "the cluster is known", func() bool {
+		return leader.Identity().ClusterID != "" && behind.Identity().ClusterID != "" && len(recordsOnDisk(behind)) > 1
+	})
 	var wiped atomic.Bool
 	add := func(id cluster.NodeID) *testNode {
 		n := c.addNode(id)

@@ -517,6 +517,30 @@ func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
 	}
 }
 
+// TestCandidateForgetsALostLeader: the loser of an election follows the winner of its term, and remains a candidate for
+// raft.Raft. The winner is lost with an entry that only the third node has. That one needs the loser's pre-vote.
+func TestCandidateForgetsALostLeader(t *testing.T) {
+	t.Parallel()
+	c, old := startCluster(t, 3)
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	winner, loser := c.others(old)[0], c.others(old)[1]
+	term := old.Status().Term
+	loser.drop(func(m transport.Message) bool { return m.Kind == "vote" })
+	for _, n := range []*testNode{loser, winner} {
+		if _, err := n.tr.Raft().StartElection(within(t, testTimeout), term, cluster.CauseOperator); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "it follows the other one", func() bool { return loser.Status().LeaderID == winner.id })
+	winner.drop(func(m transport.Message) bool { return m.To == loser.id && m.Kind == "append" })
+	c.write("b", "2")
+	eventually(t, "the third node has the entry", func() bool { return old.has("b", "2") })
+	winner.stop()
+	loser.drop(nil)
+	c.write("c", "3")
+}
+
 // TestStopAwaitsTheFlagProbe: a leader stops while it asks whether raft.Raft takes entries again. The entry with the
 // question is committed, and the state machine is busy: raft.Raft may lose the answer if it shuts down now.
 func TestStopAwaitsTheFlagProbe(t *testing.T) {

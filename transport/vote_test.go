@@ -253,6 +253,45 @@ func TestMayIgnoreLeader(t *testing.T) {
 	}
 }
 
+// A candidate of the library goes on naming the leader that it acknowledged in an earlier candidacy. Once that one has
+// been silent for timeout-min, votes and pre-votes do not depend on it.
+func TestCandidateNamesALostLeader(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		candidate bool
+		silent    time.Duration
+		lost      bool
+	}{{true, testMin, true}, {true, testMin - time.Millisecond, false}, {false, time.Hour, false}} {
+		inBubble(t, 3, func(t *testing.T, ends []*end) {
+			leader, other, e := ends[0], ends[1], ends[2]
+			got := e.bind()
+			acquaint(t, ends...)
+			if _, err := other.preVote(e, 6); err != nil { // dials
+				t.Fatal(err)
+			}
+			if _, err := leader.heartbeat(e); err != nil {
+				t.Fatal(err)
+			}
+			reached(got)
+			e.candidate.Store(tt.candidate)
+			time.Sleep(tt.silent)
+			if _, err := other.preVote(e, 6); err != nil {
+				t.Fatal(err)
+			}
+			pre := (<-got).(*raft.RequestPreVoteRequest)
+			if string(pre.Addr) == leader.addr != tt.lost || string(pre.ID) != string(other.id) {
+				t.Errorf("%+v: raft got a pre-vote request of %s at %s", tt, pre.ID, pre.Addr)
+			}
+			if _, err := other.vote(e, 6); err != nil {
+				t.Fatal(err)
+			}
+			if c := (<-got).(*raft.RequestVoteRequest); c.LeadershipTransfer != tt.lost || string(c.Addr) != other.addr {
+				t.Errorf("%+v: raft got a vote request with the flag %v of %s", tt, c.LeadershipTransfer, c.Addr)
+			}
+		})
+	}
+}
+
 // A vote request that waits for evidence does not delay other messages.
 func TestHeldVoteHoldsUpNothing(t *testing.T) {
 	t.Parallel()
