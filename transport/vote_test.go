@@ -285,8 +285,9 @@ func TestCandidateNamesALostLeader(t *testing.T) {
 			if _, err := other.vote(e, 6); err != nil {
 				t.Fatal(err)
 			}
-			if c := (<-got).(*raft.RequestVoteRequest); c.LeadershipTransfer != tt.lost || string(c.Addr) != other.addr {
-				t.Errorf("%+v: raft got a vote request with the flag %v of %s", tt, c.LeadershipTransfer, c.Addr)
+			c := (<-got).(*raft.RequestVoteRequest)
+			if c.LeadershipTransfer != tt.lost || string(c.Addr) != other.addr {
+				t.Errorf("%+v: raft got a vote request with flag %v of %s", tt, c.LeadershipTransfer, c.Addr)
 			}
 		})
 	}

@@ -63,8 +63,8 @@ func (m incoming) vote(b VoteRequest, a cluster.Admission) {
 
 // namesLostLeader reports whether raft is a candidate and names a leader that was not heard for TimeoutMin. In the
 // library only a follower's timer makes it forget its leader. A candidate that began with a TimeoutNow, and then
-// acknowledged the leader of its term, names that one in all later candidacies. It would refuse its pre-vote to the only
-// node that can win, permanently.
+// acknowledged the leader of its term, names that one in all later candidacies. It would refuse its pre-vote to the
+// only node that can win, permanently.
 func (m incoming) namesLostLeader(now time.Time) bool {
 	return m.local.Candidate() && m.local.Leader() != "" &&
 		!m.r.t.lastLeaderContact().MayHoldLease(now, m.r.t.cfg.TimeoutMin)
