@@ -74,12 +74,13 @@ func (p place) older(than place) bool {
 	return p.term < than.term || p.term == than.term && p.index < than.index
 }
 
-// rankingOf reads the ranking by which the winner of a term stood.
+// rankingOf reads the ranking by which the winner of a term stood. The term before may have been raised without an
+// election.
 func rankingOf(events []apiv1.Event, term uint64) map[string]place {
 	places := map[string]place{}
 	for _, e := range events {
 		lines, _ := e.Fields["ranking"].([]any)
-		if e.Type != "failover" || e.Term+1 != term {
+		if e.Type != "failover" || e.Term+1 != term && e.Term+2 != term {
 			continue
 		}
 		for _, line := range lines {

@@ -113,16 +113,18 @@ func DecideElection(in Input) Decision {
 }
 
 // ranking returns who may start an election, the best first. Voters that have not noticed the failure are ranked too:
-// they soon will. For those that have not been candidates, those in a newer term are not ranked. Those that have lost
-// an election of the same term are ranked last, so that all nodes agree on the first place.
+// they soon will. Other nodes do not rank candidates of a newer term. A node that has lost an election ranks the losers
+// of the same term last, so that all agree on the first place.
 func (in Input) ranking(claims []cluster.Claim) []Ranked {
-	var losers []cluster.Claim
-	first := slices.DeleteFunc(claims, func(c cluster.Claim) bool {
-		if in.isNewCandidate(c) && c.Term == in.Evidence.Lost {
+	var first, losers []cluster.Claim
+	for _, c := range claims {
+		switch {
+		case !in.isNewCandidate(c):
+			first = append(first, c)
+		case c.Term == in.Evidence.Lost:
 			losers = append(losers, c)
 		}
-		return in.isNewCandidate(c)
-	})
+	}
 	return append(in.Params.rank(first, in.Servers), in.Params.rank(losers, in.Servers)...)
 }
 
@@ -254,7 +256,8 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 	}
 	for _, s := range in.unresponsive() {
 		moved = moved || moves(s.Claim) || in.isNewCandidate(s.Claim) && !in.cannotWin(s.Claim, others)
-		if !in.isNewCandidate(s.Claim) && ineligibleReason(s.Claim) == "" &&
+		ranked := !in.isNewCandidate(s.Claim) || s.Claim.Term == in.Evidence.Lost
+		if ranked && ineligibleReason(s.Claim) == "" &&
 			in.Params.ranksAbove(s.Claim, in.Mine, in.Servers) {
 			standing = standing || s.Claim.Role == cluster.Candidate
 			late++

@@ -147,15 +147,22 @@ func (b *candidacyLog) vote(a cluster.VoteResponse, now time.Time) {
 	*answers = append(earlier, cluster.Vote{Voter: a.Voter, Granted: a.Granted, Reason: a.Reason, Pre: a.Pre})
 }
 
-// unwinnable reports whether so many of the voters refused that the candidacy for a term cannot be won.
-func (b *candidacyLog) unwinnable(term uint64, voters int) bool {
+// unwinnable reports whether so many of the voters refused that the candidacy for a term cannot be won. A voter failed,
+// if any, counts as one that refused, unless it has granted its vote.
+func (b *candidacyLog) unwinnable(term uint64, voters int, failed cluster.NodeID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	refused := 0
+	if failed != "" {
+		refused = 1
+	}
 	if i := b.find(term); i >= 0 {
 		for _, v := range b.last[i].votes {
-			if !v.Granted {
+			switch {
+			case !v.Granted && v.Voter != failed:
 				refused++
+			case v.Granted && v.Voter == failed:
+				refused--
 			}
 		}
 	}

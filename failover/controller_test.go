@@ -332,43 +332,68 @@ func TestLowerRankLetsTheFirstGo(t *testing.T) {
 	})
 }
 
-// Two candidates split the votes of a term. The one with the higher rank stands again, long before Raft's timer.
-func TestSplitVotes_StandsAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, "n1", "n2", "n3")
-		w.edit(func() { w.mine.Priority = 200 })
-		c := w.start(Config{Fast: true})
-		w.report("n3")
-		w.edit(func() {
-			w.onStartElection = func(w *testCluster) {
-				w.edit(func() {
-					w.status.Role, w.status.Term, w.status.LeaderID = cluster.Candidate, w.status.Term+1, ""
-					other := w.claims["n3"]
-					other.Claim.Role, other.Claim.Term, other.Claim.LeaderID = cluster.Candidate, 6, ""
-					w.claims["n3"] = other
-				})
-				if w.claim().Term > 6 {
-					return
+// Two candidates split the votes of a term. The one with the higher rank starts an election again, long before Raft's
+// timer. The failed leader's vote is missing: a dead process refuses connections, a silent one does not answer.
+func TestSplitVotes_StartsElectionAgain(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestCluster(t, "n1", "n2", "n3")
+			w.edit(func() { w.mine.Priority = 200 })
+			c := w.start(Config{Fast: true})
+			w.report("n3")
+			w.edit(func() {
+				w.onStartElection = func(w *testCluster) {
+					w.edit(func() {
+						w.status.Role, w.status.Term, w.status.LeaderID = cluster.Candidate, w.status.Term+1, ""
+						other := w.claims["n3"]
+						other.Claim.Role, other.Claim.Term, other.Claim.LeaderID = cluster.Candidate, 6, ""
+						w.claims["n3"] = other
+					})
+					if w.claim().Term > 6 {
+						return
+					}
+					time.Sleep(time.Millisecond)
+					c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n3", Reason: "already voted for n3"})
+					if !silent {
+						c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n1", Reason: "not reached"})
+					}
 				}
-				time.Sleep(time.Millisecond)
-				c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n3", Reason: "already voted for n3"})
-				time.Sleep(time.Millisecond)
-				c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n1", Reason: "not reached"})
+			})
+			w.loss()
+			time.Sleep(100 * time.Millisecond)
+			times := w.elections()
+			if len(times) != 2 {
+				t.Fatalf("%d elections", len(times))
+			}
+			if after := times[1].Sub(times[0]); after < 40*time.Millisecond || after > 50*time.Millisecond {
+				t.Errorf("silent %v: again after %v", silent, after)
 			}
 		})
+	}
+}
+
+// A candidacy that had to be ended takes a term. The next election's record, votes and old leader are those of the term
+// after it.
+func TestRaisedTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.edit(func() { w.mine.Priority, w.raises = 200, true })
+		c := w.start(Config{Fast: true})
+		w.report("n3")
 		w.loss()
-		time.Sleep(100 * time.Millisecond)
-		stood := w.elections()
-		if len(stood) != 2 {
-			t.Fatalf("it stood %d times", len(stood))
+		time.Sleep(10 * time.Millisecond)
+		c.OnVoteResponse(cluster.VoteResponse{Term: 7, Voter: "n3", Granted: true})
+		f := c.Facts(7)
+		if f.Term != 7 || f.Trigger != "connection_lost" || len(f.Votes) != 3 || f.Steps.ElectionStarted.IsZero() {
+			t.Errorf("facts: %+v", f)
 		}
-		if after := stood[1].Sub(stood[0]); after < 40*time.Millisecond || after > 50*time.Millisecond {
-			t.Errorf("it stood again after %v", after)
+		if f := c.Facts(6); f.Term != 0 {
+			t.Errorf("of the raised term: %+v", f)
 		}
 	})
 }
 
-// The votes of a candidate are refused because another one wins. It does not stand again.
+// The votes of a candidate are refused because another one wins. It starts no election again.
 func TestLostElection_AnotherLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
@@ -388,7 +413,7 @@ func TestLostElection_AnotherLeads(t *testing.T) {
 		w.loss()
 		time.Sleep(time.Second)
 		if stood := w.elections(); len(stood) != 1 {
-			t.Fatalf("it stood %d times", len(stood))
+			t.Fatalf("%d elections", len(stood))
 		}
 	})
 }

@@ -35,6 +35,7 @@ type testCluster struct {
 	changed         chan struct{}
 	confirmed       int
 	started         []time.Time
+	raises          bool // StartElection ends a candidacy first
 	events          []cluster.Event
 	asked           []time.Time // requests for a claim of the silent leader
 	needless        []string    // causes
@@ -227,6 +228,10 @@ func (w *testCluster) StartElection(_ context.Context, term uint64, by cluster.E
 		return 0, errors.New("the term has moved")
 	}
 	w.started = append(w.started, time.Now())
+	if w.raises {
+		term++
+		w.c.OnTermRaised(term)
+	}
 	if w.onStartElection != nil {
 		go w.onStartElection(w)
 	}

@@ -46,7 +46,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		switch {
 		case v.StartElection && v.After == 0:
 			stands, started := c.startElection(ctx, ev, confirmed, v, mine)
-			if !started || !c.losesElection(ctx, stands) {
+			if !started || !c.losesElection(ctx, stands, ev.Leader) {
 				return
 			}
 			ev.Lost = stands // the votes were split, perhaps: Raft's timer would be late
@@ -205,18 +205,19 @@ func (c *Controller) pollTimeout() time.Duration {
 	return wait
 }
 
-// losesElection waits for the result of this node's election of a term, at most for TimeoutMin: then Raft's timer
-// fires. It reports whether too many voters have refused, and no other leader is known.
-func (c *Controller) losesElection(ctx context.Context, term uint64) bool {
+// losesElection waits for the result of this node's election of a term, at most for TimeoutMin: Raft's timer fires
+// then, or later. It reports whether too many voters have refused, and no other leader is known. The failed leader
+// counts as one that refuses, unless it has granted its vote.
+func (c *Controller) losesElection(ctx context.Context, term uint64, failed cluster.NodeID) bool {
 	timer := time.NewTimer(c.cfg.TimeoutMin)
 	defer timer.Stop()
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
 		st, mine := c.deps.Consensus.Status(), c.deps.Claim()
 		switch {
-		case mine.Term > term, mine.Term == term && mine.LeaderID != "":
+		case mine.Term >= term && mine.LeaderID != "":
 			return false
-		case c.book.unwinnable(term, cluster.CountVoters(st.Servers)):
+		case mine.Term > term, c.book.unwinnable(term, cluster.CountVoters(st.Servers), failed):
 			return true
 		}
 		select {

@@ -172,7 +172,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		})
 		stands, err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator)
 		if err != nil {
-			if c.deps.Claim().Term != term {
+			if ctx.Err() == nil && c.deps.Claim().Term != term {
 				continue
 			}
 			return cluster.TransferOutcome{}, electionFailed("node %s could not stand: %w", c.cfg.Self, err)
@@ -213,7 +213,7 @@ func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (a
 			return false, electionFailed("node %s was elected instead (term %d)", mine.LeaderID, mine.Term)
 		case mine.Role != cluster.Leader && mine.Term > term:
 			return true, nil
-		case mine.Role != cluster.Leader && c.book.unwinnable(term, cluster.CountVoters(st.Servers)):
+		case mine.Role != cluster.Leader && c.book.unwinnable(term, cluster.CountVoters(st.Servers), ""):
 			return false, voteDeniedError(c.cfg.Self, c.Facts(term).Votes)
 		}
 		select {

@@ -21,7 +21,7 @@ func (r *Raft) RequestVote(
 ) error {
 	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, time.Now())
 	// The library's own flag can outlive its election.
-	if args.LeadershipTransfer && !r.within(&r.transferFlagAllowedAt, time.Now(), r.t.cfg.TimeoutMax) {
+	if args.LeadershipTransfer && !r.flag.Load().allows(args.LastLogTerm, time.Now(), r.t.cfg.TimeoutMax) {
 		bare := *args // all goroutines of the library share args
 		bare.LeadershipTransfer = false
 		args = &bare
@@ -35,11 +35,27 @@ func (r *Raft) RequestVote(
 	return err
 }
 
+// flagPermission permits the LeadershipTransfer flag of vote requests, from a moment on.
+type flagPermission struct {
+	at   time.Time
+	term uint64 // of the leader that ordered the election; 0: an operator did
+}
+
+// allows reports whether a vote request may have the flag, with a log that ends with an entry of lastLogTerm. The
+// permission of a leader does not hold against a later leader. That one serves only once its first entry is committed,
+// and without this entry no candidate wins.
+func (f *flagPermission) allows(lastLogTerm uint64, now time.Time, timeoutMax time.Duration) bool {
+	return f != nil && now.Sub(f.at) < timeoutMax && (f.term == 0 || lastLogTerm <= f.term)
+}
+
 // RequestPreVote asks a node whether it would grant a vote.
 func (r *Raft) RequestPreVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
 ) error {
 	now := time.Now()
+	if local := r.node(); local != nil && r.forgetLeader(local, args.Term-1, now) {
+		return r.fail(now, errCandidacyEnded)
+	}
 	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(now, r.t.cfg.Membership.LocalPeer().NodeID,
 		args.Term) || r.t.cfg.Lease && r.t.lastLeaderContact().MayHoldLease(now, r.t.cfg.TimeoutMin) {
 		return r.fail(now, errElectionNotAllowed)
@@ -54,6 +70,31 @@ func (r *Raft) RequestPreVote(
 	why := popReason(&resp.RPCHeader)
 	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
 	return err
+}
+
+var errCandidacyEnded = errors.New("the candidacy has ended: raft knew a leader")
+
+// forgetLeader ends a candidacy of term with pre-votes in which raft names a leader that was not heard for TimeoutMin,
+// and reports whether there was one. In the library only a follower's timer makes it forget its leader. A candidate
+// that began with a TimeoutNow, and then acknowledged the leader of its term, would name that one in all later
+// candidacies. It would refuse its pre-vote to the only node that can win, permanently.
+func (r *Raft) forgetLeader(local RaftNode, term uint64, now time.Time) bool {
+	lost := func() bool {
+		return local.Candidate() && local.Leader() != "" && local.CurrentTerm() == term &&
+			!r.t.lastLeaderContact().MayHoldLease(now, r.t.cfg.TimeoutMin)
+	}
+	if !lost() {
+		return false
+	}
+	giveUp := time.NewTimer(r.t.cfg.TimeoutMin)
+	defer giveUp.Stop()
+	_, _ = r.offerElection(r.endCandidacyAppend(term), nil, func() error {
+		if !lost() {
+			return errCandidacyEnded
+		}
+		return nil
+	}, giveUp.C)
+	return true
 }
 
 func (r *Raft) reportVote(a cluster.VoteResponse, err error) {
@@ -114,7 +155,7 @@ const busyPollInterval = time.Millisecond
 // Elections.MayStartElection counts only for CauseLeaderFailed, RaftNode.ElectionBlocked always. With CauseOperator
 // the vote requests carry the LeadershipTransfer flag; otherwise a voter that knows a leader decides by its own
 // evidence. It returns the term of the election, which is the next one, or the one after that if a candidacy had to be
-// ended.
+// ended. After an error the term may be one higher.
 func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) (uint64, error) {
 	local := r.node()
 	if local == nil {
@@ -126,20 +167,55 @@ func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.Electi
 	if by == cluster.CauseLeaderFailed && !r.t.cfg.Elections.MayStartElection() {
 		return 0, errElectionNotAllowed
 	}
-	inject := func(term uint64, command any) error { return r.injectLocal(ctx, local, term, by, command) }
+	due := r.electionDue(local, term, by)
+	inject := func(command any, flag *flagPermission) error { return r.injectLocal(ctx, due, command, flag) }
 	if local.Candidate() && local.Leader() == "" {
-		if err := inject(term, r.endCandidacyAppend(term)); err != nil {
+		if err := inject(r.endCandidacyAppend(term), nil); err != nil {
 			return 0, err
 		}
 	}
 	if local.Candidate() {
-		if err := inject(term, r.endCandidacyAppend(term+1)); err != nil {
+		if err := inject(r.endCandidacyAppend(term+1), nil); err != nil {
 			return 0, err
 		}
 		term++
 		r.t.cfg.Elections.TermRaised(term)
+		due = raisedDue(local, term)
 	}
-	return term + 1, inject(term, &raft.TimeoutNowRequest{RPCHeader: r.header()})
+	var flag *flagPermission
+	if by == cluster.CauseOperator {
+		flag = &flagPermission{}
+	}
+	return term + 1, inject(&raft.TimeoutNowRequest{RPCHeader: r.header()}, flag)
+}
+
+// electionDue returns what reports why this node must not start an election in term any more. What raft handles before
+// the message may end the reason: it would depose a leader that was elected meanwhile. Another leader's message counts
+// from its arrival, since an append of endCandidacyAppend may make raft forget that leader.
+func (r *Raft) electionDue(local RaftNode, term uint64, by cluster.ElectionCause) func() error {
+	known := r.t.lastLeaderContact().Leader
+	return func() error {
+		if now := local.CurrentTerm(); now != term {
+			return fmt.Errorf("election not started: term is %d, expected %d", now, term)
+		}
+		if local.Leader() == r.t.cfg.Membership.LocalPeer().NodeID {
+			return errors.New("election not started: this node leads")
+		}
+		if now := r.t.lastLeaderContact().Leader; now != known && by != cluster.CauseOperator {
+			return fmt.Errorf("election not started: node %s leads", now)
+		}
+		return nil
+	}
+}
+
+// raisedDue is as electionDue, after raft has gone to term to end a candidacy.
+func raisedDue(local RaftNode, term uint64) func() error {
+	return func() error {
+		if now, leader := local.CurrentTerm(), local.Leader(); now != term || leader != "" {
+			return fmt.Errorf("election not started: term is %d, expected %d, and the leader is %q", now, term, leader)
+		}
+		return nil
+	}
 }
 
 // endCandidacyAppend returns an append that ends a candidacy without any other effect. A candidate ignores TimeoutNow:
@@ -157,25 +233,13 @@ func (r *Raft) endCandidacyAppend(term uint64) *raft.AppendEntriesRequest {
 	}
 }
 
-// injectLocal puts a message of this node into its own queue and waits for the answer. It gives up if this node leaves
-// the term or leads before raft accepts the message.
-func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by cluster.ElectionCause,
-	command any,
-) error {
-	// What raft handles now may end the reason: a later TimeoutNow would depose a leader elected meanwhile.
-	due := func() error {
-		if now := local.CurrentTerm(); now != term {
-			return fmt.Errorf("election not started: term is %d, expected %d", now, term)
-		}
-		if local.Leader() == r.t.cfg.Membership.LocalPeer().NodeID {
-			return errors.New("election not started: this node leads")
-		}
-		return nil
-	}
+// injectLocal puts a message of this node into its own queue and waits for the answer. It gives up with the error of
+// due, if that has one before raft accepts the message.
+func (r *Raft) injectLocal(ctx context.Context, due func() error, command any, flag *flagPermission) error {
 	look := time.NewTicker(busyPollInterval)
 	defer look.Stop()
 	for {
-		reply, err := r.offerElection(command, by == cluster.CauseOperator, due, look.C)
+		reply, err := r.offerElection(command, flag, due, look.C)
 		switch {
 		case err != nil:
 			return err
@@ -192,10 +256,10 @@ func (r *Raft) injectLocal(ctx context.Context, local RaftNode, term uint64, by 
 // offerElection offers raft a message that makes it start an election, until giveUp. It returns the channel with raft's
 // answer, nil if raft did not take the message, or the error of due.
 //
-// Only the election of an ordered message may have the LeadershipTransfer flag. Its permission ends with an offer that
-// raft did not take: the leader that sent the message keeps its lease. One message is offered at a time, until raft
-// has answered it, so that no message uses the permission of another.
-func (r *Raft) offerElection(command any, ordered bool, due func() error, giveUp <-chan time.Time,
+// flag, if any, permits the LeadershipTransfer flag from now on. The permission ends with an offer that raft did not
+// take: the leader that sent the message keeps its lease. One message is offered at a time, until raft has answered it,
+// so that no message uses the permission of another.
+func (r *Raft) offerElection(command any, flag *flagPermission, due func() error, giveUp <-chan time.Time,
 ) (<-chan raft.RPCResponse, error) {
 	select {
 	case r.offering <- struct{}{}:
@@ -208,15 +272,15 @@ func (r *Raft) offerElection(command any, ordered bool, due func() error, giveUp
 	if err := due(); err != nil {
 		return nil, err
 	}
-	r.transferFlagAllowedAt.Store(nil)
-	if ordered {
-		r.mark(&r.transferFlagAllowedAt, time.Now())
+	r.flag.Store(nil)
+	if flag != nil {
+		r.flag.Store(&flagPermission{at: time.Now(), term: flag.term})
 	}
 	reply := make(chan raft.RPCResponse, 1)
 	select {
 	case r.consumer <- raft.RPC{Command: command, RespChan: reply}:
 	case <-giveUp:
-		r.transferFlagAllowedAt.Store(nil)
+		r.flag.Store(nil)
 		return nil, nil
 	case <-r.closed:
 		return nil, nil

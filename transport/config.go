@@ -102,8 +102,8 @@ type Elections interface {
 	MayVote() bool
 	// VoteReceived is called with each other voter's response to this node's candidacies.
 	VoteReceived(cluster.VoteResponse)
-	// TermRaised is called when Raft has gone to term from the one before without an election, to end a candidacy: what
-	// was about to be the election of term is that of the next one.
+	// TermRaised is called when Raft has gone to term from the one before without an election, to end a candidacy. The
+	// election that was about to be that of term is that of the next one.
 	TermRaised(term uint64)
 	// VoteAnswered is called with each of this node's responses to vote requests, without pre-votes. kind is "granted",
 	// "raft" (log less up-to-date, or vote already given), or that of a guard.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -228,6 +229,57 @@ func TestHalfOpenFlood(t *testing.T) {
 	}
 	for _, c := range flood {
 		_, _ = io.Copy(io.Discard, c) // each is closed from the other side within the deadline
+	}
+}
+
+// listed is a listener of given connections.
+type listed struct {
+	conns  []net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *listed) Accept() (net.Conn, error) {
+	if len(l.conns) == 0 {
+		<-l.closed
+		return nil, net.ErrClosed
+	}
+	c := l.conns[0]
+	l.conns = l.conns[1:]
+	return c, nil
+}
+
+func (l *listed) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *listed) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7} }
+
+// fromOne is a connection from one address.
+type fromOne struct{ net.Conn }
+
+func (fromOne) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9), Port: 7} }
+
+// At the bound, the connections that came first are closed: a flood does not close what comes after it.
+func TestHalfOpenOrder(t *testing.T) {
+	t.Parallel()
+	var conns []net.Conn
+	for range maxHalfOpenAddress + 20 {
+		a, b := net.Pipe()
+		t.Cleanup(func() { _ = b.Close() })
+		conns = append(conns, fromOne{a})
+	}
+	n := newEndOn(t, "n1", &listed{conns: conns, closed: make(chan struct{})})
+	eventually(t, "20 are closed", func() bool { return n.rejected("connection/half_open_flood") == 20 })
+	half := n.tr.half
+	half.mu.Lock()
+	defer half.mu.Unlock()
+	want := conns[20:]
+	for e := half.conns.Front(); e != nil; e = e.Next() {
+		if len(want) == 0 || e.Value != want[0] {
+			t.Fatalf("another connection than the %d that came last is open", maxHalfOpenAddress)
+		}
+		want = want[1:]
+	}
+	if len(want) > 0 {
+		t.Errorf("%d of the last connections are closed", len(want))
 	}
 }
 

@@ -111,12 +111,3 @@ func (r *Raft) boundByProxyAck(now time.Time, candidate cluster.NodeID, term uin
 func (r *Raft) recordProxyAck(now time.Time, leader cluster.NodeID, boot string) {
 	r.proxyAck.Store(&proxyAck{leader, boot, now})
 }
-
-// mark records a time.
-func (r *Raft) mark(at *atomic.Pointer[time.Time], now time.Time) { at.Store(&now) }
-
-// within reports whether the time recorded by mark is less than d ago.
-func (r *Raft) within(at *atomic.Pointer[time.Time], now time.Time, d time.Duration) bool {
-	marked := at.Load()
-	return marked != nil && now.Sub(*marked) < d
-}

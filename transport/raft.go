@@ -31,11 +31,11 @@ type Raft struct {
 	closed      <-chan struct{} // of ctx
 	local       atomic.Pointer[RaftNode]
 	proxyAck    atomic.Pointer[proxyAck] // nil: none yet
-	// when its leader or an operator last made this node start an election; nil: not, or another cause came later
-	transferFlagAllowedAt atomic.Pointer[time.Time]
-	offering              chan struct{} // holds one element during offerElection
-	ballots               recentVotes
-	installs              snapshotInstalls
+	// since its leader or an operator last made this node start an election; nil: not, or another cause came later
+	flag     atomic.Pointer[flagPermission]
+	offering chan struct{} // holds one element during offerElection
+	ballots  recentVotes
+	installs snapshotInstalls
 
 	mu    sync.Mutex
 	peers map[cluster.NodeID]*peer

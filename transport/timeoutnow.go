@@ -30,8 +30,8 @@ func (m incoming) timeoutNow() {
 }
 
 // deliverTimeoutNow passes the TimeoutNow of the leader of term to raft. While raft is busy, the leader may cancel the
-// transfer: then the message must no longer reach raft. If this node has lost an election of that term, its candidacy
-// is ended first.
+// transfer: then the message must no longer reach raft. If raft is a candidate, its candidacy is ended first
+// (endCandidacyAppend). From then on the old leader leads no longer, and must not believe that nothing has happened.
 func (m incoming) deliverTimeoutNow(term uint64) {
 	due := func() error {
 		if m.senderIsLeader(term) {
@@ -40,37 +40,41 @@ func (m incoming) deliverTimeoutNow(term uint64) {
 		return fmt.Errorf("%w: it comes from node %s, the leader is %q", errTimeoutNowRejected, m.p.id,
 			m.local.Leader())
 	}
-	var command any = m.rpc.Command
-	lost := m.local.Candidate()
-	if lost {
-		command = m.r.endCandidacyAppend(term + 1)
+	var busy error = errTimeoutNowRejected
+	if m.local.Candidate() {
+		if m.offerTimeoutNow(m.r.endCandidacyAppend(term+1), nil, due, busy) == nil {
+			return
+		}
+		m.r.t.cfg.Elections.TermRaised(term + 1)
+		due, busy = raisedDue(m.local, term+1), errNoElection
 	}
+	if reply := m.offerTimeoutNow(m.rpc.Command, &flagPermission{term: term}, due, busy); reply != nil {
+		m.pass(reply, nil)
+	}
+}
+
+var errNoElection = errors.New("no election was started")
+
+// offerTimeoutNow offers raft a message for TimeoutMin. If due reports an error, or raft takes no message, which busy
+// stands for, it refuses the TimeoutNow and returns nil.
+func (m incoming) offerTimeoutNow(command any, flag *flagPermission, due func() error, busy error,
+) <-chan raft.RPCResponse {
 	look := time.NewTicker(busyPollInterval)
 	defer look.Stop()
 	for limit := time.Now().Add(m.r.t.cfg.TimeoutMin); ; {
-		reply, err := m.r.offerElection(command, true, due, look.C)
+		reply, err := m.r.offerElection(command, flag, due, look.C)
 		switch {
 		case err != nil:
 			m.refuse("not_leader", err)
-			return
-		case reply != nil && lost:
-			lost, command = false, m.rpc.Command
-			m.r.t.cfg.Elections.TermRaised(term + 1)
-			due = func() error { // the old leader leads no longer
-				if now := m.local.CurrentTerm(); now != term+1 {
-					return fmt.Errorf("%w: the term is %d by now", errTimeoutNowRejected, now)
-				}
-				return nil
-			}
+			return nil
 		case reply != nil:
-			m.pass(reply, nil)
-			return
+			return reply
 		case m.r.ctx.Err() != nil:
 			m.rpc.Respond(nil, errClosed)
-			return
+			return nil
 		case !time.Now().Before(limit):
-			m.refuse("busy", fmt.Errorf("%w: raft is busy", errTimeoutNowRejected))
-			return
+			m.refuse("busy", fmt.Errorf("%w: raft is busy", busy))
+			return nil
 		}
 	}
 }

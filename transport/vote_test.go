@@ -148,7 +148,7 @@ func TestTransferFlag_OwnDecision(t *testing.T) {
 		inBubble(t, 2, func(t *testing.T, ends []*end) {
 			leader, e := ends[0], ends[1]
 			e.bindOnly()
-			allowed := func() bool { return e.raft.within(&e.raft.transferFlagAllowedAt, time.Now(), testMax) }
+			allowed := func() bool { return e.raft.flag.Load().allows(0, time.Now(), testMax) }
 			var own bool
 			take := func() {
 				rpc := <-e.raft.Consumer()
@@ -180,7 +180,7 @@ func TestTransferFlag_OwnDecision(t *testing.T) {
 			<-errs
 			e.term.Store(5)
 			e.leader.Store(cluster.NodeID("n1"))
-			e.raft.mark(&e.raft.transferFlagAllowedAt, time.Now()) // an earlier order
+			e.raft.flag.Store(&flagPermission{at: time.Now()}) // an earlier order
 			go stand()
 			take()
 			if err := <-errs; err != nil {
@@ -249,46 +249,6 @@ func TestMayIgnoreLeader(t *testing.T) {
 					t.Errorf("asked about %s", candidate)
 				}
 			})
-		})
-	}
-}
-
-// A candidate of the library goes on naming the leader that it acknowledged in an earlier candidacy. Once that one has
-// been silent for timeout-min, votes and pre-votes do not depend on it.
-func TestCandidateNamesALostLeader(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		candidate bool
-		silent    time.Duration
-		lost      bool
-	}{{true, testMin, true}, {true, testMin - time.Millisecond, false}, {false, time.Hour, false}} {
-		inBubble(t, 3, func(t *testing.T, ends []*end) {
-			leader, other, e := ends[0], ends[1], ends[2]
-			got := e.bind()
-			acquaint(t, ends...)
-			if _, err := other.preVote(e, 6); err != nil { // dials
-				t.Fatal(err)
-			}
-			if _, err := leader.heartbeat(e); err != nil {
-				t.Fatal(err)
-			}
-			reached(got)
-			e.candidate.Store(tt.candidate)
-			time.Sleep(tt.silent)
-			if _, err := other.preVote(e, 6); err != nil {
-				t.Fatal(err)
-			}
-			pre := (<-got).(*raft.RequestPreVoteRequest)
-			if string(pre.Addr) == leader.addr != tt.lost || string(pre.ID) != string(other.id) {
-				t.Errorf("%+v: raft got a pre-vote request of %s at %s", tt, pre.ID, pre.Addr)
-			}
-			if _, err := other.vote(e, 6); err != nil {
-				t.Fatal(err)
-			}
-			c := (<-got).(*raft.RequestVoteRequest)
-			if c.LeadershipTransfer != tt.lost || string(c.Addr) != other.addr {
-				t.Errorf("%+v: raft got a vote request with flag %v of %s", tt, c.LeadershipTransfer, c.Addr)
-			}
 		})
 	}
 }
@@ -378,89 +338,6 @@ func TestProxyAck_EndsWithProcess(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A node that knows no leader may be a candidate that waits for pre-votes. StartElection ends that candidacy first.
-// candidacy is what makes a library's candidate one.
-type candidacy int
-
-const (
-	noCandidate     candidacy = iota
-	preVotes                  // it waits for pre-votes, or began with them: any append of its term ends that
-	afterTimeoutNow           // only a higher term ends it
-)
-
-// stands makes the end's raft behave like the library's as a candidate. It returns what it gets.
-func (e *end) stands(as candidacy) *[]any {
-	var got []any
-	e.candidate.Store(as != noCandidate)
-	e.serve(func(rpc raft.RPC) {
-		got = append(got, rpc.Command)
-		if c, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
-			if len(c.Addr) != 0 || len(c.ID) != 0 || len(c.Entries) != 0 || c.LeaderCommitIndex != 0 ||
-				c.PrevLogEntry < 1<<60 {
-				e.t.Errorf("raft could accept %+v", c)
-			}
-			if c.Term > e.term.Load() || as == preVotes {
-				e.candidate.Store(false)
-			}
-			e.term.Store(max(e.term.Load(), c.Term))
-			e.leader.Store(cluster.NodeID(""))
-			rpc.Respond(&raft.AppendEntriesResponse{}, nil)
-			return
-		}
-		if e.candidate.Load() {
-			e.t.Error("a candidate ignores TimeoutNow")
-		}
-		rpc.Respond(&raft.TimeoutNowResponse{}, nil)
-	})
-	return &got
-}
-
-func TestStartElection_EndsCandidacy(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		as           candidacy
-		leader       cluster.NodeID
-		want         int
-		term, raised uint64
-	}{
-		{noCandidate, "", 1, 6, 0},
-		{noCandidate, "n2", 1, 6, 0},
-		{preVotes, "", 2, 6, 0},
-		{afterTimeoutNow, "", 3, 7, 6},
-		{afterTimeoutNow, "n2", 2, 7, 6}, // it has acknowledged its term's leader
-	} {
-		for _, by := range []cluster.ElectionCause{
-			cluster.CauseOperator, cluster.CauseTransferFailed, cluster.CauseLeaderFailed,
-		} {
-			inBubble(t, 1, func(t *testing.T, ends []*end) {
-				e := ends[0]
-				e.bindOnly()
-				e.leader.Store(tt.leader)
-				got := e.stands(tt.as)
-				term, err := e.raft.StartElection(t.Context(), 5, by)
-				if err != nil || term != tt.term || len(*got) != tt.want || e.raised.Load() != tt.raised {
-					t.Fatalf("%+v: term %d, %v, raised to %d; raft got %v", tt, term, err, e.raised.Load(), *got)
-				}
-			})
-		}
-	}
-}
-
-// The target of a transfer may have lost an election of the leader's term. The library's candidate would ignore the
-// leader's TimeoutNow until its timer fires.
-func TestTimeoutNow_EndsCandidacy(t *testing.T) {
-	t.Parallel()
-	inBubble(t, 2, func(t *testing.T, ends []*end) {
-		leader, e := ends[0], ends[1]
-		leader.bind()
-		e.bindOnly()
-		got := e.stands(afterTimeoutNow)
-		if err := leader.timeoutNow(e); err != nil || len(*got) != 2 || e.raised.Load() != 6 {
-			t.Errorf("%v, raised to %d; raft got %v", err, e.raised.Load(), *got)
-		}
-	})
 }
 
 func TestStartElection(t *testing.T) {

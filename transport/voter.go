@@ -42,10 +42,7 @@ func (m incoming) vote(b VoteRequest, a cluster.Admission) {
 		m.rejectVote(b, kind, why)
 		return
 	}
-	switch lost := m.namesLostLeader(time.Now()); {
-	case b.Pre && lost:
-		m.rpc.Command = m.asFromLeader(*m.rpc.Command.(*raft.RequestPreVoteRequest))
-	case !b.Pre && !b.Transfer && (lost || m.ignoresLeader(b)):
+	if !b.Pre && !b.Transfer && m.ignoresLeader(b) {
 		c := *m.rpc.Command.(*raft.RequestVoteRequest)
 		c.LeadershipTransfer, b.Transfer = true, true
 		m.rpc.Command = &c
@@ -59,24 +56,6 @@ func (m incoming) vote(b VoteRequest, a cluster.Admission) {
 		return
 	}
 	m.deliverVote(b, a)
-}
-
-// namesLostLeader reports whether raft is a candidate and names a leader that was not heard for TimeoutMin. In the
-// library only a follower's timer makes it forget its leader. A candidate that began with a TimeoutNow, and then
-// acknowledged the leader of its term, names that one in all later candidacies. It would refuse its pre-vote to the
-// only node that can win, permanently.
-func (m incoming) namesLostLeader(now time.Time) bool {
-	return m.local.Candidate() && m.local.Leader() != "" &&
-		!m.r.t.lastLeaderContact().MayHoldLease(now, m.r.t.cfg.TimeoutMin)
-}
-
-// asFromLeader returns a pre-vote request with the address of the leader that raft names: raft then decides as if it
-// knew none. It knows the candidate by its ID.
-func (m incoming) asFromLeader(c raft.RequestPreVoteRequest) *raft.RequestPreVoteRequest {
-	if s, ok := cluster.FindServer(m.r.t.cfg.Membership.Servers(), m.local.Leader()); ok {
-		c.Addr = []byte(s.Address)
-	}
-	return &c
 }
 
 // rejectVote rejects a vote request before raft. The answer shows the current term, which may not be durable yet.
@@ -253,9 +232,6 @@ type voterState struct {
 
 func (m incoming) voterState(b VoteRequest) voterState {
 	v := voterState{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.voteIn(b.Term)}
-	if m.namesLostLeader(time.Now()) {
-		v.leader = ""
-	}
 	v.lastIndex, v.lastTerm = m.local.LastEntry()
 	servers := m.r.t.cfg.Membership.Servers()
 	s, known := cluster.FindServer(servers, b.Candidate)
