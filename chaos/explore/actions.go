@@ -107,7 +107,7 @@ func (m *Model) deliver(s *state, msg message) {
 		s.appendAnswered(msg)
 	case timeoutNow:
 		n, v := s.node(msg.to), view{m, s, msg.to}
-		if n.term == msg.term && n.leader == msg.from && v.admit(msg.from).Votes && m.mayElect(s, msg.to) {
+		if n.term == msg.term && n.leader == msg.from && v.admit(msg.from).Votes && m.mayForce(s, msg.to) {
 			s.elect(msg.to, true, true)
 		}
 	}
@@ -118,6 +118,11 @@ func (m *Model) mayElect(s *state, of id) bool {
 	n := s.node(of)
 	return n.up && n.role != leader && n.last > 0 && n.term < m.maxTerm && of != m.Idle && s.isVoter(of, of) &&
 		!m.blocked(s, of)
+}
+
+// mayForce is mayElect for a TimeoutNow. A candidacy that began with one has to be ended first, which takes a term.
+func (m *Model) mayForce(s *state, of id) bool {
+	return m.mayElect(s, of) && (!s.node(of).forced || s.node(of).term+1 < m.maxTerm)
 }
 
 // nodeSteps are what happens to a process and its disk.
@@ -177,23 +182,24 @@ func (m *Model) electionSteps(s *state, of id, try func(action, func(*state))) {
 	if !m.mayElect(s, of) {
 		return
 	}
-	if s.left.orders > 0 {
+	if s.left.orders > 0 && m.mayForce(s, of) {
 		try(action{order, of, 0}, func(t *state) {
 			t.left.orders--
 			t.elect(of, true, true)
 			t.node(of).servesIn = m.leaseWait()
 		})
 	}
-	if m.decides(s, of) {
+	if m.mayForce(s, of) && m.decides(s, of) {
 		try(action{failOver, of, 0}, func(t *state) { t.elect(of, true, false) })
 	}
 	if m.ago(n.quiet()) < timeoutMin {
 		return
 	}
 	refused := *s
-	t := refused.node(of)
-	t.stepDown()
-	t.role = preCandidate
+	if !m.asksPreVotes(&refused, of) {
+		try(action{timer, of, 0}, func(t *state) { *t = refused })
+		return
+	}
 	for i := id(1); i <= nodes; i++ {
 		if i != of && m.preVote(&refused, of, i) && s.majority(of, 1<<(of-1)|1<<(i-1)) {
 			try(action{timer, of, i}, func(t *state) { t.elect(of, false, false) })
@@ -205,6 +211,22 @@ func (m *Model) electionSteps(s *state, of id, try func(action, func(*state))) {
 	if m.timed() {
 		try(action{timer, of, 0}, func(t *state) { *t = refused })
 	}
+}
+
+// asksPreVotes is what Raft's timer does. It reports whether the node asks for pre-votes. A candidate of the library goes
+// on naming the leader that it has acknowledged. If that one is lost, the transport ends the candidacy instead.
+func (m *Model) asksPreVotes(s *state, of id) bool {
+	n := s.node(of)
+	named := n.leader
+	if n.role == follower {
+		named = 0
+	}
+	n.stepDown()
+	if named != 0 && !(view{m, s, of}).lastLeader().MayHoldLease(now, timeoutMin) {
+		return false
+	}
+	n.role, n.leader = preCandidate, named
+	return true
 }
 
 // quiet returns for how long Raft's timer has run: since the start of the candidacy, the last message of the leader, or

@@ -95,12 +95,10 @@ func (m *Model) standInTurn(s *state, round uint8) {
 		}
 		switch {
 		case !m.mayElect(s, i):
-		case m.decides(s, i):
+		case m.mayForce(s, i) && m.decides(s, i):
 			s.elect(i, true, false)
 			return
-		case m.ago(n.quiet()) >= timeoutMin:
-			n.stepDown()
-			n.role = preCandidate
+		case m.ago(n.quiet()) >= timeoutMin && m.asksPreVotes(s, i):
 			for j := id(1); j <= nodes; j++ {
 				if j != i && m.preVote(s, i, j) && s.majority(i, 1<<(i-1)|1<<(j-1)) {
 					s.elect(i, false, false)

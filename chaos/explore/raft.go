@@ -94,10 +94,14 @@ func (m *Model) blocked(s *state, of id) bool {
 		consensus.BeforeAdmission(inRoster, v.peer().Incarnation, uint64(n.rosterIndex), uint64(n.last))
 }
 
-// elect makes a node a candidate of the next term, which votes for itself and asks the others.
+// elect makes a node a candidate of the next term, which votes for itself and asks the others. A candidacy that began
+// with a TimeoutNow does not end at another one, and the transport raises the term for that.
 func (s *state) elect(of id, forced, ordered bool) {
-	s.flush(of)
 	n := s.node(of)
+	if forced && n.forced {
+		s.setTerm(of, n.term+1, 0)
+	}
+	s.flush(of)
 	n.stepDown()
 	n.role, n.forced, n.ordered = candidate, forced, ordered
 	n.term++
