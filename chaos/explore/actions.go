@@ -213,8 +213,8 @@ func (m *Model) electionSteps(s *state, of id, try func(action, func(*state))) {
 	}
 }
 
-// asksPreVotes is what Raft's timer does. It reports whether the node asks for pre-votes. A candidate of the library goes
-// on naming the leader that it has acknowledged. If that one is lost, the transport ends the candidacy instead.
+// asksPreVotes is what Raft's timer does. It reports whether the node asks for pre-votes. A candidate of the library
+// goes on naming the leader that it has acknowledged. If that one is lost, the transport ends the candidacy instead.
 func (m *Model) asksPreVotes(s *state, of id) bool {
 	n := s.node(of)
 	named := n.leader
