@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"northstar/cluster"
@@ -28,6 +29,8 @@ type monitor struct {
 	*Monitors
 	id   cluster.NodeID
 	kick chan struct{} // capacity 1: dial now
+
+	redials atomic.Bool // a goroutine dials the peer beside the current connection, or serves what it has dialled
 
 	mu             sync.Mutex
 	conn           *monitorConn // the current connection, nil if none
@@ -182,6 +185,14 @@ func (m *monitor) serveConn(ctx context.Context, c *monitorConn) (heard bool, ca
 func (m *monitor) dial(ctx context.Context) {
 	wait := minRedial
 	for ctx.Err() == nil {
+		if c := m.current(); c != nil && c.dialled { // of redial
+			select {
+			case <-c.gone:
+			case <-ctx.Done():
+			}
+			sleep(minRedial, ctx.Done()) // it may be the current one for a moment longer
+			continue
+		}
 		heard, err := m.dialOnce(ctx)
 		switch {
 		case heard:
@@ -214,11 +225,16 @@ func (m *monitor) dialOnce(ctx context.Context) (heard bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(m.cfg.HelloTimeout)); err != nil {
-		_ = conn.Close()
+	return m.serveDialled(ctx, opened{conn, peer}, m.cfg.HelloTimeout)
+}
+
+// serveDialled serves a dialled connection, whose first frame has to come in time.
+func (m *monitor) serveDialled(ctx context.Context, o opened, limit time.Duration) (heard bool, err error) {
+	if err := o.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		_ = o.conn.Close()
 		return false, err
 	}
-	c := newMonitorConn(m, conn, peer)
+	c := newMonitorConn(m, o.conn, o.peer)
 	c.dialled = true
 	c.poll()
 	return m.serveConn(ctx, c)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,14 +33,22 @@ type host struct {
 	mu      sync.Mutex
 	outside map[cluster.NodeID]bool // no members
 	heard   map[cluster.NodeID]int  // how many claims counted
+
+	cut   *atomic.Bool // of the network: frames are lost, and no connection completes
+	opens atomic.Int64 // attempts
 }
 
 func (h *host) peer() cluster.Peer {
 	return cluster.Peer{Identity: cluster.Identity{NodeID: h.id, ClusterID: "c1"}, BootID: "boot-" + string(h.id)}
 }
 
-func (h *host) Open(_ context.Context, addr string, _ cluster.NodeID) (net.Conn, cluster.Peer, error) {
+func (h *host) Open(ctx context.Context, addr string, _ cluster.NodeID) (net.Conn, cluster.Peer, error) {
 	other := h.nodes[cluster.NodeID(addr)]
+	h.opens.Add(1)
+	if h.cut.Load() {
+		<-ctx.Done()
+		return nil, cluster.Peer{}, ctx.Err()
+	}
 	if other == nil {
 		return nil, cluster.Peer{}, errors.New("nobody there")
 	}
@@ -82,14 +91,17 @@ func (h *host) Spawn(f func(context.Context)) bool {
 	return true
 }
 
-func (h *host) ApplyFaults(cluster.NodeID, *cluster.Claim, <-chan struct{}) bool { return true }
+func (h *host) ApplyFaults(cluster.NodeID, *cluster.Claim, <-chan struct{}) bool {
+	return !h.cut.Load()
+}
 
 // newHosts makes nodes that are servers of one configuration. Nothing runs.
 func newHosts(ctx context.Context, n int) (hosts []*host) {
 	nodes := map[cluster.NodeID]*host{}
 	var servers []cluster.Server
+	cut := new(atomic.Bool)
 	for i := range n {
-		h := &host{id: cluster.NodeID(fmt.Sprintf("n%d", i+1)), nodes: nodes, ctx: ctx}
+		h := &host{cut: cut, id: cluster.NodeID(fmt.Sprintf("n%d", i+1)), nodes: nodes, ctx: ctx}
 		h.outside, h.heard = map[cluster.NodeID]bool{}, map[cluster.NodeID]int{}
 		h.ms = New(Config{
 			Host: h, Local: h.peer, Servers: func() []cluster.Server { return servers },
@@ -122,6 +134,51 @@ func inBubble(t *testing.T, n int, f func(t *testing.T, hosts []*host)) {
 			h.jobs.Wait()
 		}
 	})
+}
+
+// After a cut, a new connection completes within an interval, beside one whose packets were lost. The attempts become
+// rarer: a stopped process gets all of them when it continues.
+func TestRedial(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(t *testing.T, hosts []*host) {
+		dials, other := hosts[0], hosts[1]
+		old := dials.ms.of(other.id).current()
+		heard := func() int {
+			dials.mu.Lock()
+			defer dials.mu.Unlock()
+			return dials.heard[other.id]
+		}
+		dials.cut.Store(true)
+		time.Sleep(900 * time.Millisecond)
+		before := heard()
+		dials.cut.Store(false)
+		time.Sleep(2 * redialInterval)
+		if now := dials.ms.of(other.id).current(); now == old || now == nil || !now.dialled || heard() == before {
+			t.Errorf("the connection was not replaced: %v, %d claims heard", now != old, heard()-before)
+		}
+		if !isClosed(old.gone) {
+			t.Error("the old connection is open")
+		}
+		began := dials.opens.Load()
+		time.Sleep(5 * time.Second)
+		if n := dials.opens.Load(); n != began {
+			t.Errorf("%d more attempts", n-began)
+		}
+		dials.cut.Store(true)
+		time.Sleep(time.Minute)
+		if n := dials.opens.Load() - began; n > 60*5 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+	})
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
 }
 
 // Of each two nodes the one with the lower ID dials.

@@ -228,6 +228,17 @@ func (c *monitorConn) poll() {
 	c.mu.Unlock()
 }
 
+// unanswered returns for how long the last poll has waited for its answer, 0 if it does not.
+func (c *monitorConn) unanswered(now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q, waits := c.requests[c.lastPoll]
+	if !waits {
+		return 0
+	}
+	return max(1, now.Sub(q.at))
+}
+
 func (c *monitorConn) forget(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

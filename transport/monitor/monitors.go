@@ -260,6 +260,7 @@ func (ms *Monitors) pollAll() {
 	for _, m := range ms.all() {
 		if c := m.current(); c != nil && c.dialled {
 			c.poll()
+			m.considerRedial(c, time.Now())
 		}
 	}
 }
@@ -307,6 +308,7 @@ func (ms *Monitors) stopDialing(m *monitor) {
 	}
 	if c := m.current(); c != nil {
 		c.goodbye(errNoServer)
+		c.end(errNoServer)
 	}
 	cancel()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -20,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"northstar/chaos/ports"
 )
 
 // buildNode builds northstar-node once for all tests.
@@ -61,17 +62,12 @@ func dataDir(t testing.TB) string {
 	return dir
 }
 
-// addresses returns free addresses of this machine.
+// addresses returns free addresses of this machine, which the kernel gives to no outgoing connection.
 func addresses(t testing.TB, n int) []string {
 	t.Helper()
-	out := make([]string, n)
-	for i := range out {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		out[i] = l.Addr().String()
+	out, err := ports.Reserve(n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }
