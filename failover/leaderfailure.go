@@ -211,6 +211,9 @@ func (c *Controller) pollTimeout() time.Duration {
 func (c *Controller) losesElection(ctx context.Context, term uint64, failed cluster.NodeID) bool {
 	timer := time.NewTimer(c.cfg.TimeoutMin)
 	defer timer.Stop()
+	if s, _ := cluster.FindServer(c.deps.Consensus.Status().Servers, failed); s.Suffrage != cluster.Voter {
+		failed = ""
+	}
 	for {
 		changed := c.deps.Consensus.LeaderChanged()
 		st, mine := c.deps.Consensus.Status(), c.deps.Claim()

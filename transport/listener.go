@@ -136,7 +136,7 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn, out func()) {
 func (t *Transport) probed(ctx context.Context, x completedHello, conn net.Conn, leave func()) {
 	err := t.monitors.Accept(ctx, x.peer, trustedConn{abruptConn{conn}, t.trustOfClient(conn)}, leave)
 	switch {
-	case err == nil, crashdetect.ProcessEnded(err), ctx.Err() != nil:
+	case err == nil, crashdetect.ProcessEnded(err), errors.Is(err, monitor.ErrReplaced), ctx.Err() != nil:
 	case errors.Is(err, monitor.ErrTooMany):
 		t.rejectConn(conn, "too_many", err)
 	default:

@@ -134,20 +134,30 @@ func (ms *Monitors) Handshake(id cluster.NodeID) time.Duration {
 	return m.handshakeTime
 }
 
-// setCurrent replaces the current connection with the peer. If that was with another process, it has died.
-func (m *monitor) setCurrent(c *monitorConn) {
+// setCurrent replaces the current connection with the peer. If that was with another process, it has died. Otherwise
+// the peer is told that this end of it is no death. It reports whether the replaced one was with the same process.
+func (m *monitor) setCurrent(c *monitorConn) (again bool) {
 	m.mu.Lock()
 	old := m.conn
 	m.conn, m.boot = c, c.peer.BootID
 	m.seen.Connected = true
 	m.mu.Unlock()
-	if old == nil {
-		return
+	switch {
+	case old == nil:
+		return false
+	case old.peer.BootID != c.peer.BootID:
+		old.end(ErrReplaced)
+		m.reportLoss(old, ErrReplaced)
+		return false
 	}
-	old.end(errReplaced)
-	if old.peer.BootID != c.peer.BootID {
-		m.reportLoss(old, errReplaced)
+	leave := func(context.Context) {
+		old.goodbye(ErrReplaced)
+		old.end(ErrReplaced)
 	}
+	if !m.cfg.Host.Spawn(leave) { // a goodbye may block
+		old.end(ErrReplaced)
+	}
+	return true
 }
 
 // disconnected removes c, and reports it if the peer's process seems dead.
@@ -190,7 +200,9 @@ func (m *monitor) dial(ctx context.Context) {
 			case <-c.gone:
 			case <-ctx.Done():
 			}
-			sleep(minRedial, ctx.Done()) // it may be the current one for a moment longer
+		}
+		if m.current() != nil || m.redials.Load() { // it ends, or the new one has no frame yet
+			sleep(minRedial, ctx.Done())
 			continue
 		}
 		heard, err := m.dialOnce(ctx)
@@ -225,17 +237,18 @@ func (m *monitor) dialOnce(ctx context.Context) (heard bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return m.serveDialled(ctx, opened{conn, peer}, m.cfg.HelloTimeout)
+	return m.serveDialled(ctx, opened{conn, peer}, m.cfg.HelloTimeout, func() {})
 }
 
-// serveDialled serves a dialled connection, whose first frame has to come in time.
-func (m *monitor) serveDialled(ctx context.Context, o opened, limit time.Duration) (heard bool, err error) {
+// serveDialled serves a dialled connection. Its first frame has to come in time, and onFirstFrame is called then.
+func (m *monitor) serveDialled(ctx context.Context, o opened, limit time.Duration, onFirstFrame func(),
+) (heard bool, err error) {
 	if err := o.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		_ = o.conn.Close()
 		return false, err
 	}
 	c := newMonitorConn(m, o.conn, o.peer)
-	c.dialled = true
+	c.dialled, c.onFirstFrame = true, onFirstFrame
 	c.poll()
 	return m.serveConn(ctx, c)
 }

@@ -28,8 +28,9 @@ const (
 
 var (
 	// ErrGoodbye ends a connection that the peer closed on purpose.
-	ErrGoodbye  = errors.New("the peer said goodbye")
-	errReplaced = errors.New("replaced by a newer connection")
+	ErrGoodbye = errors.New("the peer said goodbye")
+	// ErrReplaced ends a connection to the same peer as a newer one.
+	ErrReplaced = errors.New("replaced by a newer connection")
 	errNoServer = errors.New("the peer is not in the configuration")
 	errFlood    = errors.New("too many frames")
 	errRequests = errors.New("too many unanswered requests")
@@ -42,6 +43,7 @@ type monitorConn struct {
 	peer         cluster.Peer // from its hello
 	dialled      bool         // by this node, which then polls
 	onFirstFrame func()
+	began        time.Time
 	writeSem     chan struct{} // capacity 1: held while a frame is written
 	gone         chan struct{} // closed when it has ended
 	frames       *rate.Limiter
@@ -63,7 +65,7 @@ type pendingRequest struct {
 
 func newMonitorConn(m *monitor, conn net.Conn, peer cluster.Peer) *monitorConn {
 	return &monitorConn{
-		m: m, conn: conn, peer: peer, onFirstFrame: func() {},
+		m: m, conn: conn, peer: peer, onFirstFrame: func() {}, began: time.Now(),
 		writeSem: make(chan struct{}, 1), gone: make(chan struct{}),
 		frames:   rate.NewLimiter(frameRate, frameBurst),
 		requests: map[uint64]pendingRequest{},
@@ -114,7 +116,9 @@ func (c *monitorConn) read() error {
 			return err
 		}
 		if first {
-			c.begin(f.Claim.Term)
+			if err := c.begin(f.Claim.Term); err != nil {
+				return err
+			}
 		}
 		if err := c.handleFrame(f, now, member); err != nil {
 			return err
@@ -123,14 +127,20 @@ func (c *monitorConn) read() error {
 	}
 }
 
-// begin makes this the current connection with the peer, which is in term.
-func (c *monitorConn) begin(term uint64) {
+// begin makes this the current connection with the peer, which is in term. It returns an error if the peer is no longer
+// dialled.
+func (c *monitorConn) begin(term uint64) error {
 	c.mu.Lock()
 	c.heard = true
 	c.mu.Unlock()
-	c.m.setCurrent(c)
-	c.m.cfg.Host.Connected(c.peer, term)
+	if c.dialled && !c.m.isDialled(c.m.id) {
+		return errNoServer
+	}
+	if again := c.m.setCurrent(c); !again {
+		c.m.cfg.Host.Connected(c.peer, term)
+	}
 	c.onFirstFrame()
+	return nil
 }
 
 // check compares a claim with the hello of its connection, and returns an error if the peer is no longer admitted. It

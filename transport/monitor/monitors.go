@@ -49,7 +49,8 @@ type Host interface {
 	Dial(ctx context.Context, addr string) (net.Conn, error)
 	// Admit returns an error if a peer is not admitted at present, and reports whether it is a member.
 	Admit(cluster.Peer) (member bool, err error)
-	// Connected is called at the first frame of a connection. The peer's process was in term when it sent the frame.
+	// Connected is called at the first frame of a connection that replaces none with the same process. The process was
+	// in term when it sent the frame.
 	Connected(peer cluster.Peer, term uint64)
 	// WaitMainLoop returns nil once Raft has finished its current message.
 	WaitMainLoop(ctx context.Context) error
@@ -248,6 +249,12 @@ func (ms *Monitors) pollInterval(now, fastSince time.Time) time.Duration {
 // idleInterval returns the time between two polls while there is a leader; a node that needs claims requests them
 // then. It is shorter than maxSilence, after which the other side ends a silent connection.
 func (ms *Monitors) idleInterval() time.Duration { return min(ms.cfg.TimeoutMin*10/3, maxSilence/4) }
+
+func (ms *Monitors) isDialled(id cluster.NodeID) bool {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return ms.dialled[id] != nil
+}
 
 func (ms *Monitors) dials() bool {
 	ms.mu.Lock()

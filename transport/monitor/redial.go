@@ -16,6 +16,7 @@ const (
 	redialRTTs     = 3                     // on a slow network, in round trips
 	redialInterval = 50 * time.Millisecond // between the first attempts
 	fastRedials    = 10                    // attempts at each interval, before it doubles, up to maxRedial
+	redialPause    = time.Second           // age of a connection before another one is opened beside it
 )
 
 // opened is a connection after its hello.
@@ -24,19 +25,22 @@ type opened struct {
 	peer cluster.Peer
 }
 
-// considerRedial starts redial if the peer has not answered the last poll on this connection for a while.
+// considerRedial starts redial if the peer has not answered the last poll on this connection for a while. A new
+// connection gets redialPause: a peer that is only busy must not get one after another.
 func (m *monitor) considerRedial(c *monitorConn, now time.Time) {
-	if c.unanswered(now) < max(redialAfter, redialRTTs*m.networkRTT()) || !m.redials.CompareAndSwap(false, true) {
+	if c.unanswered(now) < max(redialAfter, redialRTTs*m.networkRTT()) || now.Sub(c.began) < redialPause ||
+		!m.redials.CompareAndSwap(false, true) {
 		return
 	}
+	done := sync.OnceFunc(func() { m.redials.Store(false) })
 	started := m.cfg.Host.Spawn(func(ctx context.Context) {
-		defer m.redials.Store(false)
+		defer done()
 		if o, ok := m.redial(ctx, c); ok {
-			_, _ = m.serveDialled(ctx, o, m.cfg.RPCTimeout)
+			_, _ = m.serveDialled(ctx, o, m.cfg.RPCTimeout, done)
 		}
 	})
 	if !started {
-		m.redials.Store(false)
+		done()
 	}
 }
 
@@ -53,10 +57,14 @@ func (m *monitor) redial(ctx context.Context, old *monitorConn) (first opened, o
 			return opened{}, false
 		}
 		opening.Go(func() { m.openBeside(ctx, ready) })
-		timer := time.NewTimer(redialDelay(n))
+		timer := time.NewTimer(max(redialDelay(n), m.Handshake(m.id)))
 		select {
 		case first = <-ready:
 			timer.Stop()
+			if old.unanswered(time.Now()) == 0 { // meanwhile the peer has answered
+				_ = first.conn.Close()
+				return opened{}, false
+			}
 			return first, true
 		case <-timer.C:
 		case <-old.gone:
