@@ -301,7 +301,8 @@ func (c *Controller) LeaderDead(leader cluster.NodeID, term uint64) bool {
 	return c.deadLeader.id == leader && c.deadLeader.term == term && leader != ""
 }
 
-// handleSilence starts a failover if the leader is silent. It returns false if it is not, or was heard meanwhile.
+// handleSilence starts a failover if the leader is silent. It returns false if the next check must not be delayed: the
+// leader is not silent, or was heard meanwhile, or nothing is decided yet.
 func (c *Controller) handleSilence(ctx context.Context) bool {
 	mine, l := c.deps.Claim(), c.lastLeader()
 	switch limit := c.params().SilenceLimit(mine); {
@@ -324,7 +325,9 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: time.Now()}
 	seen := c.deps.Peers.Claims()[l.id].Claim
 	ev.DiskStalled = seen.Disk.Stalled || seen.Yields == cluster.YieldDisk
-	c.runFailover(ctx, ev, time.Time{})
+	if !c.runFailover(ctx, ev, time.Time{}) {
+		return false
+	}
 	now := c.deps.Claim() // a leader heard meanwhile may become silent any moment
 	return now.LeaderSilence >= c.params().SilenceLimit(now)
 }
@@ -362,7 +365,7 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	l = c.leader
 	c.mu.Unlock()
 	// The first poll announces the dead process to all peers. One of them may need one more report.
-	c.runFailover(ctx, election.Evidence{Leader: l.id, BootID: l.boot, ProcessDead: true, Term: mine.Term, At: loss.At},
-		time.Now())
-	return true
+	return c.runFailover(ctx, election.Evidence{
+		Leader: l.id, BootID: l.boot, ProcessDead: true, Term: mine.Term, At: loss.At,
+	}, time.Now())
 }

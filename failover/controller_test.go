@@ -372,6 +372,31 @@ func TestSplitVotes_StartsElectionAgain(t *testing.T) {
 	}
 }
 
+// The survivors of a crash cannot reach each other for longer than one failover takes. As soon as they can, one of them
+// starts an election.
+func TestMajorityOutOfReach(t *testing.T) {
+	for _, cut := range []time.Duration{590 * time.Millisecond, 610 * time.Millisecond, 2 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestCluster(t, "n1", "n2", "n3")
+			w.edit(func() { w.mine.Priority, w.slow = 200, "n3" })
+			w.start(Config{Fast: true})
+			w.loss()
+			time.Sleep(cut)
+			w.edit(func() { w.slow = "" })
+			w.report("n3")
+			healed := time.Now()
+			time.Sleep(time.Second)
+			times := w.elections()
+			if len(times) == 0 {
+				t.Fatalf("after a cut of %v: no election", cut)
+			}
+			if after := times[0].Sub(healed); after > 20*time.Millisecond {
+				t.Errorf("after a cut of %v: an election after %v", cut, after)
+			}
+		})
+	}
+}
+
 // A candidacy that had to be ended takes a term. The next election's record, votes and old leader are those of the term
 // after it.
 func TestRaisedTerm(t *testing.T) {

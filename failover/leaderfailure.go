@@ -20,9 +20,10 @@ const (
 	maxRecheck = 50 * time.Millisecond
 )
 
-// runFailover evaluates evidence until this node starts an election, a new leader is known, or the time is
-// over; then Raft's timers decide. confirmed is when the leader's process was found dead; it may be zero.
-func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, confirmed time.Time) {
+// runFailover evaluates evidence until this node starts an election, a new leader is known, or the time is over. It
+// returns false if the time is over and the facts may still change: a majority may be out of reach for a while.
+// confirmed is when the leader's process was found dead; it may be zero.
+func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, confirmed time.Time) (decided bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.TimeoutMax)
 	defer cancel()
 	recheck := time.Duration(0)
@@ -32,7 +33,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		known := ev.CountConfirming(c.deps.Peers.Claims()) // some voters may not answer the poll
 		v, mine, seen := c.evaluate(ctx, ev, asked)
 		if ctx.Err() != nil {
-			return
+			return false
 		}
 		now := time.Now()
 		if v.StartElection && ev.AgreedAt.IsZero() {
@@ -47,19 +48,19 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		case v.StartElection && v.After == 0:
 			stands, started := c.startElection(ctx, ev, confirmed, v, mine)
 			if !started || !c.losesElection(ctx, stands, ev.Leader) {
-				return
+				return true
 			}
 			ev.Lost = stands // the votes were split, perhaps: Raft's timer would be late
 			continue
 		case v.After == 0:
-			return
+			return true
 		case !v.StartElection && v.After <= election.Recheck:
 			// Poll less and less often. A node that waits for its rank's delay must not: it would sleep past the delay.
 			recheck = min(max(2*recheck, election.Recheck), maxRecheck)
 			v.After = recheck
 		}
 		if !c.awaitChange(ctx, v, changed, ev, max(known, ev.CountConfirming(seen)), mine) {
-			return
+			return false
 		}
 	}
 }
