@@ -319,10 +319,14 @@ func (c *Controller) handleSilence(ctx context.Context) bool {
 		c.askLeader(mine, l)
 		return false
 	}
-	if !c.affectedBy(mine, l) {
+	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: time.Now()}
+	switch {
+	case c.affectedBy(mine, l):
+	case l.id != "" && mine.Role == cluster.Follower && mine.LeaderID == "" && mine.Term > l.term:
+		ev.Term = l.term // another node is a candidate of a newer term, or was
+	default:
 		return true // this node leads, is a candidate or knows no leader: Raft's timers decide
 	}
-	ev := election.Evidence{Leader: l.id, BootID: l.boot, Term: mine.Term, At: time.Now()}
 	seen := c.deps.Peers.Claims()[l.id].Claim
 	ev.DiskStalled = seen.Disk.Stalled || seen.Yields == cluster.YieldDisk
 	if !c.runFailover(ctx, ev, time.Time{}) {

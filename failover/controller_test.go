@@ -397,6 +397,55 @@ func TestMajorityOutOfReach(t *testing.T) {
 	}
 }
 
+// While a leader is silent, the other survivor is heard again. This node evaluates then, and not at its next poll.
+func TestSilence_AnotherVoterIsHeard(t *testing.T) {
+	for _, cut := range []time.Duration{310 * time.Millisecond, 330 * time.Millisecond, 350 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestCluster(t, "n1", "n2", "n3")
+			w.edit(func() { w.mine.Priority, w.slow = 200, "n3" })
+			w.start(Config{Fast: true})
+			time.Sleep(cut)
+			healed := time.Now()
+			w.edit(func() {
+				w.slow = ""
+				s := w.claims["n3"]
+				s.At, s.Claim.LeaderSilence = healed, time.Second
+				w.claims["n3"] = s
+				close(w.news)
+				w.news = make(chan struct{})
+			})
+			time.Sleep(time.Second)
+			times := w.elections()
+			if len(times) == 0 {
+				t.Fatal("no election")
+			}
+			if after := times[0].Sub(healed); after > 12*time.Millisecond {
+				t.Errorf("after a cut of %v: an election after %v", cut, after)
+			}
+		})
+	}
+}
+
+// Another node's election of a newer term has failed. This node, which knows no leader since then, starts one.
+func TestSilence_AnotherNodeHasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		w.start(Config{Fast: true})
+		w.edit(func() {
+			w.mine.Priority = 200
+			w.status.Term, w.status.LeaderID = 6, ""
+			s := w.claims["n3"]
+			s.Claim.Role, s.Claim.Term, s.Claim.LeaderID = cluster.Candidate, 6, ""
+			s.Claim.LeaderSilence = time.Second
+			w.claims["n3"] = s
+		})
+		time.Sleep(time.Second)
+		if times := w.elections(); len(times) == 0 {
+			t.Error("it leaves it to Raft's timers")
+		}
+	})
+}
+
 // A candidacy that had to be ended takes a term. The next election's record, votes and old leader are those of the term
 // after it.
 func TestRaisedTerm(t *testing.T) {

@@ -31,6 +31,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 	for ; ; asked = true {
 		changed := c.deps.Consensus.LeaderChanged()
 		known := ev.CountConfirming(c.deps.Peers.Claims()) // some voters may not answer the poll
+		began := time.Now()
 		v, mine, seen := c.evaluate(ctx, ev, asked)
 		if ctx.Err() != nil {
 			return false
@@ -59,7 +60,10 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 			recheck = min(max(2*recheck, election.Recheck), maxRecheck)
 			v.After = recheck
 		}
-		if !c.awaitChange(ctx, v, changed, ev, max(known, ev.CountConfirming(seen)), mine) {
+		agreeing := max(known, ev.CountConfirming(seen))
+		if !c.awaitChange(ctx, v, changed, mine, func(claims map[cluster.NodeID]cluster.ReceivedClaim) bool {
+			return ev.CountConfirming(claims) > agreeing || c.hearsMore(claims, seen, began)
+		}) {
 			return false
 		}
 	}
@@ -68,11 +72,22 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 // logPollInterval is how often a node that waits for its delay checks its own log.
 const logPollInterval = time.Millisecond
 
-// awaitChange returns when the next evaluation is due, the leader changes, or more than confirming peers report
-// the leader dead. It returns false if ctx has ended. It also returns when this node's log has grown while it
-// waits for its delay: the leader's last entries may improve its rank.
-func (c *Controller) awaitChange(ctx context.Context, v election.Decision, changed <-chan struct{},
-	ev election.Evidence, agreeing int, mine cluster.Claim,
+// hearsMore reports whether a voter that did not respond to the poll that began at since has been heard after that.
+func (c *Controller) hearsMore(claims, responses map[cluster.NodeID]cluster.ReceivedClaim, since time.Time) bool {
+	for _, sv := range c.deps.Consensus.Status().Servers {
+		_, responded := responses[sv.ID]
+		if s := claims[sv.ID]; !responded && sv.Suffrage == cluster.Voter && s.Connected && s.At.After(since) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitChange returns when the next evaluation is due, the leader changes, or news reports that the claims have
+// changed. It returns false if ctx has ended. It also returns when this node's log has grown while it waits for its
+// delay: the leader's last entries may improve its rank.
+func (c *Controller) awaitChange(ctx context.Context, v election.Decision, changed <-chan struct{}, mine cluster.Claim,
+	news func(claims map[cluster.NodeID]cluster.ReceivedClaim) bool,
 ) bool {
 	timer := time.NewTimer(v.After)
 	defer timer.Stop()
@@ -84,7 +99,7 @@ func (c *Controller) awaitChange(ctx context.Context, v election.Decision, chang
 	}
 	for {
 		claims := c.deps.Peers.ClaimsChanged()
-		if ev.CountConfirming(c.deps.Peers.Claims()) > agreeing {
+		if news(c.deps.Peers.Claims()) {
 			return true
 		}
 		select {
