@@ -144,7 +144,7 @@ func (w *testCluster) ClaimsChanged() <-chan struct{} {
 func (w *testCluster) Poll(ctx context.Context, peers []cluster.NodeID) map[cluster.NodeID]cluster.ReceivedClaim {
 	time.Sleep(100 * time.Microsecond)
 	w.mu.Lock()
-	answer, polled := w.answer, w.polled
+	answer, polled, slow := w.answer, w.polled, w.slow
 	w.mu.Unlock()
 	if polled != nil {
 		polled(peers)
@@ -155,7 +155,7 @@ func (w *testCluster) Poll(ctx context.Context, peers []cluster.NodeID) map[clus
 	}
 	got := map[cluster.NodeID]cluster.ReceivedClaim{}
 	for _, id := range peers {
-		if id == w.slow {
+		if id == slow {
 			select {
 			case <-time.After(cmp.Or(w.slowFor, time.Hour)):
 			case <-ctx.Done():

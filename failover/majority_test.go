@@ -101,6 +101,7 @@ func TestMajority_OfFive(t *testing.T) {
 func TestMajority_OwnStopIsNoEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leading(t, "n1", "n2", "n3")
+		synctest.Wait() // the check is set, and nothing sets it again
 		w.c.watch.mu.Lock()
 		w.c.watch.due = time.Now().Add(-40 * time.Millisecond) // the check should have run then
 		w.c.watch.mu.Unlock()
@@ -109,7 +110,7 @@ func TestMajority_OwnStopIsNoEvidence(t *testing.T) {
 		if w.c.Yields() {
 			t.Error("it yields after it stood still")
 		}
-		time.Sleep(40 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
 		if !w.c.Yields() {
 			t.Error("it does not yield later either")
