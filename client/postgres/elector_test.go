@@ -29,7 +29,9 @@ func TestResign_ElectsNextCandidate(t *testing.T) {
 	const ttl = 2 * time.Second // heartbeats may be late on a busy machine
 	b := &tenureLog{t: t}
 	first := b.campaign(candidate(t, "a", func(c *Config) { c.TTL = ttl }))
-	follower := candidate(t, "b", func(c *Config) { c.BackoffMin, c.BackoffMax = 15*time.Second, 15*time.Second })
+	follower := candidate(t, "b", func(c *Config) {
+		c.TTL, c.BackoffMin, c.BackoffMax = ttl, 15*time.Second, 15*time.Second
+	})
 	elected := b.later(follower)
 	do(t, `SELECT`) // has any effect of the follower's attempts
 	select {
