@@ -474,6 +474,23 @@ func TestOrderToACandidate(t *testing.T) {
 	}
 }
 
+// rivals orders two followers of old to start an election of the same term. The loser gets no votes, until the caller
+// ends that.
+func (c *testCluster) rivals(old *testNode) (winner, loser *testNode) {
+	c.t.Helper()
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	winner, loser = c.others(old)[0], c.others(old)[1]
+	term := old.Status().Term
+	loser.drop(func(m transport.Message) bool { return m.Kind == "vote" })
+	for _, n := range []*testNode{loser, winner} {
+		if _, err := n.tr.Raft().StartElection(within(c.t, testTimeout), term, cluster.CauseOperator); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return winner, loser
+}
+
 // TestCandidateFollowsTheLeaderOfItsTerm: two nodes are ordered to start an election of the same term. The one that
 // loses remains a candidate for raft.Raft. It says that it follows the other one.
 func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
@@ -486,16 +503,8 @@ func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
 		n.start()
 	}
 	old := c.leader()
-	c.write("a", "1")
-	c.everywhere("a", "1")
-	winner, loser := c.others(old)[0], c.others(old)[1]
 	term := old.Status().Term
-	loser.drop(func(m transport.Message) bool { return m.Kind == "vote" })
-	for _, n := range []*testNode{loser, winner} {
-		if _, err := n.tr.Raft().StartElection(within(t, testTimeout), term, cluster.CauseOperator); err != nil {
-			t.Fatal(err)
-		}
-	}
+	winner, loser := c.rivals(old)
 	eventually(t, "the other one leads", func() bool { return winner.Status().Role == cluster.Leader })
 	loser.drop(nil)
 	var st cluster.NodeStatus
@@ -522,16 +531,7 @@ func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
 func TestCandidateForgetsALostLeader(t *testing.T) {
 	t.Parallel()
 	c, old := startCluster(t, 3)
-	c.write("a", "1")
-	c.everywhere("a", "1")
-	winner, loser := c.others(old)[0], c.others(old)[1]
-	term := old.Status().Term
-	loser.drop(func(m transport.Message) bool { return m.Kind == "vote" })
-	for _, n := range []*testNode{loser, winner} {
-		if _, err := n.tr.Raft().StartElection(within(t, testTimeout), term, cluster.CauseOperator); err != nil {
-			t.Fatal(err)
-		}
-	}
+	winner, loser := c.rivals(old)
 	eventually(t, "it follows the other one", func() bool { return loser.Status().LeaderID == winner.id })
 	winner.drop(func(m transport.Message) bool { return m.To == loser.id && m.Kind == "append" })
 	c.write("b", "2")
