@@ -406,14 +406,8 @@ func TestSilence_AnotherVoterIsHeard(t *testing.T) {
 			w.start(Config{Fast: true})
 			time.Sleep(cut)
 			healed := time.Now()
-			w.edit(func() {
-				w.slow = ""
-				s := w.claims["n3"]
-				s.At, s.Claim.LeaderSilence = healed, time.Second
-				w.claims["n3"] = s
-				close(w.news)
-				w.news = make(chan struct{})
-			})
+			w.edit(func() { w.slow = "" })
+			w.receive("n3")
 			time.Sleep(time.Second)
 			times := w.elections()
 			if len(times) == 0 {
@@ -424,6 +418,51 @@ func TestSilence_AnotherVoterIsHeard(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Voters that send claims and answer no poll are polled at most once in maxRecheck: two such survivors would poll each
+// other without a pause.
+func TestBusyVotersAreHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		polls := 0
+		w.edit(func() {
+			w.slow = "n3"
+			w.polled = func(peers []cluster.NodeID) { w.edit(func() { polls += len(peers) }) }
+		})
+		w.start(Config{Fast: true})
+		w.loss()
+		time.Sleep(100 * time.Millisecond)
+		w.edit(func() { polls = 0 })
+		const busy = 300 * time.Millisecond
+		for began := time.Now(); time.Since(began) < busy; time.Sleep(time.Millisecond) {
+			w.receive("n3")
+		}
+		w.edit(func() {
+			if limit := int(busy/maxRecheck) + 1; polls == 0 || polls > limit {
+				t.Errorf("%d polls in %v, want 1 to %d", polls, busy, limit)
+			}
+		})
+	})
+}
+
+// A failed leader that is heard is no news: it takes no part in the decision.
+func TestHearsMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3")
+		c := w.start(Config{Fast: true})
+		since := time.Now()
+		time.Sleep(time.Millisecond)
+		for _, tc := range []struct {
+			heard cluster.NodeID
+			want  bool
+		}{{"n1", false}, {"n3", true}} {
+			w.receive(tc.heard)
+			if got := c.hearsMore(w.Claims(), nil, "n1", since); got != tc.want {
+				t.Errorf("%s is heard: %v, want %v", tc.heard, got, tc.want)
+			}
+		}
+	})
 }
 
 // Another node's election of a newer term has failed. This node, which knows no leader since then, starts one.

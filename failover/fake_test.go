@@ -297,6 +297,17 @@ func (w *testCluster) report(ids ...cluster.NodeID) {
 	w.news = make(chan struct{})
 }
 
+// receive makes a claim arrive of a node that has not heard the leader for a second.
+func (w *testCluster) receive(id cluster.NodeID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.claims[id]
+	s.At, s.Claim.LeaderSilence = time.Now(), time.Second
+	w.claims[id] = s
+	close(w.news)
+	w.news = make(chan struct{})
+}
+
 // hang makes the other voters hear nothing of the leader since the start.
 func (w *testCluster) hang(ids ...cluster.NodeID) {
 	began := time.Now()

@@ -27,6 +27,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.TimeoutMax)
 	defer cancel()
 	recheck := time.Duration(0)
+	var heard time.Time // when a voter that was heard again last ended a wait
 	asked := ev.ProcessDead || c.watch.askedFor(c.deps.Claim().LeaderSilence) >= c.pollTimeout()
 	for ; ; asked = true {
 		changed := c.deps.Consensus.LeaderChanged()
@@ -61,8 +62,19 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 			v.After = recheck
 		}
 		agreeing := max(known, ev.CountConfirming(seen))
+		since := heard.Add(maxRecheck) // two survivors that do not respond would poll each other without a pause
+		if began.After(since) {
+			since = began
+		}
 		if !c.awaitChange(ctx, v, changed, mine, func(claims map[cluster.NodeID]cluster.ReceivedClaim) bool {
-			return ev.CountConfirming(claims) > agreeing || c.hearsMore(claims, seen, began)
+			if ev.CountConfirming(claims) > agreeing {
+				return true
+			}
+			if !c.hearsMore(claims, seen, ev.Leader, since) {
+				return false
+			}
+			heard = time.Now()
+			return true
 		}) {
 			return false
 		}
@@ -72,11 +84,17 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 // logPollInterval is how often a node that waits for its delay checks its own log.
 const logPollInterval = time.Millisecond
 
-// hearsMore reports whether a voter that did not respond to the poll that began at since has been heard after that.
-func (c *Controller) hearsMore(claims, responses map[cluster.NodeID]cluster.ReceivedClaim, since time.Time) bool {
+// hearsMore reports whether a voter other than the failed leader, which did not respond to a poll, was heard after
+// since.
+func (c *Controller) hearsMore(claims, responses map[cluster.NodeID]cluster.ReceivedClaim, failed cluster.NodeID,
+	since time.Time,
+) bool {
 	for _, sv := range c.deps.Consensus.Status().Servers {
 		_, responded := responses[sv.ID]
-		if s := claims[sv.ID]; !responded && sv.Suffrage == cluster.Voter && s.Connected && s.At.After(since) {
+		if sv.ID == failed || responded || sv.Suffrage != cluster.Voter {
+			continue
+		}
+		if s := claims[sv.ID]; s.Connected && s.At.After(since) {
 			return true
 		}
 	}
