@@ -89,6 +89,11 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	}
 	n.store = storage.Guard(deps.Storage, storage.GuardConfig{
 		StallMin: cfg.TimeoutMin, StallMax: cfg.TimeoutMax, OnFatal: n.failDisk, Observe: deps.ObserveDisk,
+		OnHang: func() {
+			if n.inst.Load() != nil && deps.DiskHangs != nil { // Run has begun
+				deps.DiskHangs()
+			}
+		},
 		Logger: deps.Logger,
 	})
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{

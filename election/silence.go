@@ -11,6 +11,9 @@ import (
 // MinSilence is the shortest silence after which survivors ask each other whether the leader has failed.
 const MinSilence = 20 * time.Millisecond
 
+// YieldSilence is that silence of a leader that has said that it sends no appends. What it sent before may arrive later.
+const YieldSilence = 5 * time.Millisecond
+
 const (
 	minMeasured = 30 * time.Millisecond // the lowest measured threshold
 	// A threshold is gapFactor/2 times the longest gap between two signs of life.
@@ -226,7 +229,7 @@ func (p Params) SilenceLimit(c cluster.Claim) time.Duration {
 	if p.Lease || c.SilenceLimit <= 0 {
 		return p.TimeoutMin
 	}
-	return max(c.SilenceLimit, MinSilence)
+	return max(c.SilenceLimit, YieldSilence)
 }
 
 // silent reports whether a claim says that the leader has been silent for too long.

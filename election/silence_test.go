@@ -252,7 +252,7 @@ func TestDecideElection_SilenceLimits(t *testing.T) {
 		},
 		{"the peer is of an earlier version", limit, 0, 50 * time.Millisecond, false, false, 100 * time.Millisecond},
 		{"this node waits for longer", 90 * time.Millisecond, limit, 50 * time.Millisecond, false, false, 0},
-		{"a limit below the lowest", limit, 1, 10 * time.Millisecond, false, false, 10 * time.Millisecond},
+		{"a limit below the lowest", limit, 1, 2 * time.Millisecond, false, false, 3 * time.Millisecond},
 		{"with leases", limit, limit, 50 * time.Millisecond, true, false, 0},
 	} {
 		v := decide(c.mine, c.peer, c.silent, c.lease)

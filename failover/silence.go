@@ -228,7 +228,7 @@ func (c *Controller) annotateSilence(claim *cluster.Claim) {
 		claim.SilenceLimit = w.estimator.Limit(now)
 		// For a while: the claim that it leads on may be lost. If it still yields then, it has been silent for long.
 		if now.Sub(w.yielded) < c.cfg.TimeoutMin {
-			claim.SilenceLimit = election.MinSilence
+			claim.SilenceLimit = election.YieldSilence
 		}
 		if t := w.estimator.Threshold(now); t.Source == election.SilenceMeasured {
 			claim.SilenceMeasured = t.Value

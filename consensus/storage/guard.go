@@ -45,6 +45,9 @@ type GuardConfig struct {
 	// reads back wrong, or an operation hangs. The goroutine that met the error calls it before it continues; it must
 	// not wait for the storage. The process must then end: no later write succeeds. Required.
 	OnFatal func(error)
+	// OnHang is called when an operation begins to hang, and again while that lasts; see Hangs. It must not block.
+	// Optional.
+	OnHang func()
 	// Observe receives the duration of each operation when it ends. It must not block. Optional.
 	Observe func(op string, d time.Duration)
 	// Logger is required.
@@ -59,6 +62,8 @@ type Guarded struct {
 	logger  hclog.Logger
 
 	watch     *latencyTracker
+	hang      *time.Timer  // fires when an operation may hang
+	hangDue   atomic.Int64 // when it should, since watch's epoch
 	cache     *cache
 	log       *guardedLog
 	stable    *guardedStable
@@ -88,6 +93,8 @@ func Guard(s Storage, cfg GuardConfig) *Guarded {
 		closed:     make(chan struct{}),
 		failed:     make(chan struct{}),
 	}
+	g.hang = time.AfterFunc(maxBlock, g.checkHang)
+	g.hang.Stop()
 	g.log = &guardedLog{guard: g, store: s.Log()}
 	if opened, ok := s.Log().(*boltLog); ok {
 		g.cache = opened.newest // Raft reads them several times when it starts
@@ -161,44 +168,80 @@ func (g *Guarded) SetAside(aside, file string, data []byte) error {
 }
 
 // Stalled reports whether one operation has been outstanding for too long. Snapshots do not count.
-func (g *Guarded) Stalled() bool { return g.outstandingFor(g.cfg.StallMin) }
+func (g *Guarded) Stalled() bool {
+	return g.untilLimit(g.cfg.StallMin, func(took [2]time.Duration) time.Duration { return stallFactor * took[0] }) < 0
+}
 
 // Hangs reports whether one operation has been outstanding for so much longer than usual that another node had better
 // lead. It is sooner than Stalled: to let others lead for a while does no harm.
-func (g *Guarded) Hangs() bool { return g.outstandingFor(g.cfg.StallMin / hangFraction) }
+func (g *Guarded) Hangs() bool { return g.untilHang() < 0 }
 
-// outstandingFor reports whether one operation has been outstanding for much longer than usual, and for longer than
-// least.
-func (g *Guarded) outstandingFor(least time.Duration) bool {
+func (g *Guarded) shortestHang() time.Duration { return g.cfg.StallMin / hangFraction }
+
+// untilHang returns how long the oldest operation may be outstanding until it hangs; a negative time after that.
+func (g *Guarded) untilHang() time.Duration {
+	return g.untilLimit(g.shortestHang(), func(took [2]time.Duration) time.Duration { return hangFactor * took[1] })
+}
+
+// untilLimit returns how long the oldest operation may be outstanding until it has taken much longer than is usual, and
+// longer than least; a negative time after that. much is the limit by the two longest operations.
+func (g *Guarded) untilLimit(least time.Duration, much func(longest [2]time.Duration) time.Duration) time.Duration {
 	now := time.Now()
 	_, d := g.watch.oldest(now)
 	if d <= least {
-		return false
+		return least - d
 	}
 	if g.watch.unmeasured() {
-		return d > g.cfg.StallMax
+		return g.cfg.StallMax - d
 	}
 	longest, count := g.watch.slowest(now)
-	return d > stallLimit(longest, count, least, g.cfg.StallMax)
+	limit := g.cfg.StallMax
+	if count >= stallSamples {
+		limit = min(max(much(longest), least), limit)
+	}
+	return limit - d
+}
+
+// armHang makes checkHang run once an operation has been outstanding for longer than d.
+func (g *Guarded) armHang(d time.Duration) {
+	g.hangDue.Store(int64(time.Since(g.watch.epoch) + d))
+	g.hang.Reset(d + 1)
+}
+
+// checkHang runs when the oldest operation may hang. If it runs late, this process has not run: the operation may have
+// ended meanwhile.
+func (g *Guarded) checkHang() {
+	op, _ := g.watch.oldest(time.Now())
+	if op == "" || g.isClosed() {
+		return
+	}
+	if late := time.Since(g.watch.epoch) - time.Duration(g.hangDue.Load()); late > maxLate {
+		g.armHang(maxLate)
+		return
+	}
+	wait := g.untilHang()
+	if wait < 0 {
+		wait = g.shortestHang()
+		if g.cfg.OnHang != nil {
+			g.cfg.OnHang()
+		}
+	}
+	g.armHang(wait)
 }
 
 const (
-	// stallFactor is how many times longer than the longest operation one must take. A disk that is slow all the time
-	// is not stalled.
+	// stallFactor is how many times longer than the longest operation one must take to be a stall. A disk that is slow
+	// all the time is not stalled. One that takes hangFactor times as long as the longest but one hangs: a single
+	// operation that took long tells little.
 	stallFactor = 3
+	hangFactor  = 2
 	// stallSamples is how many operations must be known.
 	stallSamples = 100
+	// maxLate is how much later than it should checkHang may run and trust what it sees.
+	maxLate = 10 * time.Millisecond
 	// hangFraction: a disk hangs after this fraction of StallMin at the earliest.
 	hangFraction = 3
 )
-
-// stallLimit returns for how long an operation may be outstanding, by the longest of count operations.
-func stallLimit(longest time.Duration, count int, least, most time.Duration) time.Duration {
-	if count < stallSamples {
-		return most
-	}
-	return min(max(stallFactor*longest, least), most)
-}
 
 // Syncs returns the 99th percentile of the durations of synced operations over the last minute, within 10 %, their
 // number, and the median of the last 5 to 10 seconds. All are 0 if there were none.
@@ -294,7 +337,10 @@ func (g *Guarded) write(op string, f func() error) error {
 
 func (g *Guarded) timed(op string, f func() error) error {
 	start := time.Now()
-	id := g.watch.begin(op, start)
+	id, first := g.watch.begin(op, start)
+	if first {
+		g.armHang(g.shortestHang())
+	}
 	defer func() {
 		now := time.Now()
 		g.watch.end(id, now, op != OpRead)

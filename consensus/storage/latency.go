@@ -52,7 +52,7 @@ const (
 // longestOf is what one period has seen.
 type longestOf struct {
 	number int64
-	synced time.Duration // the longest operation that was no stall
+	synced [2]time.Duration // the two longest operations that were no stalls, the longest first
 	count  int
 }
 
@@ -76,12 +76,13 @@ func newWatch(stall time.Duration) *latencyTracker {
 	return &latencyTracker{epoch: time.Now(), stall: stall}
 }
 
-func (w *latencyTracker) begin(op string, now time.Time) uint64 {
+// begin records an operation that begins, and reports whether no other one is in flight.
+func (w *latencyTracker) begin(op string, now time.Time) (id uint64, first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.nextID++
 	w.inFlight = append(w.inFlight, operation{w.nextID, op, now})
-	return w.nextID
+	return w.nextID, len(w.inFlight) == 1
 }
 
 func (w *latencyTracker) end(id uint64, now time.Time, synced bool) {
@@ -132,19 +133,30 @@ func (w *latencyTracker) observe(now time.Time, took time.Duration, inStall bool
 		*l = longestOf{number: n}
 	}
 	if !inStall {
-		l.synced = max(l.synced, took)
+		l.synced = longestTwo(l.synced, took)
 	}
 	l.count++
 }
 
-// slowest returns the longest synced operation of the last minutes, and how many there were.
-func (w *latencyTracker) slowest(now time.Time) (took time.Duration, count int) {
+// longestTwo returns the two longest ones of longest and took.
+func longestTwo(longest [2]time.Duration, took time.Duration) [2]time.Duration {
+	switch {
+	case took > longest[0]:
+		return [2]time.Duration{took, longest[0]}
+	case took > longest[1]:
+		longest[1] = took
+	}
+	return longest
+}
+
+// slowest returns the two longest synced operations of the last minutes, and how many there were.
+func (w *latencyTracker) slowest(now time.Time) (took [2]time.Duration, count int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	current := int64(now.Sub(w.epoch)/longestPeriod) + 1
 	for _, l := range w.longest {
 		if age := current - l.number; l.number > 0 && age >= 0 && age < longestCount {
-			took, count = max(took, l.synced), count+l.count
+			took, count = longestTwo(longestTwo(took, l.synced[0]), l.synced[1]), count+l.count
 		}
 	}
 	return took, count

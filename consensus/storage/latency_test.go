@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,7 +90,7 @@ func TestSyncP99(t *testing.T) {
 		w := newWatch(time.Second)
 		do := func(n int, d time.Duration) {
 			for range n {
-				id := w.begin(OpAppend, time.Now())
+				id, _ := w.begin(OpAppend, time.Now())
 				time.Sleep(d)
 				w.end(id, time.Now(), true)
 			}
@@ -113,7 +115,7 @@ func TestSyncP99(t *testing.T) {
 		if got, n, _ := w.quantiles(time.Now()); got < 90*time.Second || n != 1 {
 			t.Error("a very long operation does not show")
 		}
-		id := w.begin(OpRead, time.Now())
+		id, _ := w.begin(OpRead, time.Now())
 		w.end(id, time.Now(), false)
 	})
 }
@@ -124,7 +126,7 @@ func TestMedianOfTheLastSeconds(t *testing.T) {
 		w := newWatch(time.Second)
 		do := func(n int, took time.Duration) {
 			for range n {
-				id := w.begin(OpAppend, time.Now())
+				id, _ := w.begin(OpAppend, time.Now())
 				time.Sleep(took)
 				w.end(id, time.Now(), true)
 			}
@@ -151,13 +153,77 @@ func TestMedianOfTheLastSeconds(t *testing.T) {
 	})
 }
 
+// OnHang is called as soon as an operation hangs, and again while it does. An operation that ends in time calls it not,
+// and those that overlap hide none.
+func TestOnHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []time.Time
+		g := Guard(newMemStorage(), GuardConfig{
+			StallMin: 150 * time.Millisecond, StallMax: 300 * time.Millisecond, OnFatal: func(error) {},
+			OnHang: func() { calls = append(calls, time.Now()) }, Logger: hclog.NewNullLogger(),
+		})
+		save := func(d time.Duration) {
+			_ = g.timed(OpSave, func() error { time.Sleep(d); return nil })
+		}
+		for range stallSamples {
+			save(20 * time.Millisecond)
+		}
+		save(49 * time.Millisecond)
+		time.Sleep(longestCount * longestPeriod)
+		for range stallSamples {
+			save(20 * time.Millisecond)
+		}
+		synctest.Wait()
+		if len(calls) != 0 {
+			t.Fatalf("called after %v, without an operation that hung", calls)
+		}
+		went := make(chan struct{})
+		go func() { save(20 * time.Millisecond); close(went) }()
+		time.Sleep(10 * time.Millisecond)
+		began := time.Now()
+		save(160 * time.Millisecond) // begins while the other one is in flight
+		<-went
+		time.Sleep(time.Second)
+		synctest.Wait()
+		var after []time.Duration
+		for _, at := range calls {
+			after = append(after, at.Sub(began).Truncate(time.Millisecond))
+		}
+		want := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond}
+		if !slices.Equal(after, want) {
+			t.Errorf("called after %v, want %v", after, want)
+		}
+	})
+}
+
+// A process that did not run gives the operation a moment to end.
+func TestOnHang_Late(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var called atomic.Int64
+		g := Guard(newMemStorage(), GuardConfig{
+			StallMin: 150 * time.Millisecond, StallMax: 300 * time.Millisecond, OnFatal: func(error) {},
+			OnHang: func() { called.Add(1) }, Logger: hclog.NewNullLogger(),
+		})
+		_, _ = g.watch.begin(OpAppend, time.Now())
+		time.Sleep(time.Second)
+		g.armHang(-2 * maxLate)
+		for _, want := range []int64{0, 1} {
+			synctest.Wait()
+			if got := called.Load(); got != want {
+				t.Errorf("called %d times, want %d", got, want)
+			}
+			time.Sleep(maxLate + 1)
+		}
+	})
+}
+
 // A disk is stalled, and hangs, earlier if none of its operations took long in the last minutes.
 func TestStallLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := guardOver(newMemStorage())
 		after := func() (hangs, stalled time.Duration) {
 			began := time.Now()
-			g.watch.begin(OpAppend, began)
+			_, _ = g.watch.begin(OpAppend, began)
 			for !g.Stalled() {
 				time.Sleep(time.Millisecond)
 				if hangs == 0 && g.Hangs() {
@@ -172,7 +238,7 @@ func TestStallLimit(t *testing.T) {
 		}
 		do := func(n int, took time.Duration) {
 			for range n {
-				id := g.watch.begin(OpAppend, time.Now())
+				id, _ := g.watch.begin(OpAppend, time.Now())
 				time.Sleep(took)
 				g.watch.end(id, time.Now(), true)
 			}
@@ -188,15 +254,18 @@ func TestStallLimit(t *testing.T) {
 		do(1, time.Millisecond)
 		check("a fast disk", 50*time.Millisecond, 150*time.Millisecond)
 		do(1, 30*time.Millisecond)
-		check("one that took a little longer", 90*time.Millisecond, 150*time.Millisecond)
+		check("one that took a little longer", 50*time.Millisecond, 150*time.Millisecond)
 		do(1, 60*time.Millisecond)
-		check("one slow operation", 180*time.Millisecond, 180*time.Millisecond)
+		check("one slow operation", 60*time.Millisecond, 180*time.Millisecond)
 		do(1, 110*time.Millisecond)
-		check("a slower one", 300*time.Millisecond, 300*time.Millisecond)
+		check("a slower one", 120*time.Millisecond, 300*time.Millisecond)
+		time.Sleep(longestPeriod)
+		do(1, 100*time.Millisecond)
+		check("as slow again, a minute later", 200*time.Millisecond, 300*time.Millisecond)
 		time.Sleep(longestCount * longestPeriod)
-		stalled := g.watch.begin(OpAppend, time.Now())
+		stalled, _ := g.watch.begin(OpAppend, time.Now())
 		time.Sleep(100 * time.Millisecond)
-		beside := g.watch.begin(OpVote, time.Now())
+		beside, _ := g.watch.begin(OpVote, time.Now())
 		time.Sleep(201 * time.Millisecond)
 		g.watch.end(beside, time.Now(), true)
 		g.watch.end(stalled, time.Now(), true)
@@ -208,7 +277,7 @@ func TestStallLimit(t *testing.T) {
 			do(1, time.Millisecond)
 		}
 		check("a disk that stalls again and again", 50*time.Millisecond, 150*time.Millisecond)
-		do(maxInRow+1, 350*time.Millisecond)
+		do(maxInRow+2, 350*time.Millisecond)
 		check("a disk that is always that slow", 300*time.Millisecond, 300*time.Millisecond)
 	})
 }
