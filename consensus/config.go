@@ -146,8 +146,8 @@ type Deps struct {
 	// Facts returns what is known about the election of term, which this node has won. Optional.
 	Facts func(term uint64) ElectionFacts
 	Hooks Hooks
-	// DiskHangs is called when a storage operation takes much longer than usual, and again while that lasts. It must not
-	// block. Optional.
+	// DiskHangs is called when a storage operation takes much longer than usual, and again while that lasts. It must
+	// not block. Optional.
 	DiskHangs func()
 	// ObserveDisk is called when a storage operation (the storage.Op names) ends. It must not block. Optional.
 	ObserveDisk func(op string, took time.Duration)

@@ -11,7 +11,8 @@ import (
 // MinSilence is the shortest silence after which survivors ask each other whether the leader has failed.
 const MinSilence = 20 * time.Millisecond
 
-// YieldSilence is that silence of a leader that has said that it sends no appends. What it sent before may arrive later.
+// YieldSilence is that silence of a leader that has said that it sends no appends. What it sent before may arrive
+// later.
 const YieldSilence = 5 * time.Millisecond
 
 const (
