@@ -23,7 +23,7 @@ type majorityWatch struct {
 	at        time.Time                    // when a majority was last heard
 	asked     time.Time                    // when the voters were last asked because too few were heard
 	yields    bool
-	announced time.Time // when the others were last told that the disk hangs
+	announced time.Time // when the others were last told that the disk hangs; zero: that is over
 
 	estimator election.SilenceEstimator // of the gaps between messages of a majority
 }
@@ -147,11 +147,44 @@ func (c *Controller) Yields() bool {
 	return c.watch.majority.yields
 }
 
-// OnDiskHangs sends this node's claim to every peer, at most once in election.timeout-min. It does not block.
+// Replaceable reports whether another node could be elected while this node's disk hangs. Storage that several nodes
+// share hangs for all of them: a leader without heartbeats would lose its leadership then, and nobody could gain it.
+func (c *Controller) Replaceable() bool {
+	servers, claims := c.deps.Consensus.Status().Servers, c.deps.Peers.Claims()
+	able := 0
+	for _, sv := range servers {
+		s := claims[sv.ID]
+		if hangs := s.Connected && s.Claim.Disk.Hangs; sv.ID != c.cfg.Self && sv.Suffrage == cluster.Voter && !hangs {
+			able++
+		}
+	}
+	return able >= cluster.Quorum(cluster.CountVoters(servers))
+}
+
+// hearHang sends this leader's claim to every peer if it has said that it yields because of its disk, and a peer's claim
+// shows that it must not.
+func (c *Controller) hearHang(claim *cluster.Claim) {
+	c.watch.mu.Lock()
+	m := &c.watch.majority
+	concerned := claim != nil && claim.Disk.Hangs && m.term != 0 && !m.announced.IsZero()
+	c.watch.mu.Unlock()
+	if !concerned || c.Replaceable() {
+		return
+	}
+	c.watch.mu.Lock()
+	m.announced = time.Time{}
+	c.watch.mu.Unlock()
+	c.log.Warn("the disks of other voters hang, too: this leader goes on with its heartbeats")
+	c.deps.Announce()
+}
+
+// OnDiskHangs sends this node's claim to every peer, at most once in election.timeout-min, unless this node leads and
+// does not yield. It does not block.
 func (c *Controller) OnDiskHangs() {
+	replaceable := c.Replaceable()
 	now := time.Now()
 	c.watch.mu.Lock()
-	tell := now.Sub(c.watch.majority.announced) >= c.cfg.TimeoutMin
+	tell := now.Sub(c.watch.majority.announced) >= c.cfg.TimeoutMin && (c.watch.majority.term == 0 || replaceable)
 	if tell {
 		c.watch.majority.announced = now
 	}

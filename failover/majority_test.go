@@ -218,6 +218,49 @@ func TestNeedlessElection_OfYieldingLeader(t *testing.T) {
 	}
 }
 
+// Storage that the voters share hangs for all of them. The leader goes on with its heartbeats, and says so.
+func TestSharedStorageHangs(t *testing.T) {
+	for _, tc := range []struct {
+		voters, hang []cluster.NodeID
+		cut          bool // those that hang are not connected
+		want         bool // the leader yields
+	}{
+		{voters: []cluster.NodeID{"n1", "n2", "n3"}, want: true},
+		{voters: []cluster.NodeID{"n1", "n2", "n3"}, hang: []cluster.NodeID{"n3"}},
+		{voters: []cluster.NodeID{"n1", "n2", "n3"}, hang: []cluster.NodeID{"n3"}, cut: true, want: true},
+		{voters: []cluster.NodeID{"n1", "n2", "n3", "n4", "n5"}, hang: []cluster.NodeID{"n3"}, want: true},
+		{voters: []cluster.NodeID{"n1", "n2", "n3", "n4", "n5"}, hang: []cluster.NodeID{"n3", "n4"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := leading(t, tc.voters...)
+			w.edit(func() { w.mine.Disk.Hangs = true })
+			w.c.OnDiskHangs()
+			if y := w.claim().Yields; y != cluster.YieldDisk {
+				t.Errorf("before it knows more: yields %q", y)
+			}
+			for _, id := range tc.hang {
+				w.edit(func() {
+					s := w.claims[id]
+					s.Claim.Disk.Hangs, s.Connected = true, !tc.cut
+					w.claims[id] = s
+				})
+				claim := w.Claims()[id].Claim
+				w.c.OnHeard(id, &claim)
+				w.c.OnHeard(id, &claim)
+			}
+			tells := map[bool]int{true: 1, false: 2}[tc.want]
+			y := w.claim().Yields != ""
+			if y != tc.want || w.c.Replaceable() != tc.want || w.announced != tells {
+				t.Errorf("%+v: yields: %v; told %d times, want %d", tc, y, w.announced, tells)
+			}
+			w.c.OnDiskHangs()
+			if w.announced != tells {
+				t.Errorf("%+v: told again", tc)
+			}
+		})
+	}
+}
+
 func TestOnDiskHangs_TellsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leading(t, "n1", "n2", "n3")

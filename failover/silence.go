@@ -138,6 +138,7 @@ func (c *Controller) OnHeard(from cluster.NodeID, claim *cluster.Claim) {
 		c.log.Info("this leader hears a majority of the voters again")
 		c.deps.Announce()
 	}
+	c.hearHang(claim)
 }
 
 // heard records a message. It reports whether the message tells of a needless election for the first time, and whether
@@ -221,6 +222,7 @@ func (c *Controller) Silence() (election.SilenceThreshold, bool) {
 // annotateSilence adds to a claim what this node knows of silences, its own too.
 func (c *Controller) annotateSilence(claim *cluster.Claim) {
 	now := time.Now()
+	replaceable := claim.Disk.Hangs && claim.Role == cluster.Leader && c.Replaceable()
 	w := &c.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +235,7 @@ func (c *Controller) annotateSilence(claim *cluster.Claim) {
 		if t := w.estimator.Threshold(now); t.Source == election.SilenceMeasured {
 			claim.SilenceMeasured = t.Value
 		}
-		claim.Yields = w.yieldCause(claim)
+		claim.Yields = w.yieldCause(claim, replaceable)
 	}
 	claim.NeedlessTerm = w.estimator.RaisedBy(now)
 	if ago := now.Sub(w.stopped); !w.stopped.IsZero() && ago < stoppedFor {
@@ -242,11 +244,11 @@ func (c *Controller) annotateSilence(claim *cluster.Claim) {
 }
 
 // yieldCause returns why a node with this claim lets the others elect, "" if it does not.
-func (w *silenceWatch) yieldCause(claim *cluster.Claim) cluster.YieldCause {
+func (w *silenceWatch) yieldCause(claim *cluster.Claim, replaceable bool) cluster.YieldCause {
 	switch {
 	case claim.Role != cluster.Leader, claim.Paused:
 		return ""
-	case claim.Disk.Hangs:
+	case claim.Disk.Hangs && replaceable:
 		return cluster.YieldDisk
 	case w.majority.yields:
 		return cluster.YieldUnheard

@@ -264,7 +264,7 @@ func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().Au
 // replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its
 // disk hangs, it hears no majority, or it must not lead.
 func (n *Node) replicationPaused() bool {
-	hangs := n.consensus.DiskHangs(n.cfg.Failover.Fast)
+	hangs := n.consensus.DiskHangs(n.cfg.Failover.Fast) && n.failover.Replaceable()
 	switch {
 	case n.consensus.StepDownPending():
 		return true

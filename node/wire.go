@@ -93,7 +93,7 @@ func (n *Node) consensusDeps(store storage.Storage) consensus.Deps {
 		HeldWrites: func() int { return n.api.QueuedWrites() },
 		Facts:      n.electionFacts,
 		Hooks:      n.hooks(),
-		DiskHangs:  func() { n.replicationPaused() }, // a heartbeat may not be due for a while
+		DiskHangs:  func() { n.failover.OnDiskHangs() },
 		ObserveDisk: func(op string, took time.Duration) {
 			if op != storage.OpRead {
 				n.metrics.Fsync(took)
