@@ -149,12 +149,14 @@ func (c *Controller) Yields() bool {
 
 // Replaceable reports whether another node could be elected while this node's disk hangs. Storage that several nodes
 // share hangs for all of them: a leader without heartbeats would lose its leadership then, and nobody could gain it.
+// A voter says again and again that its disk hangs; a claim that is older than that says nothing.
 func (c *Controller) Replaceable() bool {
 	servers, claims := c.deps.Consensus.Status().Servers, c.deps.Peers.Claims()
 	able := 0
 	for _, sv := range servers {
 		s := claims[sv.ID]
-		if hangs := s.Connected && s.Claim.Disk.Hangs; sv.ID != c.cfg.Self && sv.Suffrage == cluster.Voter && !hangs {
+		hangs := s.Connected && s.Claim.Disk.Hangs && time.Since(s.At) < 2*c.cfg.TimeoutMin
+		if sv.ID != c.cfg.Self && sv.Suffrage == cluster.Voter && !hangs {
 			able++
 		}
 	}
@@ -168,7 +170,7 @@ func (c *Controller) hearHang(claim *cluster.Claim) {
 	m := &c.watch.majority
 	concerned := claim != nil && claim.Disk.Hangs && m.term != 0 && !m.announced.IsZero()
 	c.watch.mu.Unlock()
-	if !concerned || c.Replaceable() {
+	if !concerned || !c.deps.Consensus.Status().Disk.Hangs || c.Replaceable() {
 		return
 	}
 	c.watch.mu.Lock()

@@ -233,7 +233,7 @@ func TestSharedStorageHangs(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := leading(t, tc.voters...)
-			w.edit(func() { w.mine.Disk.Hangs = true })
+			w.edit(func() { w.mine.Disk.Hangs, w.status.Disk.Hangs = true, true })
 			w.c.OnDiskHangs()
 			if y := w.claim().Yields; y != cluster.YieldDisk {
 				t.Errorf("before it knows more: yields %q", y)
@@ -241,7 +241,7 @@ func TestSharedStorageHangs(t *testing.T) {
 			for _, id := range tc.hang {
 				w.edit(func() {
 					s := w.claims[id]
-					s.Claim.Disk.Hangs, s.Connected = true, !tc.cut
+					s.Claim.Disk.Hangs, s.Connected, s.At = true, !tc.cut, time.Now()
 					w.claims[id] = s
 				})
 				claim := w.Claims()[id].Claim
@@ -257,8 +257,29 @@ func TestSharedStorageHangs(t *testing.T) {
 			if w.announced != tells {
 				t.Errorf("%+v: told again", tc)
 			}
+			time.Sleep(2 * timeoutMin)
+			if !w.c.Replaceable() {
+				t.Errorf("%+v: old claims count", tc)
+			}
 		})
 	}
+}
+
+// A leader whose disk works again does not care about the disks of others.
+func TestSharedStorageHangs_NoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leading(t, "n1", "n2", "n3")
+		w.c.OnDiskHangs()
+		w.edit(func() {
+			s := w.claims["n3"]
+			s.Claim.Disk.Hangs, s.At = true, time.Now()
+			w.claims["n3"] = s
+		})
+		claim := w.Claims()["n3"].Claim
+		if w.c.OnHeard("n3", &claim); w.announced != 1 {
+			t.Errorf("announced %d times", w.announced)
+		}
+	})
 }
 
 func TestOnDiskHangs_TellsOnce(t *testing.T) {
