@@ -215,8 +215,8 @@ type DiskState struct {
 	ReadOnly bool          `json:"read_only,omitempty"` // less free space than the reserve
 	// RecentSync is the median of the last 5 to 10 seconds; 0 if nothing was synced, and of other nodes.
 	RecentSync time.Duration `json:"-"`
-	// Hangs: an operation takes much longer than usual, so another node had better lead. Not of other nodes.
-	Hangs bool `json:"-"`
+	// Hangs: an operation takes much longer than usual, so another node had better lead.
+	Hangs bool `json:"hangs,omitempty"`
 }
 
 // EventTypes lists all types of events.

@@ -148,7 +148,7 @@ func (c *Controller) Yields() bool {
 }
 
 // Replaceable reports whether another node could be elected while this node's disk hangs. Storage that several nodes
-// share hangs for all of them: a leader without heartbeats would lose its leadership then, and nobody could gain it.
+// share hangs for all of them: a leader without heartbeats would lose its leadership then, and no node could gain it.
 // A voter says again and again that its disk hangs; a claim that is older than that says nothing.
 func (c *Controller) Replaceable() bool {
 	servers, claims := c.deps.Consensus.Status().Servers, c.deps.Peers.Claims()
@@ -163,8 +163,8 @@ func (c *Controller) Replaceable() bool {
 	return able >= cluster.Quorum(cluster.CountVoters(servers))
 }
 
-// hearHang sends this leader's claim to every peer if it has said that it yields because of its disk, and a peer's claim
-// shows that it must not.
+// hearHang sends this leader's claim to every peer if it has said that it yields because of its disk, and the claim of
+// a peer shows that it must not.
 func (c *Controller) hearHang(claim *cluster.Claim) {
 	c.watch.mu.Lock()
 	m := &c.watch.majority

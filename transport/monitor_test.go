@@ -307,13 +307,14 @@ func TestAnnounce(t *testing.T) {
 		a, b := ends[0], ends[2]
 		acquaint(t, ends...)
 		time.Sleep(10 * time.Millisecond) // off the beat of the questions
-		b.claims(func(c *cluster.Claim) { c.LeaderProcessDead = true })
+		b.claims(func(c *cluster.Claim) { c.LeaderProcessDead, c.Disk.Hangs = true, true })
 		changed := a.tr.ClaimsChanged()
 		start := time.Now()
 		b.tr.Announce()
 		<-changed
-		if d := time.Since(start); d > time.Millisecond || !a.tr.Claims()[b.id].Claim.LeaderProcessDead {
-			t.Errorf("after %v: %+v", d, a.tr.Claims()[b.id].Claim)
+		got := a.tr.Claims()[b.id].Claim
+		if d := time.Since(start); d > time.Millisecond || !got.LeaderProcessDead || !got.Disk.Hangs {
+			t.Errorf("after %v: %+v", d, got)
 		}
 	})
 }

@@ -72,8 +72,8 @@ func (op *operation) observe(now time.Time, progress uint64) {
 // syncRate is the assumed minimum speed at which a snapshot is synced and checked, which shows no progress.
 const syncRate = 32 << 20 // bytes a second
 
-// mayProxyHeartbeat reports whether the transport may answer heartbeats during the operation: a store operation until
-// the disk counts as stalled, a snapshot while bytes arrive or the restore progresses, plus the time to sync it.
+// mayProxyHeartbeat reports whether the transport may answer heartbeats during the operation: a store operation for
+// storeTimeout, a snapshot while bytes arrive or the restore progresses, plus the time to sync it.
 func (op *operation) mayProxyHeartbeat(now time.Time, t timing) bool {
 	if !op.snapshot {
 		return now.Sub(op.since) <= t.storeTimeout

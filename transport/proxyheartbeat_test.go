@@ -22,8 +22,8 @@ func TestOperationExcuses(t *testing.T) {
 	base := time.Now()
 	at := func(d time.Duration) time.Time { return base.Add(d) }
 	store := &operation{since: base, lastProgress: base}
-	if !store.mayProxyHeartbeat(at(testMax), tm) || store.mayProxyHeartbeat(at(testMax+1), tm) {
-		t.Error("a store operation has exactly timeout-max")
+	if !store.mayProxyHeartbeat(at(20*testMax), tm) || store.mayProxyHeartbeat(at(20*testMax+1), tm) {
+		t.Error("a store operation has exactly 20 times timeout-max")
 	}
 	snap := &operation{snapshot: true, size: 3 * syncRate, since: base, lastProgress: base}
 	quiet := tm.stall + 3*time.Second
@@ -80,7 +80,7 @@ func TestHeartbeatIsAnsweredWhileRaftStores(t *testing.T) {
 			t.Errorf("heartbeat while busy: %+v, %v after %v", r, err, time.Since(start))
 		}
 		// A heartbeat of another node, of another term or with a log position is not answered. Nor is one after
-		// TimeoutMax.
+		// 20 times TimeoutMax.
 		if _, err := n3.heartbeat(n2); err == nil {
 			t.Error("answered a node that is not the leader")
 		}
@@ -95,9 +95,9 @@ func TestHeartbeatIsAnsweredWhileRaftStores(t *testing.T) {
 		if err == nil {
 			t.Error("answered a message that claims a log")
 		}
-		n2.raft.busy.shift(-testMax - 1)
+		n2.raft.busy.shift(-20*testMax - 1)
 		if _, err := n1.heartbeat(n2); err == nil {
-			t.Error("answered although the disk is stalled")
+			t.Error("answered although the disk is stalled for long")
 		}
 		close(release)
 		eventually(t, "raft answers again", func() bool {

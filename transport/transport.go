@@ -59,6 +59,11 @@ type timing struct {
 // maxStall is how long a connection may make no progress in the middle of a message if its peer is known to be alive.
 const maxStall = 10 * time.Second
 
+// maxProxiedStore bounds the store operation during which heartbeats are answered, in timeout-max. A node whose disk
+// hangs cannot vote, so its acknowledgements keep no other leader from being elected. But writes that wait for such
+// disks get a definite answer only when the leader gives up.
+const maxProxiedStore = 20
+
 // minFailureDelay is how long a failing RPC takes at least: the library retries some immediately and without end.
 const minFailureDelay = time.Millisecond
 
@@ -67,7 +72,7 @@ func timingOf(timeoutMin, timeoutMax time.Duration) timing {
 		rpc:          2 * timeoutMin,
 		hello:        max(2*timeoutMax, time.Second),
 		stall:        max(2*timeoutMax, time.Second),
-		storeTimeout: timeoutMax,
+		storeTimeout: maxProxiedStore * timeoutMax,
 	}
 }
 
