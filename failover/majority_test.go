@@ -19,6 +19,12 @@ func leading(t *testing.T, voters ...cluster.NodeID) *testCluster {
 	return w
 }
 
+// told returns how often this node's claim was sent to all.
+func (w *testCluster) told() (n int) {
+	w.edit(func() { n = w.announced })
+	return n
+}
+
 func (w *testCluster) hearAll(d time.Duration, from ...cluster.NodeID) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(30 * time.Millisecond)
@@ -250,11 +256,11 @@ func TestSharedStorageHangs(t *testing.T) {
 			}
 			tells := map[bool]int{true: 1, false: 2}[tc.want]
 			y := w.claim().Yields != ""
-			if y != tc.want || w.c.Replaceable() != tc.want || w.announced != tells {
-				t.Errorf("%+v: yields: %v; told %d times, want %d", tc, y, w.announced, tells)
+			if y != tc.want || w.c.Replaceable() != tc.want || w.told() != tells {
+				t.Errorf("%+v: yields: %v; told %d times, want %d", tc, y, w.told(), tells)
 			}
 			w.c.OnDiskHangs()
-			if w.announced != tells {
+			if w.told() != tells {
 				t.Errorf("%+v: told again", tc)
 			}
 			time.Sleep(2 * timeoutMin)
@@ -276,8 +282,8 @@ func TestSharedStorageHangs_NoMore(t *testing.T) {
 			w.claims["n3"] = s
 		})
 		claim := w.Claims()["n3"].Claim
-		if w.c.OnHeard("n3", &claim); w.announced != 1 {
-			t.Errorf("announced %d times", w.announced)
+		if w.c.OnHeard("n3", &claim); w.told() != 1 {
+			t.Errorf("announced %d times", w.told())
 		}
 	})
 }
