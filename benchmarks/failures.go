@@ -182,7 +182,8 @@ func (r *roundsFile) note(path string, kind fault, group []*subject) error {
 	return r.write(path)
 }
 
-// runIn is how long a cluster runs before its first failure: one that has just started is no usual one.
+// runIn is how long a cluster runs before its first failure, and how long its clients write then: one that has just
+// started is no usual one.
 const runIn = 4 * time.Second
 
 // failureTurn measures the subjects of one cluster until each has so many rounds.
@@ -198,6 +199,9 @@ func failureTurn(ctx context.Context, kind fault, group []*subject, rounds *roun
 		c.KillAll()
 	}()
 	*group[0].healedAt = time.Now().Add(runIn)
+	if err := rounds.use(ctx, group); err != nil {
+		return fmt.Errorf("%s, before the first round: %w", group[0].name, err)
+	}
 	for n := range missing {
 		if err := rounds.measure(ctx, kind, group); err != nil {
 			return fmt.Errorf("%s, round %d: %w\n%s", group[0].name, n+1, err, c.Logs())
@@ -214,6 +218,19 @@ func (r *roundsFile) begin(kind fault, group []*subject, target int) (missing in
 		err = group[0].cluster.Start()
 	}
 	return missing, err
+}
+
+// use makes the clients of a cluster write for a while without any failure.
+func (r *roundsFile) use(ctx context.Context, group []*subject) error {
+	if err := group[0].waitStable(ctx); err != nil {
+		return err
+	}
+	r.measuring.Lock()
+	defer r.measuring.Unlock()
+	_, err := inject(ctx, fault{inject: func(ctx context.Context, _ *subject, _ *proc.Node) error {
+		return wait(ctx, runIn)
+	}}, group)
+	return err
 }
 
 // measure waits until a cluster has been left alone for a while, and keeps the machine for one round, until the cluster
