@@ -169,9 +169,7 @@ func (g *Guarded) SetAside(aside, file string, data []byte) error {
 
 // Stalled reports whether one operation has been outstanding for too long. Snapshots do not count.
 func (g *Guarded) Stalled() bool {
-	return g.untilLimit(g.cfg.StallMin, func(took [2]time.Duration, _ int) time.Duration {
-		return max(stallFactor*took[0], g.cfg.StallMin)
-	}) < 0
+	return g.untilLimit(g.cfg.StallMin, func(took [2]time.Duration) time.Duration { return stallFactor * took[0] }) < 0
 }
 
 // Hangs reports whether one operation has been outstanding for so much longer than usual that another node had better
@@ -180,21 +178,19 @@ func (g *Guarded) Hangs() bool { return g.untilHang() < 0 }
 
 func (g *Guarded) shortestHang() time.Duration { return g.cfg.StallMin / hangFraction }
 
-// untilHang returns how long the oldest operation may be outstanding until it hangs; a negative time after that.
+// untilHang returns how long the oldest operation may be outstanding until it hangs; a negative time after that. The
+// operations of a start say little about a disk.
 func (g *Guarded) untilHang() time.Duration {
-	return g.untilLimit(g.shortestHang(), func(took [2]time.Duration, count int) time.Duration {
-		least := g.shortestHang()
-		if count < hangSamples {
-			least = g.cfg.StallMin
-		}
-		return max(hangFactor*took[1], least)
-	})
+	least := g.shortestHang()
+	if time.Since(g.watch.epoch) < recentWindows*windowSize {
+		least = g.cfg.StallMin
+	}
+	return g.untilLimit(least, func(took [2]time.Duration) time.Duration { return hangFactor * took[1] })
 }
 
 // untilLimit returns how long the oldest operation may be outstanding until it has taken much longer than is usual, and
-// longer than least; a negative time after that. much is the limit by the two longest of count operations.
-func (g *Guarded) untilLimit(least time.Duration, much func(longest [2]time.Duration, count int) time.Duration,
-) time.Duration {
+// longer than least; a negative time after that. much is the limit by the two longest operations.
+func (g *Guarded) untilLimit(least time.Duration, much func(longest [2]time.Duration) time.Duration) time.Duration {
 	now := time.Now()
 	_, d := g.watch.oldest(now)
 	if d <= least {
@@ -206,7 +202,7 @@ func (g *Guarded) untilLimit(least time.Duration, much func(longest [2]time.Dura
 	longest, count := g.watch.slowest(now)
 	limit := g.cfg.StallMax
 	if count >= stallSamples {
-		limit = min(much(longest, count), limit)
+		limit = min(max(much(longest), least), limit)
 	}
 	return limit - d
 }
@@ -244,10 +240,8 @@ const (
 	// operation that took long tells little.
 	stallFactor = 3
 	hangFactor  = 2
-	// stallSamples is how many operations must be known, and hangSamples how many so that less than StallMin may be a
-	// hang: the operations of a start say little about a disk.
+	// stallSamples is how many operations must be known.
 	stallSamples = 100
-	hangSamples  = 1000
 	// maxLate is how much later than it should checkHang may run and trust what it sees.
 	maxLate = 10 * time.Millisecond
 	// hangFraction: a disk hangs after this fraction of StallMin at the earliest.
