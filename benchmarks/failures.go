@@ -227,6 +227,10 @@ func (r *roundsFile) use(ctx context.Context, group []*subject) error {
 	}
 	r.measuring.Lock()
 	defer r.measuring.Unlock()
+	for _, s := range group {
+		s.failed = []int{0}
+		defer func() { s.failed = nil }()
+	}
 	_, err := inject(ctx, fault{inject: func(ctx context.Context, _ *subject, _ *proc.Node) error {
 		return wait(ctx, runIn)
 	}}, group)
