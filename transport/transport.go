@@ -61,7 +61,7 @@ const maxStall = 10 * time.Second
 
 // maxProxiedStore bounds the store operation during which heartbeats are answered, in timeout-max. A node whose disk
 // hangs cannot vote, so its acknowledgements keep no other leader from being elected. But writes that wait for such
-// disks get a definite answer only when the leader gives up.
+// disks get a definite answer only when the leader steps down.
 const maxProxiedStore = 20
 
 // minFailureDelay is how long a failing RPC takes at least: the library retries some immediately and without end.

@@ -197,7 +197,7 @@ func TestOnHang(t *testing.T) {
 	})
 }
 
-// A process that did not run gives the operation a moment to end.
+// A process that did not run waits for the operation a little longer.
 func TestOnHang_Late(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var called atomic.Int64
