@@ -168,7 +168,7 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 			w.arm(now, max(minCheckInterval, w.quiet.Sub(now)))
 		}
 		return news, false
-	case claim != nil && claim.Disk.Stalled: // of an earlier version, which does not say that it yields
+	case claim != nil && claim.Disk.Stalled: // it does not yield, or is of an earlier version
 		return news, false
 	default:
 		if claim != nil { // an append may have been sent before
