@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -110,6 +109,7 @@ func (p *Patroni) config(etcd []string) map[string]any {
 			"pg_hba":         []string{"host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"},
 			"parameters": m{
 				"unix_socket_directories": "", "fsync": "off", "shared_buffers": "16MB", "max_connections": 20,
+				"dynamic_shared_memory_type": "mmap",
 			},
 		},
 	}
@@ -184,9 +184,5 @@ func (p *Patroni) processes() (pids []int) {
 
 // Stop ends Patroni and its server, and removes the database.
 func (p *Patroni) Stop() error {
-	err := p.Crash()
-	if e := os.RemoveAll(p.dir); e != nil && !errors.Is(e, fs.ErrNotExist) {
-		err = errors.Join(err, e)
-	}
-	return err
+	return errors.Join(p.Crash(), p.remove())
 }

@@ -29,6 +29,9 @@ var ErrNone = errors.New("no PostgreSQL server here (Debian: apt-get install pos
 
 const startLimit = 60 * time.Second
 
+// dynamicMemory keeps the server's shared memory in its data directory: elsewhere it would outlive a killed server.
+const dynamicMemory = "dynamic_shared_memory_type=mmap"
+
 // Server is one server over one data directory.
 type Server struct {
 	dir, bin string
@@ -139,7 +142,7 @@ func (s *Server) Up(ctx context.Context) error {
 	defer log.Close() // the server has its own copy
 	s.cmd = s.command(context.WithoutCancel(ctx), "postgres", "-D", s.data(), "-p", s.port,
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c",
-		"shared_buffers=16MB", "-c", "max_connections=60")
+		"shared_buffers=16MB", "-c", "max_connections=60", "-c", dynamicMemory)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	endWithParent(s.cmd.SysProcAttr, syscall.SIGQUIT)
 	s.ended = make(chan struct{})
@@ -195,7 +198,12 @@ func (s *Server) Down() error {
 
 // Stop ends the server and removes the database.
 func (s *Server) Stop() error {
-	err := s.Down()
+	return errors.Join(s.Down(), s.remove())
+}
+
+// remove removes what the server has left.
+func (s *Server) remove() error {
+	err := freeMemory(filepath.Join(s.data(), "postmaster.pid"))
 	if e := os.RemoveAll(s.dir); e != nil && !errors.Is(e, fs.ErrNotExist) {
 		err = errors.Join(err, e)
 	}

@@ -1,0 +1,35 @@
+package pg
+
+import (
+	"errors"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestKilledServerLeavesNoMemory: the shared memory of a server that was killed goes with its files.
+func TestKilledServerLeavesNoMemory(t *testing.T) {
+	s, err := Start(t.Context())
+	if errors.Is(err, ErrNone) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	<-s.ended
+	id, found := memoryID(filepath.Join(s.data(), "postmaster.pid"))
+	if _, err := unix.SysvShmCtl(id, unix.IPC_STAT, &unix.SysvShmDesc{}); !found || err != nil {
+		t.Errorf("the killed server has left no shared memory (ID %d, found %t): %v", id, found, err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := unix.SysvShmCtl(id, unix.IPC_STAT, &unix.SysvShmDesc{}); err == nil {
+		t.Errorf("shared memory %d is left", id)
+	}
+}
