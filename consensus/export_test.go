@@ -35,15 +35,6 @@ func (n *Node) LogBytes() (size int) {
 	return size
 }
 
-// SnapshotInterval is how often Raft looks whether a snapshot is due.
-func (n *Node) SnapshotInterval() time.Duration {
-	inst := n.inst.Load()
-	if inst == nil {
-		return 0
-	}
-	return inst.Raft.ReloadableConfig().SnapshotInterval
-}
-
 // LibraryTransfer asks the library for a transfer, past all checks.
 func (n *Node) LibraryTransfer(id, addr string) {
 	_ = n.inst.Load().Raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))

@@ -24,6 +24,7 @@ type Raft struct {
 	consumer    chan raft.RPC
 	busy        *inFlightOps
 	changingLog chan struct{}   // holds one element while a message that changes the log is handled
+	commits     commitSteps     // what appends have committed and Raft is yet to be told
 	bound       chan struct{}   // closed by Bind
 	bind        sync.Once       // of bound
 	ctx         context.Context // ends at Close

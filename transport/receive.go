@@ -154,6 +154,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		m.heartbeat(c.Term)
 		return
 	}
+	var rest *commitRest
 	m.oneAtATime(func() {
 		if err := m.conflictingEntry(c); err != nil {
 			m.refuse("contradiction", err)
@@ -163,9 +164,13 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 			m.local.LeaderCommit(c.LeaderCommitIndex, lastOfTerm(c))
 		}
 		c.LeaderCommitIndex = CommitLimit(c.LeaderCommitIndex, c.PrevLogEntry, len(c.Entries))
+		rest = m.firstCommitStep(c)
 		m.rpc.Command = m.matchSnapshot(c)
 		m.forward(&operation{})
 	})
+	if rest != nil {
+		m.r.commits.run(rest)
+	}
 }
 
 // CommitLimit returns the commit index that an append with entries after prev may show to raft: at most its last entry.

@@ -23,11 +23,6 @@ const (
 	MinTrailingLogs = 1000
 	// MinSnapshotInterval is the library's.
 	MinSnapshotInterval = 5 * time.Millisecond
-
-	// firstSnapshotDivisor is which part of the snapshot interval passes before raft.Raft checks for the first time, or
-	// twice that. The interval starts again with each start. A node that restarts more often would never compact its
-	// log, and each start would read more of it and vote later.
-	firstSnapshotDivisor = 24
 )
 
 // Config is what one run of raft.Raft needs. All fields are required unless they say otherwise.

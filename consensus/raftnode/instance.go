@@ -33,7 +33,7 @@ type Instance struct {
 	store           *raftStore
 	changed         chan struct{}  // capacity 1: role, term or leader may have changed
 	heartbeat       chan struct{}  // capacity 1: send heartbeats now
-	logTooLarge     chan struct{}  // capacity 1: write a snapshot now
+	snapshotDue     chan struct{}  // capacity 1: write a snapshot now
 	flagProbes      chan flagProbe // capacity 1
 	watchdog        transferWatchdog
 	electionBlocked atomic.Bool
@@ -46,7 +46,7 @@ type Instance struct {
 	Stopping chan struct{}
 	Final    atomic.Bool
 
-	shortSnapshotIntervalUntil time.Time // zero: the configured interval is set; Maintain's own
+	startedWith uint64 // the index of the log's last entry at the start
 
 	transferMu sync.Mutex
 	transfers  map[cluster.NodeID]*TransferAttempt // the last one to each peer
@@ -57,7 +57,7 @@ func Start(cfg Config) (i *Instance, err error) {
 	defer recoverTo(&err)
 	i = &Instance{
 		cfg:     cfg,
-		changed: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1), logTooLarge: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), heartbeat: make(chan struct{}, 1), snapshotDue: make(chan struct{}, 1),
 		flagProbes: make(chan flagProbe, 1),
 		watchdog:   transferWatchdog{after: cfg.TimeoutMax + 2*cfg.TimeoutMin, trip: cfg.OnStuckTransfer},
 		transfers:  map[cluster.NodeID]*TransferAttempt{}, Stopping: make(chan struct{}),
@@ -70,6 +70,7 @@ func Start(cfg Config) (i *Instance, err error) {
 	if err != nil {
 		return nil, err
 	}
+	i.startedWith = last
 	if last = max(last, cfg.Snapshots.newestIndex()); cfg.ElectionBlocked(last) {
 		i.electionBlocked.Store(true)
 		conf.HeartbeatTimeout, conf.ElectionTimeout = conf.HeartbeatTimeout+reducedLater, blockedElectionTimeout
@@ -77,8 +78,6 @@ func Start(cfg Config) (i *Instance, err error) {
 		conf.HeartbeatTimeout += reducedLater
 		conf.ElectionTimeout += reducedLater
 	}
-	conf.SnapshotInterval = max(conf.SnapshotInterval/firstSnapshotDivisor, MinSnapshotInterval)
-	i.shortSnapshotIntervalUntil = time.Now().Add(conf.SnapshotInterval)
 	var running atomic.Pointer[raft.Raft]
 	self := cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr())
 	i.store = newRaftStore(&snapshotLog{cfg.Log, cfg.Snapshots}, cfg.Stable, self)
@@ -172,13 +171,9 @@ func (i *Instance) Maintain() {
 		conf.HeartbeatTimeout, conf.ElectionTimeout = i.cfg.TimeoutMin, i.cfg.TimeoutMin
 		i.cfg.Logger.Info("elections unblocked: log reached this node's admission entry")
 	}
-	if until := i.shortSnapshotIntervalUntil; !until.IsZero() && !time.Now().Before(until) {
-		i.shortSnapshotIntervalUntil = time.Time{}
-		conf.SnapshotInterval = i.cfg.SnapshotInterval
-	}
 	conf.TrailingLogs = i.cfg.FSM.size.trailingLogs(i.cfg.TrailingLogs, i.maxLogBytes())
-	if i.isLogTooLarge() {
-		Notify(i.logTooLarge)
+	if i.isSnapshotDue() {
+		Notify(i.snapshotDue)
 	}
 	if conf != before {
 		i.reload(conf)
