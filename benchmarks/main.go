@@ -107,7 +107,7 @@ func (b *bench) flags(fs *flag.FlagSet) {
 	fs.IntVar(&b.transfers, "transfers", 100, "rounds of planned transfers, for each cluster")
 	fs.IntVar(&b.elections, "elections", 100, "rounds of role elections, for each cluster")
 	fs.IntVar(&b.restarts, "restarts", 100, "rounds of kill and start of one node, for each cluster")
-	fs.IntVar(&b.entries, "entries", 0, "of the log that a restarted node replays")
+	fs.IntVar(&b.entries, "entries", 0, "of the log that a restarted node replays; failovers then include kills of the leader meanwhile")
 	fs.IntVar(&b.renewedTogether, "sessions", 50_000, "sessions that are renewed together")
 	fs.IntVar(&b.attachedSessions, "attached", 2000, "sessions that are held by a connection each")
 	fs.IntVar(&b.watchers, "watchers", 10_000, "watchers over the etcd API")

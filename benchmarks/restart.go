@@ -22,6 +22,9 @@ const (
 	writeBatch = 32 // clients that write the entries which a restarted node replays
 )
 
+// keepLog has no snapshot shorten the log that is replayed.
+var keepLog = []string{"--snapshot-threshold", "1000000000"}
+
 // startSteps are those of a start: where each ends, by the clock of this machine, which the nodes share.
 var startSteps = [...]struct{ name, field string }{
 	{"the killed process is gone", ""},
@@ -54,7 +57,7 @@ func (b *bench) restart(ctx context.Context) error {
 		return err
 	}
 	for _, r := range all {
-		if err := r.fill(ctx, b.entries); err != nil {
+		if err := r.fill(ctx, b.entries, make([]byte, 256)); err != nil {
 			return err
 		}
 	}
@@ -84,8 +87,7 @@ func (b *bench) restartSubjects() (all []*restarts, err error) {
 		all = append(all, &restarts{name: name, cluster: c})
 		return err
 	}
-	// No snapshot shortens the log that is replayed.
-	extra := []string{"--snapshot-threshold", "1000000000"}
+	extra := slices.Clone(keepLog)
 	if b.logs != "" {
 		extra = append(extra, "--log-level", "debug")
 	}
@@ -108,7 +110,7 @@ func (b *bench) restartSubjects() (all []*restarts, err error) {
 func (r *restarts) ours() bool { return r.cluster.Kind == "northstar" }
 
 // fill writes so many entries, with several clients at a time to save time: one entry has several writes then.
-func (r *restarts) fill(ctx context.Context, entries int) error {
+func (r *restarts) fill(ctx context.Context, entries int, value []byte) error {
 	if err := r.whole(ctx); err != nil || entries == 0 || !r.ours() {
 		return err
 	}
@@ -118,7 +120,7 @@ func (r *restarts) fill(ctx context.Context, entries int) error {
 	}
 	result := make(chan error)
 	for i := range writeBatch {
-		go func() { result <- fillFrom(ctx, leader.HTTP, i, entries) }()
+		go func() { result <- fillFrom(ctx, leader.HTTP, i, entries, value) }()
 	}
 	for range writeBatch {
 		err = errors.Join(err, <-result)
@@ -127,13 +129,12 @@ func (r *restarts) fill(ctx context.Context, entries int) error {
 }
 
 // fillFrom writes entries with one connection until the leader's log is long enough.
-func fillFrom(ctx context.Context, address string, client, entries int) error {
+func fillFrom(ctx context.Context, address string, client, entries int, value []byte) error {
 	conn, err := load.Dial(ctx, address)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	value := make([]byte, 256)
 	for i := 0; ; i++ {
 		path := fmt.Sprintf("%sfill-%d-%d", apiv1.PathKVPrefix, client, i%1000)
 		if status, err := conn.Do("PUT", path, value); err != nil || status/100 != 2 {
