@@ -144,6 +144,7 @@ type diskRun struct {
 	row     diskRow
 	cluster *proc.Cluster
 	disks   map[*proc.Node]*proc.Disk
+	every   time.Duration // from one write of a client to its next one at least; 0: as fast as they are answered
 	errs    atomic.Int64
 
 	mu     sync.Mutex
@@ -163,6 +164,9 @@ func (b *bench) diskRow(
 		return nil, err
 	}
 	r := &diskRun{row: row, cluster: c, disks: disks}
+	if b.rate > 0 {
+		r.every = diskClients * time.Second / time.Duration(b.rate)
+	}
 	leader, err := etcdLeader(ctx, c)
 	if err != nil {
 		return nil, err
@@ -247,6 +251,7 @@ func (r *diskRun) client(ctx context.Context, i int) {
 	var conn *load.Conn
 	for n := 0; ctx.Err() == nil; n++ {
 		var err error
+		began := time.Now()
 		if conn == nil {
 			conn, err = load.Dial(ctx, addr)
 		}
@@ -263,6 +268,7 @@ func (r *diskRun) client(ctx context.Context, i int) {
 			r.mu.Lock()
 			r.acks = append(r.acks, time.Now())
 			r.mu.Unlock()
+			_ = wait(ctx, r.every-time.Since(began))
 			continue
 		default:
 			r.errs.Add(1)

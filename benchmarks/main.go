@@ -40,6 +40,7 @@ type bench struct {
 	size             int
 	only             string
 	minutes          float64
+	rate             int
 	within           time.Duration
 	logs             string
 	csv              string
@@ -125,6 +126,7 @@ func (b *bench) flags(fs *flag.FlagSet) {
 		"a directory to keep the nodes' logs of failovers and restarts in, which are then at debug; costs time")
 	fs.StringVar(&b.comparePath, "compare", "",
 		"another build of northstar-node, for failovers, starts, restarts, throughput and idle cost, which is then compared alone; and for etcdapi")
+	fs.IntVar(&b.rate, "rate", 0, "of disks: most writes a second of all clients, so that several runs fit on a machine; 0: no limit")
 	fs.Float64Var(&b.minutes, "minutes", 30, "of the soak test, and of each row of disks")
 }
 
