@@ -56,6 +56,18 @@ type Claim struct {
 	DuplicateIDs string `json:"doubled,omitempty"`
 }
 
+// replayLag is how many entries of its log a node may have yet to apply: it applies so many in some 20 ms.
+const replayLag = 1024
+
+// Replaying returns how many entries of its log the node has yet to apply, as after a start; 0 if they are few. As a
+// leader it would serve nothing before.
+func (c Claim) Replaying() (entries uint64) {
+	if left := c.LastLogIndex - min(c.AppliedIndex, c.LastLogIndex); left > replayLag {
+		return left
+	}
+	return 0
+}
+
 // YieldCause is why a leader lets the others elect.
 type YieldCause string
 

@@ -42,7 +42,7 @@ type PeerStatus struct {
 	Contacted       bool          // LastContact and MatchIndex are known
 	LastContact     time.Duration // since its last answer
 	MatchIndex      uint64        // highest log index known to be on its disk
-	LagEntries      uint64        // behind this node's last log index; 0 if this node does not lead
+	LagEntries      uint64        // behind the end of the log, or yet to be applied if that is more
 	Dead            bool          // one of the two nodes permanently refuses the other
 	TransferBlocked string        // why this leader must not transfer leadership to it in this term; "" if it may
 }

@@ -193,7 +193,7 @@ func (s ClusterPoll) choice(sv cluster.Server, end uint64) cluster.TargetOption 
 	ch := cluster.TargetOption{ID: sv.ID, Voter: sv.Suffrage == cluster.Voter}
 	c, answered := s.claim(sv.ID)
 	if answered {
-		ch.Priority, ch.LagEntries = c.Priority, end-min(end, c.LastLogIndex)
+		ch.Priority, ch.LagEntries = c.Priority, max(end-min(end, c.LastLogIndex), c.Replaying())
 	}
 	_, enough, _ := s.PredictVotes(sv.ID)
 	switch why := ineligibleReason(c); {

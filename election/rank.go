@@ -104,6 +104,7 @@ func (p Params) compare(a, b cluster.Claim, order func(cluster.NodeID) int) int 
 	return cmp.Or(
 		cmp.Compare(b.LastLogTerm, a.LastLogTerm),
 		cmp.Compare(b.LastLogIndex, a.LastLogIndex),
+		cluster.CompareBool(a.Replaying() > 0, b.Replaying() > 0),
 		cluster.CompareBool(p.Slow(a.Disk), p.Slow(b.Disk)),
 		cmp.Compare(b.Priority, a.Priority),
 		cmp.Compare(p.zoneRank(a.NodeID), p.zoneRank(b.NodeID)),
@@ -152,6 +153,9 @@ func (p Params) describe(c cluster.Claim) string {
 	s := fmt.Sprintf("log %d/%d, priority %d", c.LastLogTerm, c.LastLogIndex, c.Priority)
 	if p.Slow(c.Disk) {
 		s += ", slow disk"
+	}
+	if left := c.Replaying(); left > 0 {
+		s += fmt.Sprintf(", %d entries to apply", left)
 	}
 	return s
 }

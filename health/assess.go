@@ -53,6 +53,9 @@ func (in Input) peer(id cluster.NodeID, end uint64) cluster.PeerStatus {
 	if in.Self.Role != cluster.Leader && heard {
 		p.LagEntries = end - min(end, claim.LastLogIndex)
 	}
+	if seen.Connected {
+		p.LagEntries = max(p.LagEntries, claim.Replaying())
+	}
 	if in.Self.Role != cluster.Leader && id != in.Self.LeaderID {
 		if !heard {
 			p.Reasons = append(p.Reasons, "not heard from yet")

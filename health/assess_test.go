@@ -55,6 +55,13 @@ func TestAssess(t *testing.T) {
 		{name: "on the leader, by Raft", role: cluster.Leader, leader: "n1", contact: 20 * time.Millisecond, lag: 7},
 		{name: "the leader, by Raft", role: cluster.Follower, leader: "n2", contact: 20 * time.Millisecond},
 		{
+			name: "on the leader, a peer that replays its log", role: cluster.Leader, leader: "n1",
+			change: func(in *Input) {
+				seen(in, func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex, s.Claim.AppliedIndex = 5000, 1000 })
+			},
+			contact: 20 * time.Millisecond, lag: 4000,
+		},
+		{
 			name: "lag behind the longest claimed log", role: cluster.Follower, leader: "n3",
 			change:  func(in *Input) { seen(in, func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex = 41 }) },
 			contact: 40 * time.Millisecond, lag: 59,

@@ -65,7 +65,7 @@ type Config struct {
 	} `embed:"" prefix:"splitbrain-"`
 	Snapshot struct {
 		Threshold    uint64        `name:"threshold" default:"8192" help:"Take a snapshot after this many log entries."`
-		Interval     time.Duration `name:"interval" default:"120s" help:"Snapshot check interval; the first check runs after 1/24 to 1/12 of it."`
+		Interval     time.Duration `name:"interval" default:"120s" help:"Snapshot check interval, up to twice as long; a start that replays snapshot.threshold entries checks, too."`
 		TrailingLogs uint64        `name:"trailing-logs" default:"10240" help:"Log entries kept after a snapshot for lagging followers; at least 1000."`
 	} `embed:"" prefix:"snapshot-"`
 	Disk struct {

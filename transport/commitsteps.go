@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -36,11 +37,13 @@ func (m incoming) firstCommitStep(c *raft.AppendEntriesRequest) *commitRest {
 }
 
 // step passes the next step to Raft, as an append without entries that the leader could have sent. It reports whether
-// there is another one. If Raft no longer follows the leader, or nothing is heard of it, the rest comes from the next
-// leader.
+// there is another one. If Raft no longer follows the leader, or nothing is heard of it, the rest comes with the
+// next append: a leader sends one every 50 to 100 ms at least.
 func (s *commitRest) step() (more bool) {
 	m := s.m
-	if !m.senderIsLeader(s.message.Term) || time.Since(m.p.lastContact()) > m.r.t.cfg.TimeoutMin {
+	heard := m.r.t.lastLeaderContact()
+	if !m.senderIsLeader(s.message.Term) || heard.Leader != m.p.id ||
+		time.Since(heard.At) > m.r.t.cfg.TimeoutMin/2 {
 		return false
 	}
 	s.passed = min(s.commit, s.passed+commitStep)
@@ -52,13 +55,34 @@ func (s *commitRest) step() (more bool) {
 	case <-m.r.closed:
 		return false
 	}
+	op := &operation{}
+	m.r.busy.enter(op, time.Now())
+	defer m.r.busy.leave(op)
 	select {
 	case answer := <-reply:
-		response, ok := answer.Response.(*raft.AppendEntriesResponse)
-		return ok && response.Success && s.passed < s.commit
+		return accepted(answer) && s.passed < s.commit
 	case <-m.r.closed:
 		return false
 	}
+}
+
+// accepted reports whether Raft has accepted an append.
+func accepted(answer raft.RPCResponse) bool {
+	response, ok := answer.Response.(*raft.AppendEntriesResponse)
+	return ok && response.Success
+}
+
+// newer returns the rest of the later term, or that which commits more; nil if both are.
+func newer(a, b *commitRest) *commitRest {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	case cmp.Or(cmp.Compare(a.message.Term, b.message.Term), cmp.Compare(a.commit, b.commit)) < 0:
+		return b
+	}
+	return a
 }
 
 // commitSteps passes to Raft what appends have committed beyond their first step. The zero value is ready.
@@ -84,9 +108,7 @@ func (s *commitSteps) run(rest *commitRest) {
 func (s *commitSteps) put(rest *commitRest) (run bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.newest == nil || s.newest.message.Term < rest.message.Term || s.newest.commit < rest.commit {
-		s.newest = rest
-	}
+	s.newest = newer(s.newest, rest)
 	run, s.runs = !s.runs, true
 	return run
 }
@@ -95,9 +117,7 @@ func (s *commitSteps) put(rest *commitRest) (run bool) {
 func (s *commitSteps) next(current *commitRest) *commitRest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.newest != nil {
-		current, s.newest = s.newest, nil
-	}
+	current, s.newest = newer(current, s.newest), nil
 	s.runs = current != nil
 	return current
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -135,5 +136,62 @@ func TestCommitSteps_End(t *testing.T) {
 			eventually(t, "all is committed", func() bool { return n2.applied.Load() == 1000 })
 			n2.ended()
 		})
+	}
+}
+
+// TestCommitSteps_RefusedAppend: what a refused append has committed is not passed to Raft.
+func TestCommitSteps_RefusedAppend(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newStepper(t)
+	refuse := func(uint64) bool { return true }
+	n2.before.Store(&refuse)
+	resp, err := n1.append(n2.end, func(c *raft.AppendEntriesRequest) {
+		c.PrevLogEntry, c.PrevLogTerm, c.LeaderCommitIndex, c.Entries = 1000, 5, 1000, nil
+	})
+	if err != nil || resp.Success {
+		t.Errorf("the append was answered with %+v, %v", resp, err)
+	}
+	n2.before.Store(nil)
+	n2.commit(n1, 10+commitStep)
+	if got, want := n2.ended(), []uint64{10 + commitStep, 10 + commitStep}; !slices.Equal(got, want) {
+		t.Errorf("raft gets the commit indexes %d, want %d", got, want)
+	}
+}
+
+// TestCommitSteps_Busy: the leader's heartbeats are answered while Raft is busy with a step, as with an append.
+func TestCommitSteps_Busy(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newStepper(t)
+	hold := func(commit uint64) bool {
+		if commit == 10+2*commitStep {
+			eventually(t, "raft counts as busy", func() bool {
+				inside, _, _ := n2.raft.busy.status(time.Now(), 0, n2.raft.t.params)
+				return inside
+			})
+		}
+		return false
+	}
+	n2.before.Store(&hold)
+	n2.commit(n1, 1000)
+	eventually(t, "all is committed", func() bool { return n2.applied.Load() == 1000 })
+	n2.ended()
+}
+
+// TestNewerRest: what a deposed leader has committed does not replace what its successor has, nor a late append the one
+// that was sent after it.
+func TestNewerRest(t *testing.T) {
+	t.Parallel()
+	rest := func(term, commit uint64) *commitRest {
+		return &commitRest{message: raft.AppendEntriesRequest{Term: term}, commit: commit}
+	}
+	for _, tt := range []struct{ older, newer *commitRest }{
+		{nil, rest(5, 10)}, {rest(5, 10), rest(5, 11)}, {rest(5, 20), rest(6, 10)},
+	} {
+		if newer(tt.older, tt.newer) != tt.newer || newer(tt.newer, tt.older) != tt.newer {
+			t.Errorf("%+v is taken for newer than %+v", tt.older, tt.newer)
+		}
+	}
+	if newer(nil, nil) != nil {
+		t.Error("of none, one is the newer")
 	}
 }

@@ -155,6 +155,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		return
 	}
 	var rest *commitRest
+	var answer raft.RPCResponse
 	m.oneAtATime(func() {
 		if err := m.conflictingEntry(c); err != nil {
 			m.refuse("contradiction", err)
@@ -166,9 +167,9 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 		c.LeaderCommitIndex = CommitLimit(c.LeaderCommitIndex, c.PrevLogEntry, len(c.Entries))
 		rest = m.firstCommitStep(c)
 		m.rpc.Command = m.matchSnapshot(c)
-		m.forward(&operation{})
+		answer = m.forward(&operation{})
 	})
-	if rest != nil {
+	if rest != nil && accepted(answer) {
 		m.r.commits.run(rest)
 	}
 }
@@ -277,39 +278,43 @@ func (m incoming) refuse(reason string, err error) {
 	m.rpc.Respond(nil, toWire(err))
 }
 
-// forward passes the message to raft, and the answer back. op, if any, marks raft as busy until it answers.
-func (m incoming) forward(op *operation) {
+// forward passes the message to raft, and the answer back, and returns it; the zero value if there is none. op, if any,
+// marks raft as busy until it answers.
+func (m incoming) forward(op *operation) (answer raft.RPCResponse) {
 	reply := make(chan raft.RPCResponse, 1)
 	fwd := raft.RPC{Command: m.rpc.Command, Reader: m.rpc.Reader, RespChan: reply}
 	select {
 	case m.r.consumer <- fwd:
-		m.pass(reply, op)
+		return m.pass(reply, op)
 	case <-m.r.closed:
 		m.rpc.Respond(nil, errClosed)
+		return answer
 	}
 }
 
-// pass waits for raft's answer and sends it.
-func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) {
+// pass waits for raft's answer, sends it, and returns it; the zero value if none was sent.
+func (m incoming) pass(reply <-chan raft.RPCResponse, op *operation) (answer raft.RPCResponse) {
 	if op != nil {
 		m.r.busy.enter(op, time.Now())
 		defer m.r.busy.leave(op)
 	}
 	select {
-	case answer := <-reply:
+	case got := <-reply:
 		if err := m.local.FlushBeforeReply(); err != nil {
 			m.rpc.Respond(nil, err)
-			return
+			return answer
 		}
 		if op != nil {
 			m.r.busy.leave(op) // the sender's next message may come before this function returns
 		}
-		m.rpc.RespChan <- answer
+		m.rpc.RespChan <- got
+		return got
 	case <-m.r.closed:
 		if s, ok := m.rpc.Reader.(*snapshotReader); ok {
 			s.cut() // raft may still read, and the connection is the library's again
 		}
 		m.rpc.Respond(nil, errClosed)
+		return answer
 	}
 }
 

@@ -20,13 +20,13 @@ func (i *Instance) isLogTooLarge() bool {
 	return i.cfg.FSM.size.since(i.cfg.Snapshots.newestIndex()) >= i.maxLogBytes()
 }
 
-// replayedMany reports whether this run has applied the log that it started with, and that so many of its entries
-// followed the newest snapshot that one is due. raft.Raft itself first looks when the snapshot interval has passed. A
-// node that is started again more often would read a longer log each time, and be ready later.
+// replayedMany reports whether the state machine has got the log that this run started with, and that so many of its
+// entries followed the newest snapshot that one is due. raft.Raft itself first looks when the snapshot interval has
+// passed. A node that is started again more often would read a longer log each time, and be ready later.
 func (i *Instance) replayedMany() bool {
 	newest := i.cfg.Snapshots.newestIndex()
 	return i.startedWith > newest && i.startedWith-newest >= i.cfg.SnapshotThreshold &&
-		i.Raft.AppliedIndex() >= i.startedWith
+		i.cfg.FSM.delivered.Load() >= i.startedWith
 }
 
 func (i *Instance) isSnapshotDue() bool { return i.isLogTooLarge() || i.replayedMany() }
