@@ -31,12 +31,13 @@ func TestStaleSessionsAreCleared(t *testing.T) {
 	requireStale("the row is cleared")
 	l := (&tenureLog{t: t}).campaign(e)
 	requireStale("elected", l.Session)
+	held := p.connections() // two, and more if a busy machine has ended one
 	if err := l.Resign(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	requireStale("released")
-	if n := p.connections(); n != 2 {
-		t.Errorf("%d connections, want this test's and the tenure's", n)
+	if n := p.connections(); n != held {
+		t.Errorf("%d connections, want the %d of before: the tenure's releases it", n, held)
 	}
 }
 
