@@ -362,7 +362,9 @@ func report(goal [2]int, subjects []*subject, bound *lowerBound) {
 			printRow(fmt.Sprintf("  the call, %d failed", s.failedCalls), quantiles(s.calls, 0.5, 0.9, 0.99, 1)...)
 		}
 	}
-	printRow("(aim for northstar)", goal[0], "", goal[1])
+	if goal != [2]int{} {
+		printRow("(aim for northstar)", goal[0], "", goal[1])
+	}
 	for _, s := range subjects {
 		if s.rounds > 0 {
 			fmt.Printf("  %s: the best placed survivor with the newest log won %d of %d rounds, the highest priority with any log %d; more than one election in %d\n",

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +21,8 @@ type stepper struct {
 
 func newStepper(t *testing.T) (leader *end, follower *stepper) {
 	n1 := newEnd(t, "n1")
-	n2 := &stepper{end: newEnd(t, "n2"), commits: make(chan uint64, 1000)}
+	patient := func(c *Config, _ *end) { c.TimeoutMin, c.TimeoutMax = time.Minute, 2*time.Minute } // never silent
+	n2 := &stepper{end: newEnd(t, "n2", patient), commits: make(chan uint64, 1000)}
 	n2.bindOnly()
 	n2.applied.Store(10)
 	n2.serve(func(rpc raft.RPC) {
@@ -93,9 +95,10 @@ func TestCommitSteps_NewerAppend(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newStepper(t)
 	begun, sent := make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) }) // the later append may begin with the same step
 	hold := func(commit uint64) bool {
 		if commit == 10+2*commitStep { // the first step after that of the append
-			close(begun)
+			begin()
 			<-sent
 		}
 		return false
@@ -103,8 +106,10 @@ func TestCommitSteps_NewerAppend(t *testing.T) {
 	n2.before.Store(&hold)
 	n2.commit(n1, 1000)
 	<-begun
-	n2.background(func() { n2.commit(n1, 2000) })
+	answered := make(chan struct{})
+	n2.background(func() { defer close(answered); n2.commit(n1, 2000) })
 	close(sent)
+	<-answered
 	eventually(t, "all is committed", func() bool { return n2.applied.Load() == 2000 })
 	n2.ended()
 }
