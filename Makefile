@@ -84,8 +84,8 @@ etcd-crashes: ## etcd's Go client under faults: 1,000 watches and 64 writers thr
 etcd-gap: ## the write gap of 64 etcd clients when the leader is killed, KILLS=100 times, on disk and with default timeouts; fails when it exceeds the aims: only for a machine without other load
 	cd benchmarks/etcd && $(GO) test ./compat -run '^TestWritersThroughCrashes$$' -count=1 -v -timeout 0 -args -kills $(or $(KILLS),100) -limits -disk
 
-sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
-	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1)
+sim: ## whole nodes in virtual time under faults: SEEDS=1000 runs of each size, or of NODES=5, from FROM=1 on, of each of SCENARIOS=mixed,disk-wipe,admin-ops
+	$(GO) run ./chaos/run simulate -scenarios $(or $(SCENARIOS),mixed$(comma)disk-wipe$(comma)admin-ops) -runs $(or $(SEEDS),1000) -from $(or $(FROM),1) $(if $(NODES),-nodes $(NODES))
 
 chaos: ## a few minutes of both: simulation runs of every scenario, then real processes under kill -9, SIGSTOP, full disks and partitions
 	$(GO) run ./chaos/run simulate -scenarios $(ALL_SCENARIOS) -seconds 90 -from $(or $(SEED),1)

@@ -146,7 +146,7 @@ var parts = map[string][]func(*bench, context.Context) error{
 	"wan":        {(*bench).wan},
 	"sessions":   {(*bench).sessions},
 	"etcdapi":    {(*bench).etcdThroughput, (*bench).etcdLeases, (*bench).etcdWatchers, (*bench).etcdElections},
-	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput, (*bench).failover},
+	"all":        {(*bench).startup, (*bench).idle, (*bench).throughput},
 }
 
 // programs builds what a benchmark starts. etcd is large, and takes minutes the first time.
