@@ -13,7 +13,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -89,7 +88,7 @@ type Client struct {
 	refreshedAt     atomicTime // time of the last refresh
 	leaderCheckedAt atomicTime // time of the last leader search after a forwarded response
 
-	sender atomic.Pointer[sender] // of the next write
+	senders senders // of numbered writes
 
 	followingLeader atomic.Bool // followLeader runs
 	calledAt        atomicTime  // time of the last call
@@ -126,7 +125,6 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, nodes: known, pool: newPool(cfg), longPool: newPool(cfg)}
 	c.pool.MaxConnsPerHost = cfg.ConnsPerNode
-	c.sender.Store(newSender())
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = &leaderFinder{
 		c: c, results: map[string]leaderReport{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
@@ -252,28 +250,4 @@ func LoadTLS(ca, cert, key string) (*tls.Config, error) {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
-}
-
-// sender is a name under which writes are numbered.
-type sender struct {
-	name    string
-	numbers apiv1.Numbers
-}
-
-func newSender() *sender { return &sender{name: apiv1.SenderPrefix + rand.Text()} }
-
-// number numbers a write, and returns what ends the use of the number: it gets the error of the write. A number with an
-// unknown outcome stays in use, so that its key can be repeated. Later writes have another sender then: the cluster
-// would keep the results of all of them for this one.
-func (c *Client) number(q *call) (end func(error)) {
-	s := c.sender.Load()
-	number, lowest := s.numbers.Begin()
-	q.header.Set(apiv1.HeaderIdempotencyKey, apiv1.NumberedKey(s.name, number, lowest))
-	return func(err error) {
-		if errors.Is(err, ErrOutcomeUnknown) {
-			c.sender.CompareAndSwap(s, newSender())
-			return
-		}
-		s.numbers.End(number)
-	}
 }
