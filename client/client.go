@@ -60,7 +60,8 @@ type Config struct {
 	// longer leads. 0: DefaultHedgeAfter.
 	HedgeAfter time.Duration
 	// ConnsPerNode bounds the connections to each node for calls. Further calls wait for a free connection. Watches,
-	// attached sessions and campaigns that wait have connections of their own. 0: DefaultConnsPerNode.
+	// attached sessions and campaigns that wait have connections of their own, and so have renewals and checks of nodes
+	// while there are more calls. 0: DefaultConnsPerNode.
 	ConnsPerNode int
 	// UserAgent names the application in the servers' logs. "": northstar-client.
 	UserAgent string
@@ -73,6 +74,7 @@ type Client struct {
 	cfg      Config
 	pool     *http.Transport
 	longPool *http.Transport // of requests that last: they must not keep renewals waiting
+	attempts atomic.Int64    // in progress, of requests that do not last
 	nodes    *nodes
 	finder   *leaderFinder
 	renewer  *renewer
