@@ -211,7 +211,7 @@ func New(d Deps) (*Server, error) {
 	s.forward = forward.New(forward.Config{
 		Self: d.Node.ID, Leader: s.leader, Dial: d.Dial, ClientTLS: d.ClientTLS,
 		ForwardToken: d.Tokens != nil && d.ClientTLS == nil && !d.Insecure,
-		TimeoutMax:   d.TimeoutMax, Hold: d.Hold, MaxQueued: s.limits.QueuedForLeader,
+		TimeoutMax:   d.TimeoutMax, Hold: d.Hold, EnterQueue: s.enterQueue,
 		AddressOf: s.httpAddress, LeaderProcessDead: d.LeaderProcessDead, Refusing: d.SplitBrain.Refusing,
 		Stopping: s.stopping,
 	})

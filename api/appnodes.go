@@ -46,9 +46,8 @@ func putNode(c *request, in apiv1.NodePut) error {
 			if err := c.checkCommand(ctx, &cmd); err != nil {
 				return err
 			}
-			if n, ok := c.s.reads.View().AppNode(c.param); ok && n.SameRegistration(&put.Node) {
-				c.audited = true                  // frequent reports of an unchanged node are not audited
-				return c.s.reads.ReadBarrier(ctx) // the session is live, or the node would be dead
+			if same, err := c.isRegistered(ctx, &put.Node); same || err != nil {
+				return err
 			}
 			result, err = c.proposeHere(ctx, cmd)
 			return err
@@ -66,6 +65,23 @@ func putNode(c *request, in apiv1.NodePut) error {
 	}
 	c.s.loads.put(c.s.leader.Current(), n, in.Load)
 	return c.reply(c.wireNode(n))
+}
+
+// isRegistered reports whether a registration changes nothing. Frequent reports of an unchanged node are not audited.
+func (c *request) isRegistered(ctx context.Context, node *state.AppNode) (bool, error) {
+	same := func() bool {
+		n, ok := c.s.reads.View().AppNode(node.ID)
+		return ok && n.SameRegistration(node) // its session is live, or the node would be dead
+	}
+	if !same() {
+		return false, nil
+	}
+	// A new leader may not have applied a later change yet.
+	if err := c.s.reads.ReadBarrier(ctx); err != nil || !same() {
+		return false, err
+	}
+	c.audited = true
+	return true, nil
 }
 
 func getNode(c *request) error {

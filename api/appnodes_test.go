@@ -1,13 +1,16 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 func (n *node) register(id, session, more string) reply {
@@ -109,6 +112,25 @@ func TestAppNodeLoad_IsPerLeader(t *testing.T) {
 		n.waitForLeaderView()
 		if w := into[apiv1.Node](t, n.do("GET", "/v1/nodes/w1", "")); w.Load != nil {
 			t.Fatalf("%+v", w)
+		}
+	})
+}
+
+// A new leader has not applied the newest change of a node when it gets a registration.
+func TestNodes_RegisteredAtANewLeader(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		n := startServer(t, f)
+		a := n.session("a")
+		into[apiv1.Node](t, n.register("w1", a, ""))
+		drain := sync.OnceFunc(func() {
+			f.apply(state.Command{Kind: state.KindAppNodePut, Now: 1, AppNodePut: &state.AppNodePut{
+				Node: state.AppNode{ID: "w1", Session: a, Status: state.AppDraining},
+			}})
+		})
+		f.set(func() { f.barrier = func(context.Context) error { drain(); return nil } })
+		if w := into[apiv1.Node](t, n.register("w1", a, "")); w.Status != "active" {
+			t.Errorf("registered as active, and it is %+v", w)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"hash/maphash"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"northstar/api/forward"
 	"northstar/api/openapi"
 	"northstar/api/problem"
 	"northstar/api/token"
@@ -118,6 +120,7 @@ func (b *budget) give(by shareholder, n int64) {
 // budgets are the limits of one Server.
 type budgets struct {
 	requests         *budget
+	queued           *budget // requests that wait for a leader
 	admin            *budget // calls of /admin: no load of other callers delays an operator
 	streams          *budget
 	attaching        *budget
@@ -144,6 +147,7 @@ func newBudgets(l Limits) budgets {
 	places := func(what string, limit int) *budget { return newBudget(what, int64(limit), int64(limit-limit/4)) }
 	return budgets{
 		requests:         places("requests", l.Requests),
+		queued:           places("requests that wait for a leader", l.QueuedForLeader),
 		admin:            newBudget("calls of /admin", int64(l.AdminCalls), int64(l.AdminCalls)),
 		streams:          places("streams", l.Streams),
 		attaching:        places("attached sessions", l.Attached),
@@ -159,6 +163,20 @@ func newBudgets(l Limits) budgets {
 		watchKeys:        newBudget("bytes of the keys of watches", maxWatchKeys, maxWatchKeys/2),
 		bodyBytes:        newBudget("bytes of request bodies", l.RequestBytes, l.RequestBytes/2),
 	}
+}
+
+// enterQueue is the EnterQueue of the forwarder. Calls of other protocols have their client in the context.
+func (s *Server) enterQueue(ctx context.Context, client forward.Client) (leave func(), err error) {
+	by := shareholder{unshared: true}
+	if c, ok := client.(*request); ok {
+		by = c.holder()
+	} else if call, ok := ctx.Value(callMark{}).(*callContext); ok {
+		by = call.request.holder()
+	}
+	if err := s.queued.take(by, 1); err != nil {
+		return nil, err
+	}
+	return func() { s.queued.give(by, 1) }, nil
 }
 
 // Limits of what costs a node more than other requests.

@@ -70,6 +70,7 @@ type callContext struct {
 	context.Context
 	at       *callConn // nil: nothing is known of the connection
 	certRole token.Role
+	request  *request // of the call
 }
 
 // Value implements context.Context.
@@ -97,8 +98,8 @@ func (c *callContext) Value(key any) any {
 // count. conn is what NewCallConn has returned for its connection. Leave must be called.
 func (s *Server) Begin(ctx context.Context, r *http.Request, conn any, spec CallSpec) (*Call, error) {
 	at, _ := conn.(*callConn)
-	ctx = &callContext{ctx, at, s.deps.CertRole}
-	r = r.WithContext(ctx)
+	marked := &callContext{Context: ctx, at: at, certRole: s.deps.CertRole}
+	ctx, r = marked, r.WithContext(marked)
 	k := &Call{start: time.Now(), unlist: func() {}}
 	k.c = &request{
 		ResponseWriter: &callWriter{header: http.Header{}}, s: s, r: r, ctx: ctx, status: http.StatusOK,
@@ -108,6 +109,7 @@ func (s *Server) Begin(ctx context.Context, r *http.Request, conn any, spec Call
 			SkipAudit: spec.Role != token.Operator,
 		},
 	}
+	marked.request = k.c
 	s.deps.Metrics.HTTPStarted()
 	k.trace()
 	err := k.hold(at)

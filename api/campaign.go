@@ -29,6 +29,10 @@ func campaign(c *request, in apiv1.Campaign) error {
 	wait := time.Duration(in.WaitMS) * time.Millisecond
 	ctx, cancel := context.WithTimeout(c.r.Context(), min(wait+campaignGrace, c.remainingBudget(maxCampaignDuration)))
 	defer cancel()
+	if wait > 0 { // a node that stops sends its candidates elsewhere, and does not wait for them
+		ctx, cancel = stream.WithGraceAfter(ctx, c.s.stopping, 0)
+		defer cancel()
+	}
 	c.extendDeadlines(wait + 2*campaignGrace)
 	var role *state.Role
 	// The session identifies a candidate. A later leader therefore knows whether an earlier attempt was elected, and

@@ -39,8 +39,8 @@ func (s *Server) budgetsInUse() (used []string) {
 	for i := range all.NumField() {
 		name := all.Type().Field(i).Name
 		b := [...]*budget{
-			s.requests, s.admin, s.streams, s.attaching, s.waitingCampaigns, s.pages, s.eventStreams, s.scrapes,
-			s.bodies, s.bodyBytes, s.answers, s.calling, s.received, s.watching, s.watchKeys,
+			s.requests, s.queued, s.admin, s.streams, s.attaching, s.waitingCampaigns, s.pages, s.eventStreams,
+			s.scrapes, s.bodies, s.bodyBytes, s.answers, s.calling, s.received, s.watching, s.watchKeys,
 		}[i]
 		if all.Field(i).Pointer() != reflect.ValueOf(b).Pointer() {
 			return []string{"the list of this test is not that of the budgets"}

@@ -299,3 +299,34 @@ func TestNumber_WhereNodesAreNotToldFromClients(t *testing.T) {
 		}
 	})
 }
+
+// What a client's sender has in use is not forgotten, however many of its writes overtake one.
+func TestNumber_OvertakenWrite(t *testing.T) {
+	t.Parallel()
+	s := state.New(state.Options{})
+	index := uint64(0)
+	apply := func(number, lowest uint64) state.Result {
+		index++
+		return s.Apply(index, 1, []state.Command{{
+			Kind: state.KindPut, Now: 1, Put: &state.Put{Key: "k"},
+			Idempotency: &state.Idempotency{
+				Key: "client a\nns1.x", Number: number, AnsweredBelow: lowest, RequestHash: []byte("h"),
+			},
+		}})[0]
+	}
+	var numbers apiv1.Numbers
+	slow, lowest, _ := numbers.BeginWithin(apiv1.MaxNumbersAhead)
+	for {
+		number, lowest, ok := numbers.BeginWithin(apiv1.MaxNumbersAhead)
+		if !ok {
+			break
+		}
+		if r := apply(number, lowest); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		numbers.End(number)
+	}
+	if r := apply(slow, lowest); r.Err != nil {
+		t.Error(r.Err)
+	}
+}

@@ -357,6 +357,34 @@ func TestDrainSendsCandidatesAway(t *testing.T) {
 	})
 }
 
+// A node that stops does not wait for its candidates, which may wait for minutes: neither at the next leader, nor as a
+// follower that has forwarded them.
+func TestDrain_WaitsForNoCandidate(t *testing.T) {
+	for _, stops := range []string{"leader", "follower"} {
+		virtually(t, stops, func(t *testing.T) {
+			n1, n2, n3 := trio(t)
+			stopping := n1
+			if stops == "follower" {
+				stopping = n2
+			}
+			a, b := n1.session("a"), n1.session("b")
+			into[apiv1.Role](t, n1.campaign("r", a, 0))
+			answer := make(chan reply, 1)
+			go func() { answer <- stopping.campaign("r", b, 60_000) }()
+			eventually(t, n1.waitsFor(b))
+			began := time.Now()
+			stopping.Drain()
+			if stopping == n1 {
+				leads(n3, n1, n2, n3)
+			}
+			r := <-answer
+			if took := time.Since(began); took > time.Second || r.status != 503 && r.status != 504 {
+				t.Errorf("answered after %v: %+v", took, r)
+			}
+		})
+	}
+}
+
 func TestRoleWatch(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))

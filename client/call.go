@@ -46,6 +46,7 @@ type call struct {
 	internal        bool          // made by the client itself: triggers no refresh
 	long            bool          // its response comes late, or is read for long
 	numbered        bool          // a write whose idempotency key is the client's next number
+	urgent          bool          // waits for no connection behind other calls
 }
 
 // Maximum bytes of a response that are read.
@@ -74,6 +75,10 @@ func (c *Client) doAttempt(ctx context.Context, q *call, node string, sent *atom
 		trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }}
 		ctx = httptrace.WithClientTrace(ctx, trace)
 	}
+	if !q.long {
+		c.attempts.Add(1)
+		defer c.attempts.Add(-1)
+	}
 	res, err := c.send(ctx, q, node, bytes.NewReader(q.body), int64(len(q.body)))
 	a := newResponse(node, q.limit, res, err)
 	a.sent = sent != nil && sent.Load()
@@ -99,7 +104,7 @@ func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader,
 	}
 	req.Header.Set("User-Agent", c.cfg.UserAgent)
 	pool := c.pool
-	if q.long {
+	if q.long || q.urgent && c.attempts.Load() > int64(c.cfg.ConnsPerNode) {
 		pool = c.longPool
 	}
 	return pool.RoundTrip(req) // not http.Client: redirects are classified here, not followed
@@ -146,7 +151,8 @@ func newResponse(node string, limit int64, res *http.Response, err error) *respo
 
 // askLeader sends GET /leader to one node.
 func (c *Client) askLeader(ctx context.Context, node string) *response {
-	return c.doAttempt(ctx, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader}, node, nil)
+	// Late behind other calls, it would make a node that works on them look hung.
+	return c.doAttempt(ctx, &call{op: "leader", method: http.MethodGet, path: apiv1.PathLeader, urgent: true}, node, nil)
 }
 
 // get sends a read and decodes the JSON response.

@@ -13,7 +13,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -61,7 +60,8 @@ type Config struct {
 	// longer leads. 0: DefaultHedgeAfter.
 	HedgeAfter time.Duration
 	// ConnsPerNode bounds the connections to each node for calls. Further calls wait for a free connection. Watches,
-	// attached sessions and campaigns that wait have connections of their own. 0: DefaultConnsPerNode.
+	// attached sessions and campaigns that wait have connections of their own, and so have renewals and checks of nodes
+	// while there are more calls. 0: DefaultConnsPerNode.
 	ConnsPerNode int
 	// UserAgent names the application in the servers' logs. "": northstar-client.
 	UserAgent string
@@ -74,6 +74,7 @@ type Client struct {
 	cfg      Config
 	pool     *http.Transport
 	longPool *http.Transport // of requests that last: they must not keep renewals waiting
+	attempts atomic.Int64    // in progress, of requests that do not last
 	nodes    *nodes
 	finder   *leaderFinder
 	renewer  *renewer
@@ -89,7 +90,7 @@ type Client struct {
 	refreshedAt     atomicTime // time of the last refresh
 	leaderCheckedAt atomicTime // time of the last leader search after a forwarded response
 
-	sender atomic.Pointer[sender] // of the next write
+	senders senders // of numbered writes
 
 	followingLeader atomic.Bool // followLeader runs
 	calledAt        atomicTime  // time of the last call
@@ -126,7 +127,6 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, nodes: known, pool: newPool(cfg), longPool: newPool(cfg)}
 	c.pool.MaxConnsPerHost = cfg.ConnsPerNode
-	c.sender.Store(newSender())
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = &leaderFinder{
 		c: c, results: map[string]leaderReport{}, suspects: map[string]time.Time{}, probing: map[string]time.Time{},
@@ -252,28 +252,4 @@ func LoadTLS(ca, cert, key string) (*tls.Config, error) {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
-}
-
-// sender is a name under which writes are numbered.
-type sender struct {
-	name    string
-	numbers apiv1.Numbers
-}
-
-func newSender() *sender { return &sender{name: apiv1.SenderPrefix + rand.Text()} }
-
-// number numbers a write, and returns what ends the use of the number: it gets the error of the write. A number with an
-// unknown outcome stays in use, so that its key can be repeated. Later writes have another sender then: the cluster
-// would keep the results of all of them for this one.
-func (c *Client) number(q *call) (end func(error)) {
-	s := c.sender.Load()
-	number, lowest := s.numbers.Begin()
-	q.header.Set(apiv1.HeaderIdempotencyKey, apiv1.NumberedKey(s.name, number, lowest))
-	return func(err error) {
-		if errors.Is(err, ErrOutcomeUnknown) {
-			c.sender.CompareAndSwap(s, newSender())
-			return
-		}
-		s.numbers.End(number)
-	}
 }

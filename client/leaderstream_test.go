@@ -207,7 +207,7 @@ func TestNumberedKeys(t *testing.T) {
 		}
 		for i, r := range fc.requests("n1") {
 			sender, number, lowest, ok := apiv1.ParseNumberedKey(r.Header.Get(apiv1.HeaderIdempotencyKey))
-			if !ok || sender != c.sender.Load().name || number != uint64(i)+1 || lowest != number {
+			if !ok || sender != c.senders.all[0].name || number != uint64(i)+1 || lowest != number {
 				t.Errorf("request %d: %q", i, r.Header.Get(apiv1.HeaderIdempotencyKey))
 			}
 		}

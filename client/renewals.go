@@ -222,10 +222,10 @@ func (r *renewer) reschedule(requests int, last renewResult, after map[*renewalE
 func (c *Client) renewEach(ctx context.Context, ids []string) (errs []error, last renewResult) {
 	errs = make([]error, len(ids))
 	if len(ids) == 1 {
-		_, errs[0] = c.RenewSession(ctx, ids[0])
+		_, errs[0] = c.renewSession(ctx, ids[0], true)
 		return errs, classifyRenewal(errs[0], 1)
 	}
-	got, err := c.RenewSessions(ctx, ids)
+	got, err := c.renewSessions(ctx, ids, true)
 	named := make(map[string]error, len(ids))
 	for _, id := range got.Renewed {
 		named[id] = nil

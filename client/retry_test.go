@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,6 +208,39 @@ func TestHedge_SlowLeaderGetsNoCopies(t *testing.T) {
 		}
 		if sent != 1 {
 			t.Errorf("%d requests were sent, want 1", sent)
+		}
+	}, "n1", "n2", "n3")
+}
+
+// Nor does a leader with more calls than connections.
+func TestHedge_BusyLeaderGetsNoCopies(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c, err := New(Config{Endpoints: []string{"n1:1", "n2:1", "n3:1"}, ConnsPerNode: 2, Dial: fc.net.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		warmUp(t, c)
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(300 * time.Millisecond)
+			reply(w, apiv1.PutResult{Revision: 9})
+		}
+		var writers sync.WaitGroup
+		for range 8 {
+			writers.Go(func() {
+				if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		writers.Wait()
+		for _, name := range []string{"n2", "n3"} {
+			for _, r := range fc.requests(name) {
+				if r.URL.Path == "/v1/kv/k" {
+					t.Errorf("%s has got a copy", name)
+				}
+			}
 		}
 	}, "n1", "n2", "n3")
 }

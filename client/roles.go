@@ -110,16 +110,25 @@ func (c *Client) CreateSession(ctx context.Context, s SessionCreate) (SessionCre
 // RenewSession renews a session. It then lives for its TTL, counted from this call or later. ErrSessionEnded: the
 // session has ended.
 func (c *Client) RenewSession(ctx context.Context, id string) (Renewal, error) {
+	return c.renewSession(ctx, id, false)
+}
+
+func (c *Client) renewSession(ctx context.Context, id string, urgent bool) (Renewal, error) {
 	return decode[Renewal](c.do(ctx, &call{
 		op: "renew session " + id, method: http.MethodPost, path: sessionPath(id) + "/renew", hasTimeoutParam: true,
+		urgent: urgent,
 	}))
 }
 
 // RenewSessions renews up to 1000 sessions.
 func (c *Client) RenewSessions(ctx context.Context, ids []string) (RenewedMany, error) {
+	return c.renewSessions(ctx, ids, false)
+}
+
+func (c *Client) renewSessions(ctx context.Context, ids []string, urgent bool) (RenewedMany, error) {
 	q := &call{
 		op: fmt.Sprintf("renew %d sessions", len(ids)), method: http.MethodPost, path: apiv1.PathRenew,
-		hasTimeoutParam: true,
+		hasTimeoutParam: true, urgent: urgent,
 	}
 	return sendJSON[RenewedMany](ctx, c, q, apiv1.RenewMany{SessionIDs: ids})
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/cluster"
 )
 
@@ -44,6 +45,38 @@ func TestSession_RenewedBesideStreams(t *testing.T) {
 		}
 		cancel()
 		busy.Wait()
+	}, "n1")
+}
+
+// Calls that take all connections keep no renewal waiting.
+func TestSession_RenewedBesideCalls(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		roles := fc.nodes["n1"].handle
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, apiv1.PathKV) {
+				<-r.Context().Done()
+				return
+			}
+			roles(w, r)
+		}
+		c, err := New(Config{Endpoints: []string{"n1:1"}, ConnsPerNode: 2, Dial: fc.net.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: 3 * time.Second})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var busy sync.WaitGroup
+		for range 8 {
+			busy.Go(func() { _, _ = c.Put(ctx, "k", nil, WriteOptions{NoIdempotencyKey: true}) })
+		}
+		busy.Wait()
+		if s.Err() != nil || s.ValidFor() == 0 {
+			t.Errorf("valid for %v: %v", s.ValidFor(), s.Err())
+		}
 	}, "n1")
 }
 

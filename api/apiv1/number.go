@@ -24,6 +24,21 @@ func (n *Numbers) Begin() (number, lowest uint64) {
 	return n.below + uint64(len(n.ended)), n.below + 1
 }
 
+// MaxNumbersAhead bounds how far the numbers of a client's sender are ahead of the lowest one in use. The cluster keeps
+// the last 1,024 results of a client, and applies no write before those.
+const MaxNumbersAhead = 768
+
+// BeginWithin is Begin, unless the number would be limit or more ahead of the lowest one in use: then ok is false.
+func (n *Numbers) BeginWithin(limit int) (number, lowest uint64, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.ended) >= limit {
+		return 0, 0, false
+	}
+	n.ended = append(n.ended, false)
+	return n.below + uint64(len(n.ended)), n.below + 1, true
+}
+
 // End ends the use of a number.
 func (n *Numbers) End(number uint64) {
 	n.mu.Lock()

@@ -36,7 +36,9 @@ type Config struct {
 	ForwardToken bool
 	TimeoutMax   time.Duration // election.timeout-max
 	Hold         time.Duration // how long a request is queued for a leader; 0: twice TimeoutMax
-	MaxQueued    int           // requests queued for a leader
+	// EnterQueue takes a place for a request that waits for a leader, until leave is called. c is its client, nil for
+	// what is no request of the HTTP API. CodeBusy: there is none left.
+	EnterQueue func(ctx context.Context, c Client) (leave func(), err error)
 	// AddressOf returns a node's HTTP address, "" if unknown.
 	AddressOf func(cluster.NodeID) string
 	// LeaderProcessDead reports whether the leader's process was found dead. Nothing is sent to a dead leader.

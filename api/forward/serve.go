@@ -15,7 +15,7 @@ import (
 // reachable leader. A nil error means that r.Local succeeded. ErrResponseWritten means that a redirect or another
 // node's response was written.
 func (f *Forwarder) Serve(ctx context.Context, r Request) error {
-	w := Wait{f: f, write: r.Write}
+	w := Wait{f: f, write: r.Write, client: r.Client}
 	defer w.Release()
 	for {
 		w.leader = f.Leader.current.Load() // before Local, so that no change is missed
@@ -144,6 +144,7 @@ type Wait struct {
 	f       *Forwarder
 	leader  *Leader // as of before the last attempt
 	write   bool
+	client  Client    // nil: unknown
 	until   time.Time // zero: has not waited yet
 	backoff time.Duration
 	// untilDeadline: the request may have been applied, so it waits for a leader that knows until its deadline
@@ -189,10 +190,15 @@ func (w *Wait) Next(ctx context.Context, last error) error {
 	case left <= 0:
 		return w.timeout(last, "it was held for "+limit.String())
 	}
-	defer w.f.queued.Add(-1)
-	if w.f.queued.Add(1) > int64(w.f.MaxQueued) && !w.untilDeadline {
-		return problem.Busy("%d requests wait for a leader already", w.f.MaxQueued)
+	if !w.untilDeadline {
+		leave, err := w.f.EnterQueue(ctx, w.client)
+		if err != nil {
+			return err
+		}
+		defer leave()
 	}
+	defer w.f.queued.Add(-1)
+	w.f.queued.Add(1)
 	if w.leader.ID != "" {
 		w.backoff = min(max(2*w.backoff, minBackoff), maxBackoff)
 		left = min(left, w.backoff)

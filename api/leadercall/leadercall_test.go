@@ -69,7 +69,8 @@ func withWorldOf(t *testing.T, reads uint32, test func(w *world, leader, other *
 			n.Calls = New(Config{
 				Consensus: n, Sessions: n, Call: n.call, TimeoutMax: timeoutMax,
 				Forward: forward.New(forward.Config{
-					Self: id, Leader: tracker, TimeoutMax: timeoutMax, MaxQueued: 100,
+					Self: id, Leader: tracker, TimeoutMax: timeoutMax,
+					EnterQueue:        func(context.Context, forward.Client) (func(), error) { return func() {}, nil },
 					AddressOf:         func(id cluster.NodeID) string { return string(id) + ":1" },
 					LeaderProcessDead: func(cluster.NodeID, uint64) bool { return false },
 					Refusing:          func() string { return "" }, Stopping: context.Background(),
