@@ -33,7 +33,8 @@ func TestStreamWaitsForALeader(t *testing.T) {
 		n.setLeader("")
 		began := time.Now()
 		_, _, err := s.begin(ctx, pb.Watch_Watch_FullMethodName)
-		if d := time.Since(began); !errors.Is(err, rpctypes.ErrGRPCNoLeader) || d != noLeaderTimeouts*s.deps.TimeoutMax {
+		d := time.Since(began)
+		if !errors.Is(err, rpctypes.ErrGRPCNoLeader) || d != noLeaderTimeouts*s.deps.TimeoutMax {
 			t.Errorf("without a leader: %v after %v", err, d)
 		}
 		s.stop()

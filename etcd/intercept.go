@@ -242,8 +242,8 @@ func sentAs(ctx context.Context, key string) []string {
 // noLeaderTimeouts is the number of election timeouts without a leader after which a stream that requires one ends.
 const noLeaderTimeouts = 3
 
-// awaitLeader returns when this node knows a leader, and refuses a call at the time at which endWithoutLeader would end
-// it. The clients of a leader that has died come here before there is another one, and a refusal ends clientv3's watches.
+// awaitLeader returns when this node knows a leader. It refuses a call when endWithoutLeader would end it. The clients
+// of a leader that has died come here before there is another one, and a refusal ends clientv3's watches.
 func (s *Server) awaitLeader(ctx context.Context) error {
 	var expired <-chan time.Time
 	for {

@@ -126,7 +126,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	return nil
 }
 
-// catchUp brings this node's state up to date for a watch from now on, which must not show writes that were acknowledged
+// catchUp brings this node's state up to date for a watch from now on: it must not show writes that were acknowledged
 // before. If the leader does not answer, the watch begins with what this node has.
 func (ws *watchStream) catchUp() {
 	if ws.s.deps.Node.Status().LeaderID == "" {
