@@ -192,19 +192,22 @@ func (s *Server) begin(ctx context.Context, name string) (_ context.Context, lea
 	if kind.Role == token.None {
 		return ctx, func(error) {}, nil
 	}
-	if requiresLeader(ctx) && s.deps.Node.Status().LeaderID == "" && kind.Kind != openapi.Unary {
-		return nil, nil, rpctypes.ErrGRPCNoLeader
-	}
 	r, conn := incoming(ctx, name)
 	call, err := s.deps.Begin(ctx, r, conn, kind)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.takeFirstRevision(call, name); err != nil {
-		call.Leave(err)
+	leave = func(err error) { call.Leave(callError(err)) }
+	if kind.Kind != openapi.Unary && requiresLeader(ctx) {
+		err = s.awaitLeader(call.Context())
+	}
+	if err == nil {
+		err = s.takeFirstRevision(call, name)
+	}
+	if err != nil {
+		leave(err)
 		return nil, nil, err
 	}
-	leave = func(err error) { call.Leave(callError(err)) }
 	return context.WithValue(call.Context(), callKey{}, call), leave, nil
 }
 
@@ -238,6 +241,32 @@ func sentAs(ctx context.Context, key string) []string {
 
 // noLeaderTimeouts is the number of election timeouts without a leader after which a stream that requires one ends.
 const noLeaderTimeouts = 3
+
+// awaitLeader returns when this node knows a leader. It refuses a call when endWithoutLeader would end it. The clients
+// of a leader that has died come here before there is another one, and a refusal ends clientv3's watches.
+func (s *Server) awaitLeader(ctx context.Context) error {
+	var expired <-chan time.Time
+	for {
+		changed := s.deps.Node.LeaderChanged() // before Status, so that no change is missed
+		if s.deps.Node.Status().LeaderID != "" {
+			return nil
+		}
+		if expired == nil {
+			timer := time.NewTimer(noLeaderTimeouts * s.deps.TimeoutMax)
+			defer timer.Stop()
+			expired = timer.C
+		}
+		select {
+		case <-changed:
+		case <-expired:
+			return rpctypes.ErrGRPCNoLeader
+		case <-s.stopping.Done():
+			return rpctypes.ErrGRPCStopped
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
 
 // endWithoutLeader ends a stream's context when this node has known no leader for noLeaderTimeouts × timeout-max. stop
 // must be called, and waits for the goroutine.

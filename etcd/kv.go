@@ -26,7 +26,7 @@ func (k *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
-	v, err := k.s.readView(ctx, r.Serializable)
+	v, err := k.s.readViewAt(ctx, r.Serializable, r.Revision)
 	if err != nil {
 		return nil, err
 	}
@@ -41,14 +41,34 @@ func (k *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 
 // readView returns a view to read from: with every write acknowledged before the call, or the present one of this node.
 func (s *Server) readView(ctx context.Context, serializable bool) (*state.View, error) {
+	return s.readViewAt(ctx, serializable, 0)
+}
+
+// readViewAt is readView for a read of a revision. Clients name one that another node has told them of, as STM of
+// clientv3 does. This node may not have it yet, and then learns from the leader whether there is one.
+func (s *Server) readViewAt(ctx context.Context, serializable bool, revision int64) (*state.View, error) {
 	if serializable {
 		if err := s.awaitCaughtUp(ctx); err != nil {
 			return nil, err
 		}
-	} else if err := callOf(ctx).ReadIndex(ctx); err != nil {
+		if v := s.deps.Node.View(); revision <= int64(v.Revision()) {
+			return v, nil
+		}
+	}
+	if err := callOf(ctx).ReadIndex(ctx); err != nil {
 		return nil, err
 	}
 	return s.deps.Node.View(), nil
+}
+
+// newestRead returns the newest revision that a transaction of ranges names.
+func newestRead(t *state.Txn) (revision int64) {
+	for _, ops := range [][]state.Op{t.Success, t.Failure} {
+		for i := range ops {
+			revision = max(revision, ops[i].Range.Revision)
+		}
+	}
+	return revision
 }
 
 // awaitCaughtUp returns once this node's state has all that was committed when it started. A leader knows what that is.
@@ -106,7 +126,7 @@ func (k *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	if err := t.Check(); err != nil {
 		return nil, err
 	}
-	v, err := k.s.readView(ctx, serializable(r))
+	v, err := k.s.readViewAt(ctx, serializable(r), newestRead(t))
 	if err != nil {
 		return nil, err
 	}

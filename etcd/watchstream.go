@@ -89,6 +89,9 @@ func (ws *watchStream) handle(r *pb.WatchRequest) error {
 
 // create starts a watch.
 func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
+	if r.StartRevision == 0 {
+		ws.catchUp()
+	}
 	v := ws.s.deps.Node.View()
 	w := &watch{
 		id: r.WatchId, key: string(r.Key), end: string(r.RangeEnd), stream: ws, options: watchOptions{
@@ -121,6 +124,17 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	}
 	ws.hub.add(w)
 	return nil
+}
+
+// catchUp brings this node's state up to date for a watch from now on: it must not show writes that were acknowledged
+// before. If the leader does not answer, the watch begins with what this node has.
+func (ws *watchStream) catchUp() {
+	if ws.s.deps.Node.Status().LeaderID == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ws.ctx, 2*ws.s.deps.TimeoutMax)
+	defer cancel()
+	_ = callOf(ws.ctx).ReadIndex(ctx)
 }
 
 // refusal returns why a watch cannot start. If it can, refusal returns "", and has taken its share.

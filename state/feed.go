@@ -54,7 +54,7 @@ type Cursor struct {
 	prefix string // of all keys that match
 	within *keyRange
 	seen   uint64 // every matching change up to here has been returned
-	next   uint64 // position of the first change not examined, if it is inside a revision; 0: at seen
+	part   uint64 // how many changes of the revision after seen have been examined
 	epoch  uint64
 }
 
@@ -137,12 +137,12 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 	size := 0
 	h := &c.feed.of(v).changes
 	first := h.search(func(ch change) bool { return ch.item.Revision > c.seen })
-	for pos := max(first, c.next); pos < h.end; pos++ {
+	for pos := first + c.part; pos < h.end; pos++ {
 		ch := h.at(pos)
 		if last := len(found) - 1; last >= 0 && found[last].Revision != ch.item.Revision {
 			found[last].Last = true
 			if len(found) >= limit || size >= maxBatchBytes {
-				c.seen, c.next = found[last].Revision, 0
+				c.seen, c.part = found[last].Revision, 0
 				return found
 			}
 		}
@@ -150,7 +150,8 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 			continue
 		}
 		if len(found) >= limit || size >= maxBatchBytes {
-			c.seen, c.next = ch.item.Revision-1, pos
+			c.seen = ch.item.Revision - 1
+			c.part = pos - h.search(func(other change) bool { return other.item.Revision > c.seen })
 			return found
 		}
 		found = append(found, newChange(ch))
@@ -159,7 +160,7 @@ func (c *Cursor) scan(v *View, limit int) []Change {
 	if len(found) > 0 {
 		found[len(found)-1].Last = true
 	}
-	c.seen, c.next = v.revision, 0
+	c.seen, c.part = v.revision, 0
 	return found
 }
 

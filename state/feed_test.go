@@ -290,6 +290,37 @@ func TestFeedAcrossSnapshotInstall(t *testing.T) {
 	})
 }
 
+// A cursor that has returned a part of a transaction continues behind that when its node installs a snapshot, in which
+// changes have other positions.
+func TestFeedAcrossSnapshotInstall_InsideARevision(t *testing.T) {
+	t.Parallel()
+	for _, before := range []int{0, 30} { // changes that only the lagging node still has
+		ahead, behind := New(Options{HistoryRevisions: 10}), New(Options{HistoryRevisions: 100})
+		whole := Txn{}
+		for _, key := range []string{"a", "b", "c", "d", "e"} {
+			whole.Success = append(whole.Success, Op{Put: &TxnPut{Key: key}})
+		}
+		for _, s := range []*State{ahead, behind} {
+			for range before {
+				mustApply(t, s, put("x", ""))
+			}
+			mustApply(t, s, Command{Kind: KindTxn, Txn: &whole})
+		}
+		mustApply(t, ahead, put("f", ""))
+		reading := cursor(t, behind, "", uint64(before))
+		rev := before + 1
+		wantNext(t, reading, 2, fmt.Sprintf("%d:a %[1]d:b", rev))
+		restore(t, behind, snapshotOf(t, ahead))
+		ended, end := context.WithCancel(t.Context())
+		end() // it does not wait
+		for _, want := range []string{fmt.Sprintf("%d:c %[1]d:d", rev), fmt.Sprintf("%d:e %d:f", rev, rev+1)} {
+			if changes, err := reading.Next(ended, 2); given(changes) != want || err != nil {
+				t.Errorf("got %q, %v, want %q", given(changes), err, want)
+			}
+		}
+	}
+}
+
 // Readers in other goroutines get every change once and in order during Apply. None of them is left waiting.
 func TestFeedConcurrent(t *testing.T) {
 	t.Parallel()

@@ -167,7 +167,7 @@ func testMutex(ctx context.Context, t *testing.T, nodes []*node) {
 	}
 }
 
-// testSTM moves amounts between accounts: their sum stays.
+// testSTM moves amounts between accounts: their sum stays. The two reads of a transaction go to two nodes.
 func testSTM(ctx context.Context, t *testing.T, nodes []*node) {
 	c := client(t, nodes...)
 	const accounts = 4
@@ -177,8 +177,8 @@ func testSTM(ctx context.Context, t *testing.T, nodes []*node) {
 		}
 	}
 	var workers sync.WaitGroup
-	for w, n := range nodes {
-		own := client(t, n)
+	for w := range nodes {
+		own := client(t, nodes...)
 		workers.Go(func() {
 			for i := range 20 {
 				from, to := fmt.Sprint("/account/", (w+i)%accounts), fmt.Sprint("/account/", (w+2*i+1)%accounts)

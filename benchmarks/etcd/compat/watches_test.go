@@ -138,3 +138,39 @@ func follow(ctx context.Context, t *testing.T, key string, events clientv3.Watch
 	}
 	return told
 }
+
+// TestWatchesLeaveADeadLeader kills leaders under watches that require a leader. The watches at the killed node
+// continue at another one, also if they come there before the next leader is elected.
+func TestWatchesLeaveADeadLeader(t *testing.T) {
+	const moving = 24 // a third of them at the leader
+	nodes := startNorthstar(t, 3, calm()...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(*watchKills)*roundLimit)
+	defer cancel()
+	for kill := range *watchKills {
+		first, others := leader(t, nodes)
+		key := fmt.Sprintf("/move/%d", kill)
+		round, end := context.WithCancel(clientv3.WithRequireLeader(ctx))
+		events := make([]clientv3.WatchChan, moving)
+		clients := make([]*clientv3.Client, moving)
+		for i := range events {
+			clients[i] = newClient(t, nodes...)
+			events[i] = clients[i].Watch(round, key, clientv3.WithCreatedNotify())
+			<-events[i]
+		}
+		first.kill()
+		if _, err := client(t, others[0]).Put(ctx, key, "v"); err != nil {
+			t.Errorf("kill %d: put through a living node: %v", kill, err)
+		}
+		for i := range events {
+			if r := <-events[i]; len(r.Events) != 1 || r.Err() != nil {
+				t.Errorf("kill %d, watch %d: %d events, %v", kill, i, len(r.Events), r.Err())
+			}
+		}
+		end()
+		for _, c := range clients {
+			c.Close()
+		}
+		first.start(t)
+		awaitMember(ctx, t, first)
+	}
+}
