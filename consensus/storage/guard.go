@@ -39,7 +39,7 @@ const (
 // GuardConfig is what a Guarded needs in addition to the storage.
 type GuardConfig struct {
 	// StallMin and StallMax bound for how long an operation may be outstanding before the disk is stalled: timeout-min
-	// and timeout-max. In between it is three times as long as the longest one of the last minutes. Required.
+	// and timeout-max, and two median syncs. In between it is three times the longest of the last minutes. Required.
 	StallMin, StallMax time.Duration
 	// OnFatal is called at most once, when this node can no longer trust or use its data: a write failed, an entry
 	// reads back wrong, or an operation hangs. The goroutine that met the error calls it before it continues; it must
@@ -189,7 +189,8 @@ func (g *Guarded) untilHang() time.Duration {
 }
 
 // untilLimit returns how long the oldest operation may be outstanding until it has taken much longer than is usual, and
-// longer than least; a negative time after that. much is the limit by the two longest operations.
+// longer than least; a negative time after that. much is the limit by the two longest operations. The syncs of an
+// election come on top: on a disk as slow as this one, a new leader would be ready no sooner.
 func (g *Guarded) untilLimit(least time.Duration, much func(longest [2]time.Duration) time.Duration) time.Duration {
 	now := time.Now()
 	_, d := g.watch.oldest(now)
@@ -204,7 +205,7 @@ func (g *Guarded) untilLimit(least time.Duration, much func(longest [2]time.Dura
 	if count >= stallSamples {
 		limit = min(max(much(longest), least), limit)
 	}
-	return limit - d
+	return limit + electionSyncs*g.watch.usual(now) - d
 }
 
 // armHang makes checkHang run once an operation has been outstanding for longer than d.
@@ -240,6 +241,8 @@ const (
 	// operation that took long tells little.
 	stallFactor = 3
 	hangFactor  = 2
+	// electionSyncs is how many syncs an election takes, one after the other: of votes, and of the first entries.
+	electionSyncs = 2
 	// stallSamples is how many operations must be known.
 	stallSamples = 100
 	// maxLate is how much later than it should checkHang may run and trust what it sees.

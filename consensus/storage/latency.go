@@ -23,6 +23,7 @@ type latencyTracker struct {
 		p99    time.Duration
 		total  uint64
 		median time.Duration // of recentWindows
+		usual  time.Duration // the median of all windows
 		until  time.Time     // valid until then
 	}
 }
@@ -187,15 +188,33 @@ func (w *latencyTracker) oldest(now time.Time) (op string, d time.Duration) {
 func (w *latencyTracker) quantiles(now time.Time) (p99 time.Duration, total uint64, median time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !now.Before(w.known.until) {
-		w.known.p99, w.known.total = w.quantile(now, windowCount, 100)
-		median, some := w.quantile(now, recentWindows, 2)
-		if w.known.median = median; some < minRecent || now.Sub(w.epoch) < recentWindows*windowSize {
-			w.known.median = 0
-		}
-		w.known.until = now.Add(p99TTL)
-	}
+	w.refresh(now)
 	return w.known.p99, w.known.total, w.known.median
+}
+
+// usual returns the median of the last minute; 0 if fewer than minRecent operations were synced.
+func (w *latencyTracker) usual(now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refresh(now)
+	return w.known.usual
+}
+
+// refresh computes what is known when that is too old. The lock must be held.
+func (w *latencyTracker) refresh(now time.Time) {
+	if now.Before(w.known.until) {
+		return
+	}
+	w.known.p99, w.known.total = w.quantile(now, windowCount, 100)
+	w.known.usual, w.known.median = 0, 0
+	if w.known.total >= minRecent {
+		w.known.usual, _ = w.quantile(now, windowCount, 2)
+	}
+	median, some := w.quantile(now, recentWindows, 2)
+	if some >= minRecent && now.Sub(w.epoch) >= recentWindows*windowSize {
+		w.known.median = median
+	}
+	w.known.until = now.Add(p99TTL)
 }
 
 // quantile returns the duration above which one of part operations lies in the newest windows, and their number. With

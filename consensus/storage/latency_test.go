@@ -190,7 +190,8 @@ func TestOnHang(t *testing.T) {
 		for _, at := range calls {
 			after = append(after, at.Sub(began).Truncate(time.Millisecond))
 		}
-		want := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond}
+		// Twice the longest but one or 50 ms, and two syncs of 20 ms, within the 10 % that the median has.
+		want := []time.Duration{90 * time.Millisecond, 140 * time.Millisecond}
 		if !slices.Equal(after, want) {
 			t.Errorf("called after %v, want %v", after, want)
 		}
@@ -244,8 +245,10 @@ func TestStallLimit(t *testing.T) {
 				g.watch.end(id, time.Now(), true)
 			}
 		}
+		const twoSyncs = 2 * time.Millisecond // of the median of the last minute
 		check := func(what string, hangs, stalled time.Duration) {
 			t.Helper()
+			hangs, stalled = hangs+twoSyncs, stalled+twoSyncs
 			if gotHangs, got := after(); got != stalled || gotHangs != hangs {
 				t.Errorf("%s: hangs after %v, want %v; stalled after %v, want %v", what, gotHangs, hangs, got, stalled)
 			}
@@ -263,6 +266,7 @@ func TestStallLimit(t *testing.T) {
 		do(1, 110*time.Millisecond)
 		check("a slower one", 120*time.Millisecond, 300*time.Millisecond)
 		time.Sleep(longestPeriod)
+		do(minRecent, time.Millisecond)
 		do(1, 100*time.Millisecond)
 		check("as slow again, a minute later", 200*time.Millisecond, 300*time.Millisecond)
 		time.Sleep(longestCount * longestPeriod)
@@ -281,6 +285,11 @@ func TestStallLimit(t *testing.T) {
 		}
 		check("a disk that stalls again and again", 50*time.Millisecond, 150*time.Millisecond)
 		do(maxInRow+2, 350*time.Millisecond)
-		check("a disk that is always that slow", 300*time.Millisecond, 300*time.Millisecond)
+		check("a disk that was that slow for some operations", 300*time.Millisecond, 300*time.Millisecond)
+		time.Sleep(longestCount * longestPeriod)
+		do(stallSamples, 100*time.Millisecond)
+		check("a disk whose every sync takes 100 ms", 405*time.Millisecond, 505*time.Millisecond)
+		do(2*stallSamples, 400*time.Millisecond)
+		check("400 ms, longer than the longest timeout", 1162*time.Millisecond, 1162*time.Millisecond)
 	})
 }
