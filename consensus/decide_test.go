@@ -480,7 +480,8 @@ func TestPlanPatch(t *testing.T) {
 		{"demote a non-voter", nonVoter, cluster.MemberPatch{Suffrage: &asNonVoter}, "write:active"},
 		{"demote one that joins", joining(nonVoter), cluster.MemberPatch{Suffrage: &asNonVoter}, "write:active"},
 		{
-			"demote one whose promotion is unfinished", joining(voter), cluster.MemberPatch{Suffrage: &asNonVoter},
+			"demote one whose promotion is unfinished", joining(voter),
+			cluster.MemberPatch{Suffrage: &asNonVoter},
 			"write:active demote",
 		},
 		{

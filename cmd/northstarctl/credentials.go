@@ -182,7 +182,7 @@ func (a *app) issue(template, parent *x509.Certificate, parentKey crypto.Private
 	encode := func(kind string, der []byte) func(*os.File) error {
 		return func(f *os.File) error { return pem.Encode(f, &pem.Block{Type: kind, Bytes: der}) }
 	}
-	// Together: a node keeps its pair until it reads a certificate with the key that fits, and cannot start without one.
+	// Together: a running node keeps its pair until it reads another one, but no node starts with half a pair.
 	if err := writeFiles(newFile{keyFile, 0o600, encode("PRIVATE KEY", keyDER)},
 		newFile{certFile, 0o644, encode("CERTIFICATE", der)}); err != nil {
 		return err

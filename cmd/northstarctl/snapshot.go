@@ -125,8 +125,8 @@ type newFile struct {
 	fill func(*os.File) error
 }
 
-// writeFiles replaces files of one directory, all of them or none. Each is complete in a temporary file before the first
-// is renamed, so only a crash between two renames could leave old files beside new ones.
+// writeFiles replaces files of one directory, all of them or none. Each is complete in a temporary file before the
+// first is renamed. So only a crash between two renames, or an error there, leaves old files beside new ones.
 func writeFiles(files ...newFile) error {
 	temps := make([]string, 0, len(files))
 	defer func() {
