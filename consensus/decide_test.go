@@ -465,6 +465,7 @@ func TestPlanPatch(t *testing.T) {
 		cluster.Server{ID: "n2", Address: "h2", Suffrage: cluster.NonVoter}
 	asVoter, asNonVoter, addr, prio := cluster.Voter, cluster.NonVoter, "h9", 3
 	dead := func(s cluster.Server) cluster.Server { s.ID = "dead"; return s }
+	joining := func(s cluster.Server) cluster.Server { s.ID = "joining"; return s }
 	for _, tt := range []struct {
 		name   string
 		server cluster.Server
@@ -476,7 +477,18 @@ func TestPlanPatch(t *testing.T) {
 		{"promote", nonVoter, cluster.MemberPatch{Suffrage: &asVoter}, "promote write:active"},
 		{"promote a voter", voter, cluster.MemberPatch{Suffrage: &asVoter}, ""},
 		{"demote", voter, cluster.MemberPatch{Suffrage: &asNonVoter}, "demote write:active"},
-		{"demote one that joins", nonVoter, cluster.MemberPatch{Suffrage: &asNonVoter}, "write:active"},
+		{"demote a non-voter", nonVoter, cluster.MemberPatch{Suffrage: &asNonVoter}, "write:active"},
+		{"demote one that joins", joining(nonVoter), cluster.MemberPatch{Suffrage: &asNonVoter}, "write:active"},
+		{
+			"demote one whose promotion is unfinished", joining(voter),
+			cluster.MemberPatch{Suffrage: &asNonVoter},
+			"write:active demote",
+		},
+		{
+			"demote and move it", joining(voter),
+			cluster.MemberPatch{Suffrage: &asNonVoter, RaftAddress: &addr, Priority: &prio},
+			"write:active demote move write",
+		},
 		{"re-admit a voter", voter, cluster.MemberPatch{Readmit: true}, "dead demote write:joining"},
 		{"re-admit a non-voter", nonVoter, cluster.MemberPatch{Readmit: true}, "write"},
 		{"complete it before the demotion", dead(voter), cluster.MemberPatch{Readmit: true}, "demote write:joining"},
@@ -485,8 +497,11 @@ func TestPlanPatch(t *testing.T) {
 	} {
 		var got []string
 		rec := cluster.Member{ID: tt.server.ID, Lifecycle: cluster.Active}
-		if rec.ID == "dead" {
+		switch rec.ID {
+		case "dead":
 			rec.Lifecycle = cluster.Dead
+		case "joining":
+			rec.Lifecycle = cluster.Joining
 		}
 		for _, s := range planPatch(rec, tt.server, tt.patch) {
 			switch s.action {

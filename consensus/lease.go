@@ -115,8 +115,9 @@ func (n *Node) LeaseReadBarrier(ctx context.Context) error {
 	if inst == nil {
 		return n.notLeading()
 	}
-	commit := inst.CommitIndex()
-	if n.leaseRemaining() <= 0 || n.replacing.Load() != 0 {
+	commit, term := inst.CommitIndex(), n.readyTerm.Load()
+	// A restore of an earlier term is committed, or undone: this term's leader-start came after it.
+	if n.leaseRemaining() <= 0 || n.replacing.Load() >= max(term, 1) {
 		return n.ReadBarrier(ctx)
 	}
 	if err := n.fsm.Wait(ctx, commit); err != nil {

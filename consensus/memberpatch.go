@@ -124,7 +124,14 @@ func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch)
 			lifecycle(cluster.Joining)
 		}
 	case p.Suffrage != nil && *p.Suffrage == cluster.NonVoter:
-		lifecycle(cluster.Active) // otherwise it would be promoted again
+		if rec.Lifecycle == cluster.Joining { // first: a leader promotes a joining non-voter
+			active := cluster.Active
+			steps = append(steps, patchStep{
+				action: writeRecord, record: &state.MemberPatch{ID: rec.ID, Lifecycle: &active},
+			})
+		} else {
+			lifecycle(cluster.Active)
+		}
 		if voter {
 			steps = append(steps, patchStep{action: demote})
 		}

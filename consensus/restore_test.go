@@ -89,6 +89,28 @@ func TestUncommittedRestore(t *testing.T) {
 	}
 }
 
+// TestLeaseAfterAnAbandonedRestore: a leader is deposed during a restore, and leads again later. It reads by its lease
+// then, without a round.
+func TestLeaseAfterAnAbandonedRestore(t *testing.T) {
+	t.Parallel()
+	c, old, done := startRestore(t)
+	old.cut.Store(true)
+	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
+	c.write("b", "1")
+	old.drop(nil)
+	old.cut.Store(false)
+	c.everywhere("b", "1")
+	eventually(t, "it reads without a round", func() bool {
+		c.transferTo(old)
+		eventually(t, "a lease, or leadership is lost", func() bool {
+			return old.Status().LeaseRemaining > timeoutMin/2 || old.Status().Role != cluster.Leader
+		})
+		old.drop(func(transport.Message) bool { return true })
+		defer old.drop(nil)
+		return old.LeaseReadBarrier(within(t, timeoutMin/4)) == nil
+	})
+}
+
 // slowSnapshots is a real data directory whose snapshots are opened only when release is closed.
 type slowSnapshots struct {
 	storage.Storage

@@ -3,6 +3,7 @@ package node
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -80,6 +81,61 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 		eventually(t, "a new node is a voter",
 			func() bool { return n.Consensus().Status().Suffrage() == cluster.Voter })
 		want(t, ca.httpsClient(&app), "GET", "https://"+n.httpAddr+"/v1/kv/a", "", 200, "1")
+	}
+}
+
+// rewrite replaces a file by a rename, as a node that reads it expects.
+func rewrite(t *testing.T, file string, content []byte) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(file+".new", content, 0o600), os.Rename(file+".new", file)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestChangeOfTheAuthority takes the steps of docs/security.md. Leadership stays, and every node serves afterwards.
+func TestChangeOfTheAuthority(t *testing.T) {
+	t.Parallel()
+	old, next := newAuthority(t, "old"), newAuthority(t, "next")
+	nodes := newCluster(t, 3, func(i int, c *Config) {
+		c.TLS = old.issue(string(c.ID), "northstar://northstar/node/"+string(c.ID), nil)
+		calm(i, c)
+	})
+	lead := startAll(t, nodes)
+	term := lead.Consensus().Status().Term
+	oldApp := old.issue("app", "northstar://northstar/client/app", nil)
+	nextApp := next.issue("app", "northstar://northstar/client/app", nil)
+	everywhere := func(what string, client *http.Client, works bool) {
+		t.Helper()
+		for _, n := range nodes {
+			eventually(t, what+" at "+string(n.cfg.ID), func() bool {
+				status, _, err := request(client, "PUT", "https://"+n.httpAddr+"/v1/kv/a", "1")
+				return (err == nil && status == 200) == works
+			})
+		}
+	}
+	both := slices.Concat(read(t, old.file), read(t, next.file))
+	rewrite(t, old.file, both)
+	everywhere("certificates of the next authority count", old.httpsClient(&nextApp), true)
+	for _, n := range nodes {
+		renewed := next.issue(string(n.cfg.ID), "northstar://northstar/node/"+string(n.cfg.ID), nil)
+		rewrite(t, n.cfg.TLS.Key, read(t, renewed.Key))
+		rewrite(t, n.cfg.TLS.Cert, read(t, renewed.Cert))
+	}
+	everywhere("the new certificates are in use", next.httpsClient(&oldApp), true)
+	rewrite(t, old.file, read(t, next.file))
+	everywhere("certificates of the old authority do not count", next.httpsClient(&oldApp), false)
+	everywhere("the service goes on", next.httpsClient(&nextApp), true)
+	if st := lead.Consensus().Status(); st.Role != cluster.Leader || st.Term != term {
+		t.Errorf("%s is a %s of term %d, and led in term %d", st.NodeID, st.Role, st.Term, term)
 	}
 }
 

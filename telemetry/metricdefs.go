@@ -91,7 +91,8 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "peer_healthy", "1 if this node considers the peer healthy.", "peer")
 	d.atScrape(Gauge, "peer_last_contact_ms",
 		"Milliseconds since the last response from the peer; absent before the first response.", "peer")
-	d.atScrape(Gauge, "peer_lag_entries", "Log entries that the peer lags behind; on the leader only.", "peer")
+	d.atScrape(Gauge, "peer_lag_entries",
+		"Log entries that the peer lacks, or has yet to apply if these are more, and more than 1024; on the leader only.", "peer")
 	d.atScrape(Gauge, "voters", "Voters of the cluster, as this node knows them.")
 	d.atScrape(Gauge, "quorum_failures_tolerated",
 		"How many healthy voters may fail before the quorum is lost; on the leader only.")

@@ -40,7 +40,7 @@ type Transfer struct {
 	node        Consensus
 	opts        Options
 	log         hclog.Logger
-	transferSem chan struct{} // capacity 1: one transfer at a time
+	transferSem chan struct{} // capacity 1: one transfer at a time to a target that has caught up
 }
 
 // Options holds the callbacks of a Transfer, and its logger.
@@ -79,12 +79,6 @@ func New(node Consensus, opts Options) *Transfer {
 //     continues to lead.
 //   - CodeTransferFailed with status 504: failed after that; it names the leader.
 func (t *Transfer) Execute(ctx context.Context, h cluster.TransferNotice) (cluster.TransferOutcome, error) {
-	select {
-	case t.transferSem <- struct{}{}:
-		defer func() { <-t.transferSem }()
-	default:
-		return cluster.TransferOutcome{}, inProgress("another transfer of leadership is in progress")
-	}
 	start := time.Now()
 	st := t.node.Status()
 	if st.Role != cluster.Leader {
@@ -119,10 +113,17 @@ func inProgress(format string, args ...any) *cluster.Error {
 	return err
 }
 
-// run waits for the target, and transfers leadership to it.
+// run waits for the target, and transfers leadership to it. Others may transfer leadership during that wait, which may
+// last as long as an operator likes: a leader that stops, or that is not eligible any more, must not wait for it.
 func (t *Transfer) run(ctx context.Context, term uint64, h cluster.TransferNotice) (to cluster.NodeID, err error) {
 	if h.To, err = t.awaitCaughtUp(ctx, term, h.To); err != nil {
 		return h.To, err
+	}
+	select {
+	case t.transferSem <- struct{}{}:
+		defer func() { <-t.transferSem }()
+	default:
+		return h.To, inProgress("another transfer of leadership is in progress")
 	}
 	return h.To, t.transfer(ctx, term, h)
 }

@@ -303,6 +303,29 @@ func TestBest_FirstToCatchUp(t *testing.T) {
 	})
 }
 
+// A transfer waits for a node that is far behind. A stopping leader, and an operator, move leadership meanwhile.
+func TestWaitingTransferHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.lags(0, 1e6)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var results []Result
+		tr := newTransfer(f, &results)
+		waiting := make(chan error, 1)
+		go func() { _, err := tr.Execute(ctx, cluster.TransferNotice{To: "n2"}); waiting <- err }()
+		synctest.Wait()
+		start := time.Now()
+		out, err := tr.Execute(ctx, cluster.TransferNotice{Reason: "node n1 is stopping"})
+		if err != nil || out.NewLeader != "n3" || time.Since(start) > time.Second {
+			t.Errorf("%+v, %v, after %v", out, err, time.Since(start))
+		}
+		if err := <-waiting; !cluster.IsCode(err, cluster.CodeNoLeader) {
+			t.Errorf("the one that waited: %v", err)
+		}
+	})
+}
+
 func TestOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -149,7 +149,7 @@ type TargetCandidate struct {
 	Reason     string `json:"reason" doc:"the check that rules it out; empty: none does"`
 	Voter      bool   `json:"voter"`
 	Priority   int    `json:"priority"`
-	LagEntries uint64 `json:"lag_entries" doc:"behind the end of the log, as far as the answering node knows"`
+	LagEntries uint64 `json:"lag_entries" doc:"as lag_entries of a member, as far as the answering node knows"`
 }
 
 // Affected is what a plan affects in addition to the leader.

@@ -98,7 +98,7 @@ type Member struct {
 	Reasons       []string `json:"reasons" doc:"why it is not healthy"`
 	State         string   `json:"state" enum:"follower,candidate,leader,unknown"`
 	LastContactMS *int64   `json:"last_contact_ms" doc:"null when there was none"`
-	LagEntries    uint64   `json:"lag_entries"`
+	LagEntries    uint64   `json:"lag_entries" doc:"entries that it lacks; or those of its log that it has yet to apply, as after a start, if these are more, and more than 1024"`
 	Version       string   `json:"version"`
 }
 

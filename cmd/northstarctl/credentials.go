@@ -179,12 +179,12 @@ func (a *app) issue(template, parent *x509.Certificate, parentKey crypto.Private
 	if err := os.MkdirAll(files.dir, 0o755); err != nil {
 		return err
 	}
-	write := func(file string, mode fs.FileMode, kind string, der []byte) error {
-		return writeFile(file, mode,
-			func(f *os.File) error { return pem.Encode(f, &pem.Block{Type: kind, Bytes: der}) })
+	encode := func(kind string, der []byte) func(*os.File) error {
+		return func(f *os.File) error { return pem.Encode(f, &pem.Block{Type: kind, Bytes: der}) }
 	}
-	if err := errors.Join(write(keyFile, 0o600, "PRIVATE KEY", keyDER),
-		write(certFile, 0o644, "CERTIFICATE", der)); err != nil {
+	// Together: a running node keeps its pair until it reads another one, but no node starts with half a pair.
+	if err := writeFiles(newFile{keyFile, 0o600, encode("PRIVATE KEY", keyDER)},
+		newFile{certFile, 0o644, encode("CERTIFICATE", der)}); err != nil {
 		return err
 	}
 	out := struct {

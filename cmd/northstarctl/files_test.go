@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -134,6 +135,77 @@ func TestCertificates_NotOverwritten(t *testing.T) {
 		if code, _, _ := ctl(t, nil, "", all...); code != exitUsage {
 			t.Errorf("%s: exit %d, want %d", name, code, exitUsage)
 		}
+	}
+}
+
+// A certificate and its key are replaced together: one of them alone would keep a node from starting.
+func TestWriteFiles_AllOrNone(t *testing.T) {
+	t.Parallel()
+	fill := func(text string, err error) func(*os.File) error {
+		return func(f *os.File) error { _, werr := f.WriteString(text); return errors.Join(werr, err) }
+	}
+	full := errors.New("disk full")
+	for name, tc := range map[string]struct {
+		first, second error
+		dir           string // is a directory
+		replaced      bool
+	}{
+		"both":                            {replaced: true},
+		"the first cannot be written":     {first: full},
+		"the second cannot be written":    {second: full},
+		"the first must not be replaced":  {dir: "n1.key"},
+		"the second must not be replaced": {dir: "n1.crt"},
+	} {
+		dir := t.TempDir()
+		files := []string{filepath.Join(dir, "n1.key"), filepath.Join(dir, "n1.crt")}
+		for _, f := range files {
+			if filepath.Base(f) == tc.dir {
+				if err := os.Mkdir(f, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := os.WriteFile(f, []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := writeFiles(newFile{files[0], 0o600, fill("new", tc.first)},
+			newFile{files[1], 0o644, fill("new", tc.second)})
+		if (err == nil) != tc.replaced {
+			t.Errorf("%s: %v", name, err)
+		}
+		want := "old"
+		if tc.replaced {
+			want = "new"
+		}
+		for _, f := range files {
+			if got, err := os.ReadFile(f); filepath.Base(f) != tc.dir && (err != nil || string(got) != want) {
+				t.Errorf("%s: %s has %q, want %q, %v", name, f, got, want, err)
+			}
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+			t.Errorf("%s: left behind: %v", name, left)
+		}
+	}
+}
+
+// The same with the command: without a certificate the key stays.
+func TestCertificates_ReplacedTogether(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, "tls", "ca", "--out", dir)
+	renew := []string{
+		"tls", "cert", "--ca", dir, "--out", dir, "--node", "n1", "--cluster-name", "demo", "--host", "h", "--force",
+	}
+	must(t, renew...)
+	crt, key := filepath.Join(dir, "n1.crt"), filepath.Join(dir, "n1.key")
+	before, err := os.ReadFile(key)
+	if err = errors.Join(err, os.Remove(crt), os.Mkdir(crt, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, _ := ctl(t, nil, "", renew...); code != exitFailed {
+		t.Errorf("exit %d", code)
+	}
+	if now, err := os.ReadFile(key); err != nil || string(now) != string(before) {
+		t.Errorf("the key was replaced alone: %v", err)
 	}
 }
 

@@ -115,20 +115,45 @@ func (s *snapshotRestoreCmd) Run(a *app) error {
 
 // writeFile creates a complete file or none: fill writes a temporary file, which is then synced and renamed.
 func writeFile(name string, mode fs.FileMode, fill func(*os.File) error) error {
-	dir := filepath.Dir(name)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+".*")
-	if err != nil {
-		return err
+	return writeFiles(newFile{name, mode, fill})
+}
+
+// newFile is a file to be written.
+type newFile struct {
+	name string
+	mode fs.FileMode
+	fill func(*os.File) error
+}
+
+// writeFiles replaces files of one directory, all of them or none. Each is complete in a temporary file before the
+// first is renamed. So only a crash between two renames, or an error there, leaves old files beside new ones.
+func writeFiles(files ...newFile) error {
+	temps := make([]string, 0, len(files))
+	defer func() {
+		for _, temp := range temps {
+			_ = os.Remove(temp) // without effect after the rename
+		}
+	}()
+	for _, f := range files {
+		if st, err := os.Lstat(f.name); err == nil && st.IsDir() {
+			return fmt.Errorf("%s is a directory", f.name)
+		}
+		temp, err := os.CreateTemp(filepath.Dir(f.name), "."+filepath.Base(f.name)+".*")
+		if err != nil {
+			return err
+		}
+		temps = append(temps, temp.Name())
+		if err := errors.Join(temp.Chmod(f.mode), f.fill(temp), temp.Sync(), temp.Close()); err != nil {
+			return err
+		}
 	}
-	defer os.Remove(f.Name()) // without effect after the rename
-	if err := errors.Join(f.Chmod(mode), fill(f), f.Sync(), f.Close()); err != nil {
-		return err
+	for i, f := range files {
+		if err := os.Rename(temps[i], f.name); err != nil {
+			return err
+		}
 	}
-	if err := os.Rename(f.Name(), name); err != nil {
-		return err
-	}
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync() // makes the rename durable; some file systems do not support it
+	if d, err := os.Open(filepath.Dir(files[0].name)); err == nil {
+		_ = d.Sync() // makes the renames durable; some file systems do not support it
 		_ = d.Close()
 	}
 	return nil
