@@ -88,7 +88,7 @@ func TestElectionWritesOnce(t *testing.T) {
 		start(n)
 	}
 	// A busy machine may need more than one election, or hold the leader-start up for longer than the first entry
-	// waits: one that was quick shows it. Where tests get a quarter of a processor, ten of ten were too slow.
+	// waits: one that was quick shows it. With two fifths of a processor, ten of ten were too slow.
 	c.elect()
 	var seen [][]string
 	for range 40 {

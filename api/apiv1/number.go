@@ -1,6 +1,7 @@
 package apiv1
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,10 +19,8 @@ type Numbers struct {
 
 // Begin returns the next number, and the lowest one in use.
 func (n *Numbers) Begin() (number, lowest uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.ended = append(n.ended, false)
-	return n.below + uint64(len(n.ended)), n.below + 1
+	number, lowest, _ = n.BeginWithin(math.MaxInt)
+	return number, lowest
 }
 
 // MaxNumbersAhead bounds how far the numbers of a client's sender are ahead of the lowest one in use. The cluster keeps
