@@ -30,7 +30,12 @@ func TestRoleCampaign_Evicted(t *testing.T) {
 	}()
 	var held apiv1.Role
 	if err := eventually(func() (err error) { held, err = c.GetRole(t.Context(), "job"); return err }); err != nil {
-		t.Fatal(err)
+		select {
+		case code := <-exit:
+			t.Fatalf("%v; the campaign ended with %d, %q", err, code, stderr.String())
+		default:
+			t.Fatalf("%v, while the campaign goes on", err)
+		}
 	}
 	evict(t, endpoint, "job")
 	var code int
