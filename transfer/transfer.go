@@ -45,7 +45,7 @@ type Transfer struct {
 
 // Options holds the callbacks of a Transfer, and its logger.
 type Options struct {
-	// Done is called at the end of each transfer that was started. It must not block.
+	// Done is called at the end of each transfer that was started, by two of them concurrently too. It must not block.
 	Done func(Result)
 	// ReclaimLeadership starts an election of this node after a transfer that left the cluster without a leader.
 	ReclaimLeadership func(ctx context.Context, term uint64, h cluster.TransferNotice) error

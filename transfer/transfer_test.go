@@ -109,10 +109,16 @@ type sentError struct{ sent bool }
 func (sentError) Error() string          { return "it went wrong" }
 func (e sentError) TimeoutNowSent() bool { return e.sent }
 
+// newTransfer returns a Transfer that appends its results. Two transfers may end at one moment.
 func newTransfer(f *fake, results *[]Result) *Transfer {
 	return New(f, Options{
-		Done: func(r Result) { *results = append(*results, r) }, ReclaimLeadership: f.again,
-		Logger: hclog.NewNullLogger(),
+		Done: func(r Result) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			*results = append(*results, r)
+		},
+		ReclaimLeadership: f.again,
+		Logger:            hclog.NewNullLogger(),
 	})
 }
 
