@@ -34,6 +34,7 @@ func campaign(c *request, in apiv1.Campaign) error {
 		defer cancel()
 	}
 	c.extendDeadlines(wait + 2*campaignGrace)
+	c.repeated = c.forwarded
 	var role *state.Role
 	// The session identifies a candidate. A later leader therefore knows whether an earlier attempt was elected, and
 	// withdraws the candidate when the wait expires.
@@ -121,9 +122,19 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 	defer cancel()
 	now, err := c.s.deps.Sessions.Withdraw(ctx, p.Role, p.Session)
 	if err != nil || now == nil {
-		return role, err
+		return role, stillQueued(p, err)
 	}
 	return now, nil
+}
+
+// stillQueued returns the error of a candidate that waits in the queue. It may be elected after the answer: that no
+// leader is known here is an unknown outcome for it.
+func stillQueued(p *state.RoleCampaign, err error) error {
+	if !cluster.IsCode(err, cluster.CodeNoLeader) {
+		return err
+	}
+	return cluster.Errorf(cluster.CodeOutcomeUnknown, "session %q waits for role %q and may be elected: %w", p.Session,
+		p.Role, err)
 }
 
 // proposeAndWait returns the role when the candidate was elected or left the queue, when the wait is over, or when the
@@ -156,7 +167,7 @@ func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state
 	case c.r.Context().Err() != nil:
 		return role, nil
 	}
-	return role, err
+	return role, stillQueued(p, err)
 }
 
 // followRole returns the role, as this node knows it, once waits is false, or at until. It fails when ctx ends.

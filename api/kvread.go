@@ -259,7 +259,8 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 		watch.before.Store(0) // what was added has been sent
 		before := *cursor
 		changes, err := cursor.Next(ctx, watchBatchSize)
-		if err != nil {
+		if err != nil { // nothing matched since: a watch that continues elsewhere needs no history up to here
+			e.Progress(cursor.Seen())
 			return err
 		}
 		watch.before.Store(changes[0].Revision - 1)

@@ -349,7 +349,7 @@ func TestDrainSendsCandidatesAway(t *testing.T) {
 		eventually(t, n.waitsFor(b))
 		n.Drain()
 		r := <-answer
-		r.is(t, 503, cluster.CodeNoLeader)
+		r.is(t, 504, cluster.CodeOutcomeUnknown)
 		if !n.waitsFor(b)() {
 			t.Fatal("the place in the queue is lost")
 		}

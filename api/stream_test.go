@@ -227,6 +227,34 @@ func TestWatchOfCompactedHistory(t *testing.T) {
 	})
 }
 
+// A watch of keys that do not change is told how far it has come: it continues elsewhere after its node has failed,
+// also when other changes have filled the history meanwhile.
+func TestQuietWatchContinues(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := newFakeCluster("n1", true)
+		f.state = state.New(state.Options{HistoryRevisions: 3})
+		n := startServer(t, f)
+		s := n.stream("/v1/watch?prefix=quiet/")
+		synctest.Wait() // it waits for changes
+		var last uint64
+		for i := range 10 {
+			last = f.put("busy", fmt.Sprint(i)).Revision
+		}
+		id, limit := "", time.Now().Add(time.Minute)
+		for want := fmt.Sprint(last); id != want; {
+			line, err := s.r.ReadString('\n')
+			if err != nil || time.Now().After(limit) {
+				t.Fatalf("told %q within %v, want %s: %v", id, time.Minute, want, err)
+			}
+			if value, ok := strings.CutPrefix(line, "id: "); ok {
+				id = strings.TrimSuffix(value, "\n")
+			}
+		}
+		again := n.stream("/v1/watch?prefix=quiet/", "Last-Event-ID", id)
+		again.must("put", fmt.Sprint(f.put("quiet/a", "1").Revision))
+	})
+}
+
 // TestSlowWatcher: a client that does not read holds no memory, is left behind
 // by history, and is told so when it reads on.
 func TestSlowWatcher(t *testing.T) {

@@ -253,6 +253,7 @@ var errEventTooLarge = errors.New("event is too large")
 type event struct {
 	id, name string
 	data     []byte
+	onlyID   bool // a browser would show no event: it only tells the id after which the stream continues
 }
 
 // eventReader decodes a stream of server-sent events in bounded memory. It keeps no memory of a large event.
@@ -280,12 +281,12 @@ func (s *eventReader) line() ([]byte, error) {
 	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), err
 }
 
-// next returns the next event that has data. It skips comments and empty events, and drops an incomplete last
+// next returns the next event that has data or an id. It skips comments and empty events, and drops an incomplete last
 // event.
 func (s *eventReader) next() (event, error) {
 	e := event{}
 	size := 0
-	hasData := false
+	hasData, hasID := false, false
 	for {
 		line, err := s.line()
 		if err != nil {
@@ -295,8 +296,8 @@ func (s *eventReader) next() (event, error) {
 			return event{}, errEventTooLarge
 		}
 		if len(line) == 0 {
-			if hasData {
-				e.id = s.id
+			if hasData || hasID {
+				e.id, e.onlyID = s.id, !hasData
 				return e, nil
 			}
 			e, size = event{}, 0
@@ -306,7 +307,7 @@ func (s *eventReader) next() (event, error) {
 		value = bytes.TrimPrefix(value, []byte(" "))
 		switch string(field) {
 		case "id":
-			s.id = string(value)
+			s.id, hasID = string(value), true
 		case "event":
 			e.name = string(value)
 		case "data":

@@ -71,6 +71,16 @@ func (p *watchPosition) isNew(revision uint64, last bool) bool {
 	return fresh
 }
 
+// progress notes that every event up to the revision id has been received.
+func (p *watchPosition) progress(id string) error {
+	revision, err := strconv.ParseUint(id, 10, 64)
+	if err != nil {
+		return fmt.Errorf("id of the stream: %w", err)
+	}
+	p.since = max(p.since, revision)
+	return nil
+}
+
 // watch sends q and yields the events, each once and in order of revision, as Watch describes. parse returns the
 // change and its revision.
 func watch[T any](
@@ -94,6 +104,9 @@ func watch[T any](
 			q.query.Set("since", strconv.FormatUint(at.since, 10))
 		}
 		err := c.follow(ctx, q, resume, func(e event) (bool, error) {
+			if e.onlyID {
+				return false, at.progress(e.id)
+			}
 			ch, revision, err := parse(e)
 			switch {
 			case err != nil:
@@ -142,6 +155,9 @@ func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2
 		for {
 			received := false
 			err := c.follow(ctx, q, resume, func(e event) (bool, error) {
+				if e.onlyID {
+					return false, nil
+				}
 				var ev Event
 				if err := json.Unmarshal(e.data, &ev); err != nil {
 					return true, fmt.Errorf("decode event: %w", err)

@@ -112,6 +112,28 @@ func TestWatch_ResumesAtAnotherNode(t *testing.T) {
 	}
 }
 
+// A node tells a quiet watch how far it has come. The next node needs no history up to there.
+func TestWatch_ContinuesAfterProgress(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1")
+		defer c.Close()
+		s := &streamer{}
+		s.last = func(w http.ResponseWriter, _ *http.Request) {
+			if len(s.since) == 1 {
+				fmt.Fprint(w, "id: 20\n\n:\n\n")
+				return
+			}
+			fmt.Fprint(w, "id: 21\nevent: put\ndata: {\"key\":\"k\",\"value\":\"eA==\",\"revision\":21}\n\n")
+		}
+		fc.nodes["n1"].handle = s.serve
+		if got, err := collect(t.Context(), c, 10, 1); err != nil || !slices.Equal(got, []uint64{21}) ||
+			!slices.Equal(s.since, []uint64{10, 20}) {
+			t.Errorf("%v, %v; asked for what follows %v", got, err, s.since)
+		}
+	}, "n1")
+}
+
 // The changes of a transaction share a revision. A watch that breaks between them yields each of them once.
 func TestWatch_ResumesInsideATransaction(t *testing.T) {
 	t.Parallel()
@@ -326,12 +348,17 @@ func TestEventReader_KeepsNoLargeBuffer(t *testing.T) {
 func TestEventReader(t *testing.T) {
 	t.Parallel()
 	in := ": comment\r\n\r\nid: 1\r\nevent: put\r\ndata: a\r\ndata:b\r\n\r\n" +
-		"event: empty\n\nid:2\ndata: " + strings.Repeat("x", 100_000) + "\n\ndata\n\nid: 3\ndata: cut off"
+		"event: empty\n\nid:2\ndata: " + strings.Repeat("x", 100_000) +
+		"\n\ndata\n\nid: 3\n\n:\n\ndata: b\n\nid: 4\ndata: cut off"
 	r := newEventReader(strings.NewReader(in))
-	want := []event{{"1", "put", []byte("a\nb")}, {"2", "", []byte(strings.Repeat("x", 100_000))}, {"2", "", nil}}
+	want := []event{
+		{id: "1", name: "put", data: []byte("a\nb")}, {id: "2", data: []byte(strings.Repeat("x", 100_000))},
+		{id: "2"}, {id: "3", onlyID: true}, {id: "3", data: []byte("b")},
+	}
 	for i, w := range want {
 		got, err := r.next()
-		if err != nil || got.id != w.id || got.name != w.name || string(got.data) != string(w.data) {
+		if err != nil || got.id != w.id || got.name != w.name || string(got.data) != string(w.data) ||
+			got.onlyID != w.onlyID {
 			t.Errorf("event %d: %.80v, %v", i, got, err)
 		}
 	}

@@ -128,6 +128,9 @@ func (c *Cursor) Next(ctx context.Context, limit int) ([]Change, error) {
 	}
 }
 
+// Seen returns the revision up to which Next has returned every matching change. A watch continues after it.
+func (c *Cursor) Seen() uint64 { return c.seen }
+
 // scan returns matching changes and advances the cursor past what it has examined.
 func (c *Cursor) scan(v *View, limit int) []Change {
 	if c.seen >= v.revision {

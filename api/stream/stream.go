@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"northstar/api/apiv1"
@@ -27,6 +28,7 @@ type Events struct {
 	rc     *http.ResponseController
 	encode func(*cluster.Error) apiv1.Problem
 	buf    []byte
+	seen   uint64 // of the last Progress
 }
 
 // Start sends the headers that w has immediately: the client knows that it misses nothing from then on.
@@ -73,6 +75,15 @@ func (e *Events) LargeEvent(id, name string, head, value, tail []byte) error {
 	}
 	e.buf = append(append(e.buf, tail...), '\n', '\n')
 	return nil
+}
+
+// Progress tells the client that it has every event up to seen: it continues after that id, although no event has it.
+func (e *Events) Progress(seen uint64) {
+	if seen <= e.seen {
+		return
+	}
+	e.seen = seen
+	e.buf = append(strconv.AppendUint(append(e.buf, "id: "...), seen, 10), '\n', '\n')
 }
 
 // Comment adds a line that clients ignore.
