@@ -352,8 +352,11 @@ func TestEventReader(t *testing.T) {
 		"\n\ndata\n\nid: 3\n\n:\n\ndata: b\n\nid: 4\ndata: cut off"
 	r := newEventReader(strings.NewReader(in))
 	want := []event{
-		{id: "1", name: "put", data: []byte("a\nb")}, {id: "2", data: []byte(strings.Repeat("x", 100_000))},
-		{id: "2"}, {id: "3", onlyID: true}, {id: "3", data: []byte("b")},
+		{id: "1", name: "put", data: []byte("a\nb")},
+		{id: "2", data: []byte(strings.Repeat("x", 100_000))},
+		{id: "2"},
+		{id: "3", onlyID: true},
+		{id: "3", data: []byte("b")},
 	}
 	for i, w := range want {
 		got, err := r.next()
