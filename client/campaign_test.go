@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"northstar/chaos/testenv"
 	"northstar/cluster"
 )
 
@@ -403,7 +404,7 @@ func TestDeadline_EndsBeforeSession(t *testing.T) {
 				}
 			})
 		}
-		for range 300 {
+		for range testenv.Repeats(300) {
 			time.Sleep(rand.N(time.Second))
 			f.mu.Lock()
 			f.maxDelay = rand.N(2500 * time.Millisecond)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"northstar/chaos/testenv"
 )
 
 // manyPuts returns a transaction with 100 puts, and perhaps a read at a revision that may be compacted.
@@ -23,7 +25,7 @@ func manyPuts(rng *rand.Rand, revision uint64) Command {
 // build kept little, have the same results and the same state.
 func TestHistoryOptionsDecideNothing(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(2) {
+	for seed := range uint64(testenv.Repeats(2)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		states := map[string]*State{
 			"default": New(Options{}), "more": New(Options{HistoryRevisions: 30_000, HistoryBytes: 1 << 30}),

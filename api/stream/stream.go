@@ -77,7 +77,7 @@ func (e *Events) LargeEvent(id, name string, head, value, tail []byte) error {
 	return nil
 }
 
-// Progress tells the client that it has every event up to seen: it continues after that id, although no event has it.
+// Progress adds an id without an event: the client has every event up to seen, and continues after it elsewhere.
 func (e *Events) Progress(seen uint64) {
 	if seen <= e.seen {
 		return

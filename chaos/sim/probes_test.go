@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"northstar/chaos/testenv"
 	"northstar/cluster"
 	"northstar/node"
 	"northstar/transport"
@@ -76,7 +77,8 @@ func (m muffledProcess) Outgoing(msg transport.Message) transport.Fault {
 // messages, a follower that receives nothing for a while changes nothing either. Leaders
 // that crash are replaced by Raft's own timers.
 func TestSimLostProbesCostNothing(t *testing.T) {
-	const from, lasts, apart = 2 * time.Second, time.Minute, 4 * time.Second
+	const from, apart = 2 * time.Second, 4 * time.Second
+	lasts := time.Duration(testenv.Repeats(60)) * time.Second
 	tests := []struct {
 		name string
 		pair []int

@@ -17,6 +17,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"northstar/chaos/testenv"
 )
 
 // contents is the whole content of a data directory, as a node sees it.
@@ -294,7 +296,7 @@ func TestEveryBitOfTheLog(t *testing.T) {
 			}
 		}
 	}
-	step := 11
+	step := 33 / testenv.Repeats(3)
 	if exhaustive() {
 		step = 1
 	}
