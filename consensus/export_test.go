@@ -130,3 +130,12 @@ func (n *Node) RemovePromotedOnly(ctx context.Context, id cluster.NodeID) error 
 func (n *Node) DemoteOnly(id cluster.NodeID) error {
 	return n.inst.Load().Raft.DemoteVoter(raft.ServerID(id), 0, time.Second).Error()
 }
+
+// HoldQueue keeps all proposals from Raft until release is called.
+func (n *Node) HoldQueue() (release func()) {
+	n.queue.freeze(true)
+	return func() { n.queue.freeze(false) }
+}
+
+// LargeRegistration is largeRegistration.
+func LargeRegistration() state.Command { return largeRegistration() }

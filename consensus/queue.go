@@ -271,11 +271,17 @@ func (q *queue) idle(ctx context.Context) error {
 	}
 }
 
-// queuedBytes estimates the size of a command in a log entry.
+// queuedBytes estimates the size of a command in a log entry. It must not be much less than that: followers refuse an
+// entry that is too large, and nothing more would be committed.
 func queuedBytes(c *state.Command) int {
 	n := 128
+	if !c.Kind.WritesKeys() { // few are of these kinds, and some are large
+		if raw, err := state.EncodeBatch([]state.Command{*c}); err == nil {
+			return n + len(raw)
+		}
+	}
 	if c.Put != nil {
-		n += len(c.Put.Key) + len(c.Put.Value)
+		n += len(c.Put.Key) + len(c.Put.Value) + len(c.Put.Session)
 	}
 	if c.Delete != nil {
 		n += len(c.Delete.Key)
@@ -285,6 +291,12 @@ func queuedBytes(c *state.Command) int {
 	}
 	if c.Idempotency != nil {
 		n += len(c.Idempotency.Key) + len(c.Idempotency.RequestHash)
+	}
+	if c.Fence != nil {
+		n += len(c.Fence.Role)
+	}
+	if a := c.Audit; a != nil {
+		n += len(a.What) + len(a.From) + len(a.Who) + len(a.Request) + len(a.Reason)
 	}
 	return n
 }

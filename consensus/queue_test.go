@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -302,4 +303,53 @@ func TestQueuedBytesOfTransactions(t *testing.T) {
 	if n := queuedBytes(&cmd); err != nil || n < 5000 || n < len(raw)-100 || n > len(raw)+500 {
 		t.Errorf("%d bytes in the queue, %d in the log, %v", n, len(raw), err)
 	}
+}
+
+// Commands of every kind count with what they need in the log: followers refuse an entry that is too large.
+func TestBatchesAreBoundedInTheLog(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 4096)
+	audited := state.Command{
+		Kind: state.KindPut, Put: &state.Put{Key: "k"}, Fence: &state.FencingToken{Role: long[:1024], Token: 1},
+		Audit: &state.AuditRecord{What: long[:2048], From: long[:64], Who: "a", Request: long[:2048]},
+	}
+	for name, cmd := range map[string]state.Command{
+		"put": audited,
+		"session": {Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
+			Nonce: "abcdefgh", TTL: time.Second, Meta: map[string]string{"m": long[:4000]},
+		}},
+		"campaign": {Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
+			Role: "r", Session: "s", Value: long,
+		}},
+		"node":   largeRegistration(),
+		"member": {Kind: state.KindMemberPatch, MemberPatch: &state.MemberPatch{ID: "n1", Zone: &long}},
+		"audit": {Kind: state.KindAudit, AuditBatch: &state.AuditBatch{
+			Producer: "n1", First: 1, Records: []state.AuditRecord{{What: long[:2048]}, {What: long[:2048]}},
+		}},
+	} {
+		raw, err := state.EncodeBatch([]state.Command{cmd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := newQueue()
+		q.setGate(true)
+		for range maxQueued {
+			if q.add(newProposal(queuedBytes(&cmd), false)) != nil {
+				break
+			}
+		}
+		if batch := q.nextBatch(); len(batch)*len(raw) > maxBatchBytes {
+			t.Errorf("%s: a batch has %d commands of %d bytes", name, len(batch), len(raw))
+		}
+	}
+}
+
+// largeRegistration returns the registration of an application node that is as large as one may be.
+func largeRegistration() state.Command {
+	node := state.AppNode{ID: "web", Session: "s", Status: state.AppActive}
+	for range 64 {
+		node.Roles = append(node.Roles, strings.Repeat("r", 256))
+		node.Capabilities = append(node.Capabilities, strings.Repeat("c", 256))
+	}
+	return state.Command{Kind: state.KindAppNodePut, AppNodePut: &state.AppNodePut{Node: node}}
 }
