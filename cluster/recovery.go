@@ -41,6 +41,8 @@ type RecoveryInputs struct {
 	// older than its own re-admission.
 	ElectionBlocked bool
 	Responses       map[NodeID]Survivor
+	// NextGeneration is the number of the new generation, if it is not the next one.
+	NextGeneration uint64
 }
 
 // RecoveryPlan is the effect of a recovery.
@@ -70,7 +72,7 @@ func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 			o.Confirm)
 	}
 	plan := RecoveryPlan{
-		ClusterID: in.Identity.ClusterID, Generation: in.Identity.Generation.Number + 1,
+		ClusterID: in.Identity.ClusterID, Generation: max(in.NextGeneration, in.Identity.Generation.Number+1),
 		Voters: CountVoters(in.Servers), Needed: Quorum(CountVoters(in.Servers)),
 	}
 	answering := 0
@@ -186,6 +188,6 @@ func (p RecoveryPlan) Losses() string {
 // Warning returns what no recovery can prevent, for people.
 func (p RecoveryPlan) Warning() string {
 	return fmt.Sprintf(
-		"nodes of generation %d that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",
-		p.Generation-1, p.Generation, p.Needed, p.Voters, JoinIDs(p.Lost))
+		"nodes of the old generation that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",
+		p.Generation, p.Needed, p.Voters, JoinIDs(p.Lost))
 }

@@ -55,6 +55,7 @@ type recoveryFacts struct {
 	lastIndex   uint64 // of the last entry, in log or snapshot
 	lastTerm    uint64
 	servers     []cluster.Server
+	revision    uint64 // of the state, as far as it is known
 }
 
 // planRecovery returns the identity with which a data directory begins the next generation.
@@ -99,7 +100,9 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 			r.OldData[id] = rec.Incarnation
 		}
 	}
-	next.Generation = cluster.Generation{Number: next.Generation.Number + 1, RecoveryID: recoveryID}
+	next.Generation = cluster.Generation{
+		Number: state.NextGeneration(next.Generation.Number, f.revision), RecoveryID: recoveryID,
+	}
 	next.Recovery = r
 	next.BootstrapIncarnations = nil // the log says which nodes the new generation admits
 	// A node that was just admitted may have got a roster that is newer than its log.
@@ -228,6 +231,9 @@ func (s *OfflineNode) Recover(confirm, operator string, entropy io.Reader) (clus
 	if err != nil {
 		return cluster.Generation{}, err
 	}
+	if s.facts.revision, err = s.revision(); err != nil {
+		return cluster.Generation{}, err
+	}
 	next, err := planRecovery(s.facts, cluster.RecoveryRequest{Confirm: confirm, Operator: operator, Reason: "offline"},
 		id)
 	if err != nil {
@@ -239,6 +245,16 @@ func (s *OfflineNode) Recover(confirm, operator string, entropy io.Reader) (clus
 	}
 	s.facts.identity = next
 	return next.Generation, nil
+}
+
+// revision returns the revision of the newest snapshot, 0 if there is none. A restored backup is in a snapshot.
+func (s *OfflineNode) revision() (uint64, error) {
+	r, err := s.inspection.Snapshot()
+	if err != nil || r == nil {
+		return 0, err
+	}
+	info, err := state.Inspect(r)
+	return info.Revision, errors.Join(err, r.Close())
 }
 
 // Close releases the directory.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // PlanRecovery polls the other members and evaluates a request; see cluster.PlanRecovery. It changes nothing.
@@ -21,6 +22,7 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 		Identity: n.Identity(), Servers: inst.Servers(),
 		Responses: map[cluster.NodeID]cluster.Survivor{},
 	}
+	in.NextGeneration = state.NextGeneration(in.Identity.Generation.Number, n.View().Revision())
 	mine := n.Claim()
 	in.Responses[mine.NodeID] = survivorOf(mine)
 	others := n.otherServers()
@@ -134,7 +136,7 @@ var keyCurrentTerm = []byte("CurrentTerm")
 
 // recoveryFacts reads what the stores hold, without the identity.
 func (n *Node) recoveryFacts(servers []cluster.Server) (recoveryFacts, error) {
-	f := recoveryFacts{servers: servers}
+	f := recoveryFacts{servers: servers, revision: n.View().Revision()}
 	term, err := n.store.Stable().GetUint64(keyCurrentTerm)
 	if err != nil && err.Error() != "not found" { // the library compares this text, too
 		return f, fmt.Errorf("read the term: %w", err)

@@ -174,3 +174,20 @@ func TestRecoveryOrdersKeysOfOneTransaction(t *testing.T) {
 		}
 	}
 }
+
+// A restored backup may have revisions of a later generation. The one that a recovery begins is above them.
+func TestNextGeneration(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ current, revision, want uint64 }{
+		{1, 0, 2},
+		{1, firstRevision(2), 3},
+		{2, firstRevision(2) + 7, 3},
+		{1, firstRevision(3) + 7, 4},
+		{5, firstRevision(3) + 7, 6},
+		{1, maxRevision/2 - 1, maxGeneration}, // the highest revision of a backup
+	} {
+		if got := NextGeneration(tt.current, tt.revision); got != tt.want {
+			t.Errorf("after generation %d and revision %d: %d, want %d", tt.current, tt.revision, got, tt.want)
+		}
+	}
+}

@@ -53,7 +53,7 @@ Start it as usual; it leads within a second. Do not recover another node.
 Warning: generation %d nodes that cannot reach generation %d may still form a quorum (%d of %d voters). Keep them stopped until wiped.
 Wipe the other nodes (%s), start them, and re-admit each:
   northstarctl members set ID --readmit
-`, before.NodeID, g.Number, before.ClusterID, g.RecoveryID, g.Number-1, g.Number, cluster.Quorum(voters), voters,
+`, before.NodeID, g.Number, before.ClusterID, g.RecoveryID, before.Generation.Number, g.Number, cluster.Quorum(voters), voters,
 		strings.Join(others, ", "))
 	return err
 }

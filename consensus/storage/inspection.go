@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -20,8 +21,9 @@ type Inspection struct {
 
 	Configuration raft.Configuration // the latest, committed or not
 
-	dir  string
-	lock *os.File
+	dir      string
+	lock     *os.File
+	snapshot string // ID of the newest good snapshot; "": none
 }
 
 // Inspect reads a data directory. It returns a *LockedError if a process uses it, and a *DamagedError if its
@@ -65,6 +67,7 @@ func (l *Inspection) read() error {
 	}
 	best := found.best()
 	l.SnapshotIndex, l.SnapshotTerm, l.Configuration = best.Index, best.Term, best.Configuration
+	l.snapshot = best.ID
 	log, err := checkData(l.dir, found, l.CurrentTerm, l.onEntry)
 	if err != nil {
 		return err
@@ -94,6 +97,14 @@ func decodeConfiguration(data []byte) (conf raft.Configuration, err error) {
 }
 
 func (l *Inspection) file(name string) string { return filepath.Join(l.dir, name) }
+
+// Snapshot opens the content of the newest good snapshot; nil if there is none.
+func (l *Inspection) Snapshot() (io.ReadCloser, error) {
+	if l.snapshot == "" {
+		return nil, nil
+	}
+	return os.Open(filepath.Join(l.file(snapshotsName), l.snapshot, snapshotState))
+}
 
 // Load reads a small file; see Storage.
 func (l *Inspection) Load(name string) ([]byte, error) { return loadFile(l.file(name)) }

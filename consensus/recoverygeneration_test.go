@@ -1,0 +1,95 @@
+package consensus_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"testing"
+
+	"northstar/cluster"
+	"northstar/consensus"
+	"northstar/state"
+)
+
+// TestRecoverAfterARestore: the backup of a cluster that was recovered twice is restored into a new cluster. The quorum
+// of that is lost then. What its nodes have given out is of the backup's generation, so the next one must be later.
+func TestRecoverAfterARestore(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"online", "offline"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			c, _ := startCluster(t, 3)
+			backup := backupOfGeneration(t, 3)
+			c.onLeader("a restore", func(n *testNode) error {
+				return n.Restore(within(t, testTimeout), bytes.NewReader(backup))
+			})
+			c.write("a", "1")
+			c.everywhere("a", "1")
+			leader := c.leader()
+			acked := leader.View().Revision()
+			left := c.others(leader)[0]
+			order := c.order(left)
+			lose(c.others(left)...)
+			var g cluster.Generation
+			var err error
+			if how == "offline" {
+				g, err = left.recoverStopped(order.Confirm)
+			} else {
+				var plan cluster.RecoveryPlan
+				eventually(t, "a plan", func() bool {
+					plan, err = left.PlanRecovery(within(t, testTimeout), order)
+					return err == nil
+				})
+				if plan.Generation != 4 {
+					t.Errorf("planned: generation %d", plan.Generation)
+				}
+				g, err = left.Recover(within(t, testTimeout), order)
+			}
+			if err != nil || g.Number != 4 {
+				t.Errorf("generation %d, %v", g.Number, err)
+			}
+			c.write("after", "recovery")
+			items, _ := c.leader().View().List("", "", 0)
+			for _, it := range items {
+				if it.Revision>>40 != 3 || it.Revision <= acked {
+					t.Errorf("%s has revision %d; %d was acknowledged before, of generation 3", it.Key, it.Revision, acked)
+				}
+			}
+		})
+	}
+}
+
+// backupOfGeneration returns the backup of another cluster, in a generation.
+func backupOfGeneration(t *testing.T, number uint64) []byte {
+	t.Helper()
+	s := state.New(state.Options{})
+	for i, cmd := range []state.Command{
+		{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{
+			ClusterID: "another", Generation: cluster.Generation{Number: number, RecoveryID: "r"}, AutoFailover: true,
+		}},
+		put("kept", "from backup"),
+	} {
+		if r := s.Apply(uint64(i+1), 1, []state.Command{cmd})[0]; r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	var b bytes.Buffer
+	if _, err := s.Snapshot().WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// recoverStopped stops a node, recovers its data directory, and starts it.
+func (n *testNode) recoverStopped(confirm string) (cluster.Generation, error) {
+	n.stop()
+	dir, err := consensus.OpenOffline(n.dir)
+	if err != nil {
+		return cluster.Generation{}, err
+	}
+	g, err := dir.Recover(confirm, "test", rand.Reader)
+	if err = errors.Join(err, dir.Close()); err == nil {
+		n.start()
+	}
+	return g, err
+}
