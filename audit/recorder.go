@@ -109,6 +109,7 @@ func (r *Recorder) loadSpool(data []byte) error {
 		}
 		r.lost[b.Producer] = b.Lost
 		for j := range b.Records {
+			sanitize(&b.Records[j])
 			r.add(entry{source: b.Producer, seq: b.First + uint64(j), record: b.Records[j]})
 		}
 	}
@@ -331,7 +332,8 @@ func sanitize(r *state.AuditRecord) {
 	for _, text := range []*string{&r.Who, &r.Role, &r.From, &r.What, &r.Reason, &r.Detail} {
 		*text = strings.ToValidUTF8((*text)[:min(len(*text), state.MaxAuditText)], "")
 	}
-	if len(r.Request) > state.MaxAuditText { // a part of it would not be JSON
+	r.Request = strings.ToValidUTF8(r.Request, "\uFFFD") // the body as it came; it stays JSON
+	if len(r.Request) > state.MaxAuditText {             // a part of it would not be JSON
 		r.Request = ""
 	}
 }

@@ -273,3 +273,34 @@ func TestRecorder_IgnoresDamagedSpool(t *testing.T) {
 		}
 	})
 }
+
+// The body of a call may be no UTF-8, for example of a terminal with another encoding. It is recorded, and so is what
+// follows, also after a restart with the spool of an earlier build.
+func TestRecorder_RequestWithoutUTF8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv()
+		bad := admin("a")
+		bad.Request = "{\"reason\":\"f\xfcr n1\"}"
+		spool, err := state.EncodeBatch([]state.Command{{Kind: state.KindAudit, AuditBatch: &state.AuditBatch{
+			Producer: "b0", First: 1, Records: []state.AuditRecord{bad},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.disk = spool
+		r := w.recorder("b1")
+		defer run(r)()
+		r.RecordDurable(t.Context(), bad)
+		r.RecordDurable(t.Context(), admin("b"))
+		time.Sleep(2 * retryInterval)
+		synctest.Wait()
+		if got := w.logged(); got != "a a b" || r.QueueLength() != 0 {
+			t.Errorf("log %q, %d records wait", got, r.QueueLength())
+		}
+		for rec := range w.log.View().AuditAfter(0) {
+			if rec.Who == "a" && rec.Request != "{\"reason\":\"f\uFFFDr n1\"}" {
+				t.Errorf("request %q", rec.Request)
+			}
+		}
+	})
+}
