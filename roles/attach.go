@@ -34,6 +34,9 @@ func (e *sessionTimer) attach(id string, at time.Duration) {
 		e.streams = slices.Delete(e.streams, 0, n)
 	}
 	e.streams = append(e.streams, stream{id, at})
+	if e.cause == state.CauseDisconnected { // the grace of another connection does not count any more
+		e.deadline, e.cause = e.renewedUntil, state.CauseExpired
+	}
 }
 
 // isLive reports whether the connection was renewed recently enough to be live.

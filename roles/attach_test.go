@@ -85,6 +85,26 @@ func TestGrace(t *testing.T) {
 	})
 }
 
+// A session that is attached again within the grace lives on for its TTL, also by a connection that renews nothing.
+func TestGrace_PassiveConnection(t *testing.T) {
+	withLeader(t, func(b *bench) {
+		a := cluster.Attachment{
+			Session: b.session(t, "s", 10*time.Second), Stream: "1", Grace: 2 * time.Second, Passive: true,
+		}
+		b.mustRenew(a.Session)
+		last := time.Now()
+		b.renewAttached(a)
+		b.detach(a)
+		time.Sleep(time.Second)
+		a.Stream = "2"
+		b.renewAttached(a)
+		time.Sleep(15 * time.Second)
+		if took := b.endedAt(a.Session).Sub(last); took < 9900*time.Millisecond || took > 10*time.Second+late {
+			t.Fatalf("ended after %v", took)
+		}
+	})
+}
+
 // A grace never makes a session outlive its TTL.
 func TestGraceLongerThanTheTTL(t *testing.T) {
 	withLeader(t, func(b *bench) {
