@@ -127,10 +127,10 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 	return now, nil
 }
 
-// stillQueued returns the error of a candidate that waits in the queue. It may be elected after the answer: that no
-// leader is known here is an unknown outcome for it.
+// stillQueued returns the error of a candidate that waits in the queue. It may be elected after the answer. So an error
+// that says that nothing has happened is an unknown outcome for it.
 func stillQueued(p *state.RoleCampaign, err error) error {
-	if !cluster.IsCode(err, cluster.CodeNoLeader) {
+	if err == nil || cluster.IsCode(err, cluster.CodeOutcomeUnknown) {
 		return err
 	}
 	return cluster.Errorf(cluster.CodeOutcomeUnknown, "session %q waits for role %q and may be elected: %w", p.Session,

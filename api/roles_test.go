@@ -357,6 +357,28 @@ func TestDrainSendsCandidatesAway(t *testing.T) {
 	})
 }
 
+// A candidate whose wait is over while the leader takes no writes stays in the queue, and may be elected.
+func TestCampaign_NotWithdrawn(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a, b := n.session("a"), n.session("b")
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		answer := make(chan reply, 1)
+		go func() { answer <- n.campaign("r", b, 1000) }()
+		eventually(t, n.waitsFor(b))
+		n.fake.set(func() {
+			n.fake.propose = func(context.Context, state.Command) (state.Result, error) {
+				return state.Result{}, cluster.Errorf(cluster.CodeReadOnly, "the disk is stalled")
+			}
+		})
+		r := <-answer
+		r.is(t, 504, cluster.CodeOutcomeUnknown)
+		if !n.waitsFor(b)() {
+			t.Error("it has left the queue")
+		}
+	})
+}
+
 // A node that stops does not wait for its candidates, which may wait for minutes: neither at the next leader, nor as a
 // follower that has forwarded them.
 func TestDrain_WaitsForNoCandidate(t *testing.T) {
