@@ -38,11 +38,8 @@ func postRecover(c *request, in apiv1.Recover) error {
 	if in.Follow != nil {
 		return c.followRecovery(ctx, in)
 	}
-	if resumed, g, ok := c.s.deps.Recovery.ResumeRecovery(order); ok && !in.DryRun && in.PlanID == "" {
-		if resumed.Chosen != c.s.deps.Node.ID {
-			return c.recoverAt(ctx, resumed.Chosen)
-		}
-		return c.reply(c.recovered(ctx, in, resumed, g))
+	if resumed, g, ok := c.s.deps.Recovery.ResumeRecovery(order); ok {
+		return c.resumeRecovery(ctx, in, resumed, g)
 	}
 	plan, err := c.s.deps.Recovery.PlanRecovery(ctx, order)
 	var refusal *cluster.Error
@@ -66,6 +63,24 @@ func postRecover(c *request, in apiv1.Recover) error {
 		return err
 	}
 	return c.reply(c.recovered(ctx, in, plan, generation))
+}
+
+// resumeRecovery completes a recovery. The recovered node knows which survivors are missing, so it makes the plan, too.
+func (c *request) resumeRecovery(ctx context.Context, in apiv1.Recover, resumed cluster.RecoveryPlan,
+	g cluster.Generation,
+) error {
+	if resumed.Chosen != c.s.deps.Node.ID {
+		return c.recoverAt(ctx, resumed.Chosen)
+	}
+	st := c.s.reads.Status()
+	plan := resumed.Plan(st.Term, cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()), nil)
+	plan.Candidates, plan.Warnings, plan.Risk = nil, nil, cluster.RiskLow
+	plan.Summary = fmt.Sprintf("node %s was recovered already, to generation %d: it tells the survivors again that have "+
+		"not come back", resumed.Chosen, g.Number)
+	if err := c.verifyPlan(planParams{in.DryRun, in.PlanID}, plan); err != nil {
+		return err
+	}
+	return c.reply(c.recovered(ctx, in, resumed, g))
 }
 
 // recoveryRequest makes the checks that need no other node.

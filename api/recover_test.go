@@ -110,6 +110,39 @@ func TestRecoverAgain(t *testing.T) {
 	}
 }
 
+// A repeated call may be planned first, as northstarctl does: through any survivor, by the recovered node.
+func TestRecoverAgain_ByPlan(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(*survivors) *node{
+		"the recovered node": func(s *survivors) *node { return s.n2 },
+		"another":            func(s *survivors) *node { return s.n1 },
+	} {
+		virtually(t, name, func(t *testing.T) {
+			s := twoOfFive(t)
+			for _, n := range []*node{s.n1, s.n2} {
+				n.fake.set(func() { n.fake.resume = "n2" })
+			}
+			r := recover2(ask(s), `{"survivors":["n1","n2"],"confirm":"c1","dry_run":true}`)
+			var p apiv1.Plan
+			if err := json.Unmarshal([]byte(r.body), &p); err != nil || r.status != 200 || !p.Possible ||
+				p.TargetID != "n2" || !strings.Contains(p.Summary, "recovered already") {
+				t.Fatalf("%d %s: %v", r.status, r.body, err)
+			}
+			if calls := append(s.n1.fake.calls(), s.n2.fake.calls()...); len(calls) != 0 {
+				t.Errorf("the dry run: %v", calls)
+			}
+			body := `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill","plan_id":"` + p.PlanID + `"}`
+			if r := recover2(ask(s), body); r.status != 200 || !strings.Contains(r.body, `"outcome":"set aside"`) {
+				t.Errorf("%+v", r)
+			}
+			if calls := s.n2.fake.calls(); len(calls) != 0 {
+				t.Errorf("n2: %v", calls)
+			}
+			recover2(ask(s), strings.Replace(body, "recover.1.", "recover.0.", 1)).is(t, 409, cluster.CodeTermStale)
+		})
+	}
+}
+
 // What the other survivor could not do is in the answer: the recovery stands.
 func TestRecover_ReportsSurvivorsNotArchived(t *testing.T) {
 	virtual(t, func(t *testing.T) {
