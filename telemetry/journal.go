@@ -60,7 +60,7 @@ func (j *Journal) append(level hclog.Level, e cluster.Event) {
 		j.changed = nil
 	}
 	j.mu.Unlock()
-	j.logger.Log(level, e.Message, logFields(e)...)
+	j.logger.Log(level, cluster.Printable(e.Message), logFields(e)...)
 }
 
 // logFields returns the event's fields for hclog, in a fixed order.

@@ -209,3 +209,14 @@ func TestJournal_LogsEachEventOnce(t *testing.T) {
 		}
 	}
 }
+
+// Names in messages come from clients. The log stays one line for each event.
+func TestJournal_LogsOneLine(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	j := NewJournal("n1", "boot-a", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	j.Append(cluster.Event{Type: "role", Message: "a\n2026-11-27T08:00:00.000Z [ERROR] no quorum holds role r"})
+	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), `a\n2026`) {
+		t.Errorf("%q", log.String())
+	}
+}

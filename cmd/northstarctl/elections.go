@@ -10,6 +10,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/client"
+	"northstar/cluster"
 )
 
 type electionsCmd struct {
@@ -141,7 +142,7 @@ func (e *electionsShowCmd) Run(a *app) error {
 // printSentences prints one sentence or paragraph a line.
 func (a *app) printSentences(lines []string) {
 	for _, line := range lines {
-		fmt.Fprintln(a.stdout, line)
+		fmt.Fprintln(a.stdout, cluster.Printable(line))
 	}
 }
 

@@ -40,7 +40,8 @@ func (e *eventsCmd) follow(a *app) error {
 	return follow(a, func(c *client.Client) iter.Seq2[apiv1.Event, error] {
 		return c.FollowEvents(a.ctx, e.Since, e.Type)
 	}, func(ev apiv1.Event) (any, string) {
-		return ev, fmt.Sprintf("%s  %-8s %-10s %s", formatTime(&ev.At), ev.Node, ev.Type, ev.Message)
+		return ev, fmt.Sprintf("%s  %-8s %-10s %s", formatTime(&ev.At), ev.Node, ev.Type,
+			cluster.Printable(ev.Message))
 	})
 }
 

@@ -40,7 +40,7 @@ func (a *app) report(err error) int {
 		return exitCode(err)
 	}
 	line := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
-	fmt.Fprintln(a.stderr, "northstarctl: "+line)
+	fmt.Fprintln(a.stderr, "northstarctl: "+cluster.Printable(line))
 	return exitCode(err)
 }
 

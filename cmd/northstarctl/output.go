@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +18,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/mattn/go-isatty"
 	"go.yaml.in/yaml/v3"
+
+	"northstar/cluster"
 )
 
 // printResult prints a result: as JSON or YAML, or with text.
@@ -122,7 +125,11 @@ func (a *app) table(header []string, rows [][]any) error {
 	}
 	t.AppendHeader(head)
 	for _, r := range rows {
-		t.AppendRow(r)
+		row := make(table.Row, len(r))
+		for i, cell := range r {
+			row[i] = safe(cell)
+		}
+		t.AppendRow(row)
 	}
 	for line := range strings.Lines(t.Render() + "\n") {
 		if _, err := fmt.Fprintln(a.stdout, strings.TrimRight(line, " \n")); err != nil {
@@ -130,6 +137,21 @@ func (a *app) table(header []string, rows [][]any) error {
 		}
 	}
 	return nil
+}
+
+// ownColour matches a text with the codes of colour around it.
+var ownColour = regexp.MustCompile(`(?s)^(\x1b\[3[0-9]m)(.*)(\x1b\[0m)$`)
+
+// safe returns a cell of a table as a terminal may get it. A client may have chosen the text.
+func safe(cell any) any {
+	s, ok := cell.(string)
+	if !ok {
+		return cell
+	}
+	if m := ownColour.FindStringSubmatch(s); m != nil {
+		return m[1] + cluster.Printable(m[2]) + m[3]
+	}
+	return cluster.Printable(s)
 }
 
 // colour colours s if stdout is a terminal.

@@ -11,6 +11,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/client"
+	"northstar/cluster"
 )
 
 type roleCmd struct {
@@ -184,7 +185,7 @@ type roleResignCmd struct {
 func (r *roleResignCmd) Run(a *app) error {
 	return show(a, "resigning from role "+r.Role, with2((*client.Client).ResignRole, r.Role, r.Session),
 		func(res apiv1.RoleResult) error {
-			return a.printf("%s; held by: %s\n", res.Message, orDash(res.Holder))
+			return a.printf("%s; held by: %s\n", res.Message, orDash(cluster.Printable(res.Holder)))
 		})
 }
 
@@ -208,7 +209,8 @@ func (r *roleWatchCmd) Run(a *app) error {
 			event = apiv1.EventElected
 		}
 		return roleLine{event, ch.RoleEvent},
-			fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, ch.Holder, ch.Token, ch.Cause)
+			fmt.Sprintf("%d %s %s token %d %s", ch.Revision, event, cluster.Printable(ch.Holder), ch.Token,
+				ch.Cause)
 	})
 }
 

@@ -76,3 +76,30 @@ func TestRoleShow_Vacant(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 }
+
+// A client chooses the names of its sessions. They must not act on an operator's terminal.
+func TestNamesAreNoCommandsOfTheTerminal(t *testing.T) {
+	t.Parallel()
+	const name = "\x1b[2J\x1b]0;title\a\nn1"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case apiv1.PathLeader:
+			reply(w, apiv1.Leader{LeaderID: "n1", LeaderAddress: r.Host, Term: 4, ObservedBy: "n1"})
+		case apiv1.PathRoles:
+			reply(w, apiv1.Roles{Items: []apiv1.Role{{Role: "job", Holder: name, SessionID: "s1", Token: 7}}})
+		case apiv1.PathSessions:
+			reply(w, apiv1.Sessions{Items: []apiv1.Session{{SessionID: "s1", Name: name, Identity: "client a"}}})
+		case apiv1.PathEvents:
+			reply(w, apiv1.Events{Items: []apiv1.Event{{Type: "role", Message: name + " holds role job"}}})
+		default:
+			problem(w, cluster.Errorf(cluster.CodeNotFound, "%s of %s", r.URL.Path, name))
+		}
+	}))
+	defer s.Close()
+	for _, args := range []string{"role ls", "sessions ls", "events", "role show job"} {
+		_, stdout, stderr := ctl(t, nil, "", append(strings.Fields(args), "--endpoints", s.URL, "--timeout", "5s")...)
+		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\a") || !strings.Contains(out, `\x1b[2J`) {
+			t.Errorf("%s: %q", args, out)
+		}
+	}
+}
