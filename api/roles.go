@@ -309,10 +309,10 @@ func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	st := c.s.reads.Status()
 	p := cluster.Plan{
 		Action: ch.action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, c.s.reads.View().Members()),
-		Leader: st.LeaderID,
-		Params: fmt.Sprintf("%s %d %s", r.Name, r.StateRevision, ch.to), Risk: cluster.RiskLow,
+		Leader: st.LeaderID, Risk: cluster.RiskLow,
 	}
 	next, _ := r.Next()
+	p.Params = fmt.Sprintf("%s %d %s %s", r.Name, r.StateRevision, ch.to, next.Session)
 	if ch.to != "" {
 		var ok bool
 		if next, ok = candidate(r, ch.to); !ok {

@@ -484,6 +484,27 @@ func TestRoleTransferAndEviction(t *testing.T) {
 	})
 }
 
+// A plan names the next holder. It is refused when another candidate would get the role.
+func TestRoleEviction_PlanOfAnotherCandidate(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a, b := n.session("a"), n.session("b")
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		answer := make(chan reply, 1)
+		go func() { answer <- n.campaign("r", b, 1000) }()
+		eventually(t, n.waitsFor(b))
+		const evict = "/admin/roles/r"
+		plan := into[apiv1.Plan](t, n.do("DELETE", evict, `{"dry_run":true}`, asJSON, apiv1.TypeJSON))
+		if plan.Summary != `role r goes from "a" to "b"` {
+			t.Fatalf("%+v", plan)
+		}
+		into[apiv1.RoleResult](t, n.do("DELETE", "/v1/roles/r?session_id="+b, ""))
+		<-answer
+		n.do("DELETE", evict, fmt.Sprintf(`{"plan_id":%q}`, plan.PlanID), asJSON, apiv1.TypeJSON).is(t, 409,
+			cluster.CodeTermStale)
+	})
+}
+
 // revokedFrom is who a role was taken from and is waited for.
 func (n *node) revokedFrom(role string) string {
 	r, _ := n.fake.View().Role(role)
