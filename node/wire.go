@@ -364,7 +364,13 @@ func (n *Node) receiveAuditBatch(ctx context.Context, from cluster.NodeID, data 
 	return n.proposeAudit(ctx, batch[0])
 }
 
+// proposeAudit commits a batch. No record of it is later than now, by this leader's clock: much older ones are dropped,
+// so that a node whose clock is far ahead would end the records of all.
 func (n *Node) proposeAudit(ctx context.Context, batch state.Command) error {
+	now := time.Now().UnixNano()
+	for i := range batch.AuditBatch.Records {
+		batch.AuditBatch.Records[i].At = min(batch.AuditBatch.Records[i].At, now)
+	}
 	result, err := n.consensus.Propose(ctx, batch)
 	if err == nil && result.Err != nil {
 		return result.Err
