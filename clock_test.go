@@ -33,6 +33,7 @@ var wallClock = map[string]string{
 	"node/failover.go failoverPhases":             "shown",
 	"node/hooks.go electionFields":                "shown",
 	"node/hooks.go readyEvent":                    "shown",
+	"node/wire.go proposeAudit":                   "shown: no record is later than its arrival",
 	"node/wire.go exportRole":                     "which roles the metrics show",
 	"roles/expire.go purgeDeadNodes":              "when the record of a dead application node is removed",
 	"state/view.go AutoFailover":                  "see api/failover.go",

@@ -128,7 +128,7 @@ func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.R
 }
 
 // stillQueued returns the error of a candidate that waits in the queue. It may be elected after the answer. So an error
-// that says that nothing has happened is an unknown outcome for it.
+// by which nothing has happened is an unknown outcome for it.
 func stillQueued(p *state.RoleCampaign, err error) error {
 	if err == nil || cluster.IsCode(err, cluster.CodeOutcomeUnknown) {
 		return err

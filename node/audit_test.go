@@ -8,8 +8,8 @@ import (
 	"northstar/state"
 )
 
-// TestAuditOfAFastClock: records are kept for 90 days before the newest one. A node whose clock is a year ahead does not
-// end those of the others.
+// TestAuditOfAFastClock: records are kept for 90 days before the newest one. A node whose clock is a year ahead does
+// not end those of the others.
 func TestAuditOfAFastClock(t *testing.T) {
 	t.Parallel()
 	n := newCluster(t, 1, nil)[0]

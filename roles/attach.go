@@ -44,6 +44,13 @@ func (s stream) isLive(e *sessionTimer, now time.Duration) bool {
 	return now-s.lastRenewedAt <= 2*cluster.KeepEvery(e.ttl)+pauseSlack
 }
 
+// disconnect notes that the last connection has ended, and the deadline until then.
+func (e *sessionTimer) disconnect() {
+	if e.cause != state.CauseDisconnected {
+		e.renewedUntil, e.cause = e.deadline, state.CauseDisconnected
+	}
+}
+
 // Detach ends the sessions of closed connections, immediately or after their grace, unless another connection holds
 // them. It returns when they have ended or are known to live on, and must be repeated after an error.
 func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) error {
@@ -113,12 +120,13 @@ func (r *leaderState) detach(e *sessionTimer, a cluster.Attachment, now time.Dur
 	case others:
 	case grace > 0:
 		if at := now + grace; at < e.deadline {
-			e.deadline, e.cause = at, state.CauseDisconnected
+			e.disconnect()
+			e.deadline = at
 			r.due.move(e, at)
 			notify(r.wakeTimer)
 		}
 	default:
-		e.cause = state.CauseDisconnected
+		e.disconnect()
 		r.expireNow(e)
 	}
 	return unsure

@@ -76,7 +76,7 @@ type sessionTimer struct {
 	ttl             time.Duration
 	grace           time.Duration  // added to the TTL; of a lease
 	deadline        time.Duration  // on the leaderState's clock: not expired before
-	renewedUntil    time.Duration  // the deadline by its renewals; the grace of a connection may end earlier
+	renewedUntil    time.Duration  // deadline before the end of a connection; with CauseDisconnected
 	slot                           // key: at most deadline; index -1: expiring
 	pendingRenewals int            // renewals that have arrived and wait for the barrier
 	cause           state.Cause    // cause of the expiry at the deadline

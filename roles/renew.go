@@ -163,9 +163,7 @@ func (r *leaderState) renew(
 
 // renew counts the TTL from at.
 func (e *sessionTimer) renew(at time.Duration) {
-	d := at + e.ttl + e.grace + pauseSlack
-	e.renewedUntil = max(e.renewedUntil, d)
-	if d > e.deadline {
+	if d := at + e.ttl + e.grace + pauseSlack; d > e.deadline {
 		e.deadline, e.cause = d, state.CauseExpired
 	}
 }
