@@ -156,10 +156,22 @@ func lineOf(system int) draw.LineStyle {
 	return draw.LineStyle{Color: hues[system%len(hues)], Width: vg.Points(1.3)}
 }
 
+// rounds returns how many rounds the systems have: "25 to 300" when not all have as many.
+func (p panel) rounds() string {
+	fewest, most := len(p.systems[0].gaps), 0
+	for _, s := range p.systems {
+		fewest, most = min(fewest, len(s.gaps)), max(most, len(s.gaps))
+	}
+	if fewest == most {
+		return strconv.Itoa(most)
+	}
+	return fmt.Sprintf("%d to %d", fewest, most)
+}
+
 // diagram is the share of the rounds by the longest gap, on a logarithmic scale.
 func diagram(p panel, names []string) (*plot.Plot, error) {
 	d := plot.New()
-	d.Title.Text = fmt.Sprintf("%s, %d rounds", p.title, len(p.systems[0].gaps))
+	d.Title.Text = fmt.Sprintf("%s, %s rounds", p.title, p.rounds())
 	d.X.Label.Text, d.Y.Label.Text = "write gap, ms", "part of the rounds"
 	d.X.Scale, d.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	d.X.Min, d.X.Max, d.Y.Min, d.Y.Max = least, most, 0, 1

@@ -47,7 +47,7 @@ func TestRender(t *testing.T) {
 	if err := render(panels, &picture); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"<svg", "kill -9, 3 nodes, 2 rounds", "etcd 100/1000 ms", "</svg>"} {
+	for _, want := range []string{"<svg", "kill -9, 3 nodes, 1 to 2 rounds", "etcd 100/1000 ms", "</svg>"} {
 		if !strings.Contains(picture.String(), want) {
 			t.Errorf("the picture has no %q", want)
 		}
