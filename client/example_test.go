@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
 	"time"
 
 	"northstar/client"
@@ -56,4 +57,23 @@ func ExampleClient_Watch() {
 	for err := error(client.ErrCompacted); errors.Is(err, client.ErrCompacted); {
 		err = follow(context.Background())
 	}
+}
+
+// A cluster with TLS and tokens, as docs/install.md makes one.
+func ExampleLoadTLS() {
+	tls, err := client.LoadTLS("/etc/northstar/ca.crt", "", "") // or with the client's certificate and key
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(client.Config{
+		Endpoints: []string{"10.0.0.11:7701", "10.0.0.12:7701", "10.0.0.13:7701"},
+		TLS:       tls,
+		Token:     os.Getenv("NORTHSTAR_TOKEN"),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	leader, err := c.Leader(context.Background())
+	fmt.Println(leader.LeaderID, err)
 }

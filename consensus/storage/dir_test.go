@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
 )
 
 // holdDirEnv names the data directory that this test binary, started as
@@ -119,6 +120,32 @@ func TestCannotOpen(t *testing.T) {
 	if _, err := Open(Options{Dir: dir, Logger: hclog.NewNullLogger()}); err == nil ||
 		!strings.Contains(err.Error(), "not writable") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestSmallFileKeepsItsOwner: root changes the directory of another user's node, as northstar-node recover does. The
+// node can still read it.
+func TestSmallFileKeepsItsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can own files of others")
+	}
+	const user, group = 12345, 23456
+	path := filepath.Join(t.TempDir(), "identity.json")
+	if err := saveFile(path, []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, user, group); err != nil {
+		t.Skipf("owners cannot be changed here: %v", err)
+	}
+	if err := saveFile(path, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || st.Uid != user || st.Gid != group {
+		t.Errorf("the owner is %d:%d, error %v; want %d:%d", st.Uid, st.Gid, err, user, group)
+	}
+	if content, err := os.ReadFile(path); err != nil || string(content) != "new" {
+		t.Errorf("%q, error %v", content, err)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // tempSuffix marks a file that is being written. Open removes such files, which only a crash leaves.
@@ -66,7 +68,10 @@ func saveFile(path string, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
+	err = keepOwner(f, path)
+	if err == nil {
+		_, err = f.Write(content)
+	}
 	if err == nil {
 		err = f.Sync()
 	}
@@ -78,6 +83,19 @@ func saveFile(path string, content []byte) (err error) {
 		return errors.Join(err, os.Remove(temp))
 	}
 	return syncDir(filepath.Dir(path))
+}
+
+// keepOwner sets the owner of f to that of the file that it is to replace. Root may change the directory of a node that
+// runs as another user, with northstar-node recover; that node could not read a file of root.
+func keepOwner(f *os.File, path string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	var old unix.Stat_t
+	if err := unix.Stat(path, &old); err != nil || old.Uid == 0 && old.Gid == 0 {
+		return nil // there is none, or it is root's as well
+	}
+	return f.Chown(int(old.Uid), int(old.Gid))
 }
 
 // syncDir makes creations, renames and removals in a directory durable.
