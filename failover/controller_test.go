@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -420,6 +421,41 @@ func TestSilence_AnotherVoterIsHeard(t *testing.T) {
 	}
 }
 
+// Of five nodes, two more are heard again, one shortly after the other. Only with the second, there is a majority.
+func TestSilence_TwoVotersAreHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
+		var back []cluster.NodeID
+		w.edit(func() {
+			w.mine.Priority = 200
+			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
+				all := w.Claims()
+				w.edit(func() {
+					maps.DeleteFunc(all, func(id cluster.NodeID, _ cluster.ReceivedClaim) bool { return !slices.Contains(back, id) })
+				})
+				return all
+			}
+		})
+		w.start(Config{Fast: true})
+		time.Sleep(330 * time.Millisecond)
+		var healed time.Time
+		for _, id := range []cluster.NodeID{"n3", "n4"} {
+			time.Sleep(5 * time.Millisecond)
+			healed = time.Now()
+			w.edit(func() { back = append(back, id) })
+			w.receive(id)
+		}
+		time.Sleep(time.Second)
+		times := w.elections()
+		if len(times) == 0 {
+			t.Fatal("no election")
+		}
+		if after := times[0].Sub(healed); after > 12*time.Millisecond {
+			t.Errorf("an election %v after the second voter was heard", after)
+		}
+	})
+}
+
 // Voters that send claims and answer no poll are polled at most once in maxRecheck: two such survivors would poll each
 // other without a pause.
 func TestBusyVotersAreHeard(t *testing.T) {
@@ -446,19 +482,20 @@ func TestBusyVotersAreHeard(t *testing.T) {
 	})
 }
 
-// A failed leader that is heard is no news: it takes no part in the decision.
+// A failed leader that is heard is no news: it takes no part in the decision. A voter that was heard a moment ago is
+// none either, but it does not keep others from being heard: of five nodes, two make no majority.
 func TestHearsMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestCluster(t, "n1", "n2", "n3")
+		w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
 		c := w.start(Config{Fast: true})
-		since := time.Now()
+		since, heard := time.Now(), map[cluster.NodeID]time.Time{}
 		time.Sleep(time.Millisecond)
 		for _, tc := range []struct {
 			heard cluster.NodeID
 			want  bool
-		}{{"n1", false}, {"n3", true}} {
+		}{{"n1", false}, {"n3", true}, {"n3", false}, {"n4", true}} {
 			w.receive(tc.heard)
-			if got := c.hearsMore(w.Claims(), nil, "n1", since); got != tc.want {
+			if got := c.hearsMore(w.Claims(), nil, "n1", since, heard); got != tc.want {
 				t.Errorf("%s is heard: %v, want %v", tc.heard, got, tc.want)
 			}
 		}

@@ -27,7 +27,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.TimeoutMax)
 	defer cancel()
 	recheck := time.Duration(0)
-	var heard time.Time // when a voter that was heard again last ended a wait
+	heard := map[cluster.NodeID]time.Time{} // when each voter that was heard again last ended a wait
 	asked := ev.ProcessDead || c.watch.askedFor(c.deps.Claim().LeaderSilence) >= c.pollTimeout()
 	for ; ; asked = true {
 		changed := c.deps.Consensus.LeaderChanged()
@@ -62,19 +62,8 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 			v.After = recheck
 		}
 		agreeing := max(known, ev.CountConfirming(seen))
-		since := heard.Add(maxRecheck) // two survivors that do not respond would poll each other without a pause
-		if began.After(since) {
-			since = began
-		}
 		if !c.awaitChange(ctx, v, changed, mine, func(claims map[cluster.NodeID]cluster.ReceivedClaim) bool {
-			if ev.CountConfirming(claims) > agreeing {
-				return true
-			}
-			if !c.hearsMore(claims, seen, ev.Leader, since) {
-				return false
-			}
-			heard = time.Now()
-			return true
+			return ev.CountConfirming(claims) > agreeing || c.hearsMore(claims, seen, ev.Leader, began, heard)
 		}) {
 			return false
 		}
@@ -84,21 +73,24 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 // logPollInterval is how often a node that waits for its delay checks its own log.
 const logPollInterval = time.Millisecond
 
-// hearsMore reports whether a voter other than the failed leader, which did not respond to a poll, was heard after
-// since.
+// hearsMore reports whether a voter other than the failed leader, which did not respond to a poll, was heard after the
+// poll began. It does so once in maxRecheck for each voter, and keeps in heard when: two survivors that do not respond
+// would poll each other without a pause.
 func (c *Controller) hearsMore(claims, responses map[cluster.NodeID]cluster.ReceivedClaim, failed cluster.NodeID,
-	since time.Time,
-) bool {
+	began time.Time, heard map[cluster.NodeID]time.Time,
+) (more bool) {
 	for _, sv := range c.deps.Consensus.Status().Servers {
 		_, responded := responses[sv.ID]
 		if sv.ID == failed || responded || sv.Suffrage != cluster.Voter {
 			continue
 		}
-		if s := claims[sv.ID]; s.Connected && s.At.After(since) {
-			return true
+		s := claims[sv.ID]
+		if s.Connected && s.At.After(began) && s.At.After(heard[sv.ID].Add(maxRecheck)) {
+			heard[sv.ID] = time.Now()
+			more = true
 		}
 	}
-	return false
+	return more
 }
 
 // awaitChange returns when the next evaluation is due, the leader changes, or news reports that the claims have
