@@ -3,8 +3,12 @@
 package transport
 
 import (
+	"context"
 	"net"
 	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"northstar/cluster"
@@ -28,7 +32,7 @@ func TestCrashSocketIsEvidence(t *testing.T) {
 	a := newEnd(t, "n1")
 	b := newEnd(t, "n2", func(cfg *Config, _ *end) { cfg.CrashSocketPort = socket.Port() })
 	acquaint(t, a, b)
-	eventually(t, "the crash socket is watched",
+	eventually(t, "the crash socket is reached",
 		func() bool { return a.tr.monitors.CrashSocketOf("n2", "boot-n2") != "" })
 	eventually(t, "the connection to it gives way to others, and is lost", func() bool {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(socket.Port())))
@@ -51,5 +55,26 @@ func TestCrashSocketIsEvidence(t *testing.T) {
 	})
 	if alive := a.confirm("n2", "boot-before"); alive != cluster.LivenessRestarted {
 		t.Errorf("an earlier process is %s", alive)
+	}
+}
+
+// A firewall refuses each dial of a peer's crash socket. A node that was reached through its other port is alive.
+func TestCrashSocketBehindAFirewall(t *testing.T) {
+	t.Parallel()
+	var dials atomic.Int64
+	a := newEnd(t, "n1", func(cfg *Config, _ *end) {
+		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			if strings.HasSuffix(addr, ":9") {
+				dials.Add(1)
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		}
+	})
+	b := newEnd(t, "n2", func(cfg *Config, _ *end) { cfg.CrashSocketPort = 9 })
+	acquaint(t, a, b)
+	eventually(t, "the crash socket is dialled", func() bool { return dials.Load() > 0 })
+	if alive := a.confirm("n2", "boot-n2"); alive != cluster.LivenessAlive {
+		t.Errorf("a living process is %s", alive)
 	}
 }

@@ -26,9 +26,11 @@ const maxHeld = 128
 // Dial opens a connection.
 type Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-// Hold connects to a crash socket within timeout, and returns when the connection or ctx has ended. connected reports
-// whether there was a connection; cause is why it ended, or why there was none.
-func Hold(ctx context.Context, dial Dial, addr string, timeout time.Duration) (connected bool, cause error) {
+// Hold connects to a crash socket within timeout, and returns when the connection or ctx has ended. It calls reached
+// once there is a connection. connected reports whether there was one; cause is why it ended, or why there was none.
+func Hold(
+	ctx context.Context, dial Dial, addr string, timeout time.Duration, reached func(),
+) (connected bool, cause error) {
 	limit, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := dial(limit, addr)
@@ -36,6 +38,7 @@ func Hold(ctx context.Context, dial Dial, addr string, timeout time.Duration) (c
 		return false, err
 	}
 	defer conn.Close()
+	reached()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	_, err = conn.Read(make([]byte, 1))
@@ -63,7 +66,7 @@ const (
 // DeathCheck finds out whether a process of a peer still runs.
 type DeathCheck struct {
 	BootID      string // of the process
-	CrashSocket string // address of its crash socket; "" if unknown
+	CrashSocket string // address of its crash socket; "" if unknown, or if it has never been reached
 	Dial        Dial
 	// Hello dials the peer's node, completes a hello and returns the peer's boot ID.
 	Hello func(ctx context.Context) (bootID string, err error)

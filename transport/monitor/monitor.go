@@ -261,20 +261,24 @@ const (
 
 // crashSocketRef is the crash socket of a process of the peer.
 type crashSocketRef struct {
-	boot string // boot ID of the process; "" if no crash socket is known
-	addr string
+	boot    string // boot ID of the process; "" if no crash socket is known
+	addr    string
+	reached bool // there was a connection to it: a firewall may refuse all dials although the process runs
 }
 
 // watchNewCrashSocket starts to watch the crash socket of the claiming process, unless it is watched already.
 func (m *monitor) watchNewCrashSocket(claim cluster.Claim) {
-	if claim.CrashSocketPort <= 0 || claim.CrashSocketPort > 65535 || m.crashSocketOf(claim.BootID) != "" {
+	m.mu.Lock()
+	watched := m.crashSocket.boot == claim.BootID
+	m.mu.Unlock()
+	if claim.CrashSocketPort <= 0 || claim.CrashSocketPort > 65535 || watched {
 		return
 	}
 	host, _, err := net.SplitHostPort(m.Address(m.id))
 	if err != nil {
 		return // no longer a server
 	}
-	ref := crashSocketRef{claim.BootID, net.JoinHostPort(host, strconv.Itoa(claim.CrashSocketPort))}
+	ref := crashSocketRef{boot: claim.BootID, addr: net.JoinHostPort(host, strconv.Itoa(claim.CrashSocketPort))}
 	m.mu.Lock()
 	m.crashSocket = ref
 	m.mu.Unlock()
@@ -286,23 +290,29 @@ func (m *monitor) watchNewCrashSocket(claim cluster.Claim) {
 func (m *monitor) forgetCrashSocket(ref crashSocketRef) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.crashSocket == ref {
+	if m.crashSocket.boot == ref.boot && m.crashSocket.addr == ref.addr {
 		m.crashSocket = crashSocketRef{}
 	}
 }
 
-// CrashSocketOf returns the address of the crash socket of a peer's process, "" if unknown.
-func (ms *Monitors) CrashSocketOf(id cluster.NodeID, boot string) string {
-	if m := ms.find(id); m != nil {
-		return m.crashSocketOf(boot)
-	}
-	return ""
-}
-
-func (m *monitor) crashSocketOf(boot string) string {
+// reachCrashSocket records that there was a connection to a crash socket.
+func (m *monitor) reachCrashSocket(ref crashSocketRef) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.crashSocket.boot != boot {
+	if m.crashSocket.boot == ref.boot && m.crashSocket.addr == ref.addr {
+		m.crashSocket.reached = true
+	}
+}
+
+// CrashSocketOf returns the address of the crash socket of a peer's process, "" if it is unknown or was never reached.
+func (ms *Monitors) CrashSocketOf(id cluster.NodeID, boot string) string {
+	m := ms.find(id)
+	if m == nil {
+		return ""
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.crashSocket.boot != boot || !m.crashSocket.reached {
 		return ""
 	}
 	return m.crashSocket.addr
@@ -314,7 +324,8 @@ func (m *monitor) watchCrashSocket(ctx context.Context, ref crashSocketRef) {
 	defer m.forgetCrashSocket(ref)
 	wait := minCrashSocketDelay
 	for {
-		connected, cause := crashdetect.Hold(ctx, m.cfg.Host.Dial, ref.addr, m.cfg.RPCTimeout)
+		connected, cause := crashdetect.Hold(ctx, m.cfg.Host.Dial, ref.addr, m.cfg.RPCTimeout,
+			func() { m.reachCrashSocket(ref) })
 		c := m.current()
 		if ctx.Err() != nil || c == nil || c.peer.BootID != ref.boot {
 			return // the monitor connection has ended first, and was reported
