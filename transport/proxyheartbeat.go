@@ -89,8 +89,8 @@ func isHeartbeat(a *raft.AppendEntriesRequest) bool {
 
 // proxyAck is a heartbeat acknowledgement that the transport sent on raft's behalf. Raft's own last contact may be
 // older if the operation failed. For TimeoutMin after a proxied acknowledgement this node neither votes for another
-// candidate nor starts an election, so that the leader can rely on it. Evidence that the leader failed lifts this
-// restriction.
+// candidate nor starts an election by its timer, so that the leader can rely on it. Evidence that the leader failed
+// lifts this restriction.
 type proxyAck struct {
 	leader cluster.NodeID
 	boot   string // the leader's boot ID
@@ -98,14 +98,13 @@ type proxyAck struct {
 }
 
 // boundByProxyAck reports whether a proxied acknowledgement to another node than candidate binds this node. One to a
-// dead process does not, also after raft has dropped the leader for a candidate that failed.
+// process that is dead or silent does not, also after raft has dropped the leader for a candidate that failed.
 func (r *Raft) boundByProxyAck(now time.Time, candidate cluster.NodeID, term uint64) bool {
 	p := r.proxyAck.Load()
 	if p == nil || p.leader == candidate || now.Sub(p.at) >= r.t.cfg.TimeoutMin {
 		return false
 	}
-	c := r.t.Claim()
-	return !c.LeaderProcessDead || c.LeaderBootID != p.boot || !r.t.cfg.Elections.MayIgnoreLeader(candidate, term, now)
+	return r.t.Claim().LeaderBootID != p.boot || !r.t.cfg.Elections.MayIgnoreLeader(candidate, term, now)
 }
 
 func (r *Raft) recordProxyAck(now time.Time, leader cluster.NodeID, boot string) {

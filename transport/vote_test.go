@@ -298,8 +298,9 @@ func TestMayIgnoreLeader_OverridesProxyAck(t *testing.T) {
 	}
 }
 
-// A proxied acknowledgement to a process that is known to be dead does not bind this node. That also holds when raft
-// has dropped that leader for a candidate that failed. An acknowledgement to another process, or with a lease, binds.
+// A proxied acknowledgement to a process that is dead or silent does not bind this node. That also holds when raft has
+// dropped that leader for a candidate that failed: survivors would refuse each other until all of them back off. An
+// acknowledgement to another process, or with a lease, binds.
 func TestProxyAck_EndsWithProcess(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -309,7 +310,8 @@ func TestProxyAck_EndsWithProcess(t *testing.T) {
 		free          bool
 	}{
 		{"dead", true, true, "boot-n1", true},
-		{"not known to be dead", false, true, "boot-n1", false},
+		{"silent", false, true, "boot-n1", true},
+		{"neither dead nor silent", false, false, "boot-n1", false},
 		{"another process of it is dead", true, true, "boot-n1-before", false},
 		{"there may be a lease", true, false, "boot-n1", false},
 	} {
