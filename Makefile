@@ -113,7 +113,7 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 flaky: ## every test package N=20 times under the race detector, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
 	@$(SHARED) NORTHSTAR_TEST_FEWER=1 NORTHSTAR_TEST_SLOWDOWN=3 NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
-fuzz: ## every fuzz target for FUZZTIME=30s each, two at a time
+fuzz: ## every fuzz target for FUZZTIME=30s each, four at a time
 	@GO='$(GO)' .ci/fuzz $(or $(FUZZTIME),30s)
 
 nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, the etcd API under faults and beside etcd, long fuzzing, flaky tests
