@@ -431,7 +431,9 @@ func TestSilence_TwoVotersAreHeard(t *testing.T) {
 			w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 				all := w.Claims()
 				w.edit(func() {
-					maps.DeleteFunc(all, func(id cluster.NodeID, _ cluster.ReceivedClaim) bool { return !slices.Contains(back, id) })
+					maps.DeleteFunc(all, func(id cluster.NodeID, _ cluster.ReceivedClaim) bool {
+						return !slices.Contains(back, id)
+					})
 				})
 				return all
 			}
