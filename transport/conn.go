@@ -216,12 +216,13 @@ func (c *outConn) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// Read reads a part of the response. The wait for its start grows with the request. For a snapshot it lasts while the
-// peer answers heartbeats, which it does while its restore makes progress.
+// Read reads a part of the response. The wait for its start grows with the request, by an RPC timeout for each
+// writeChunk of it: the peer stores all of that before it responds. For a snapshot it lasts while the peer answers
+// heartbeats, which it does while its restore makes progress.
 func (c *outConn) Read(p []byte) (int, error) {
 	wait := readDeadline{step: c.rpc}
 	if !c.answers {
-		wait.step += c.rpc * time.Duration(c.sent>>20)
+		wait.step += c.rpc * time.Duration(c.sent/writeChunk)
 		if c.kind == wireInstallSnapshot {
 			wait = readDeadline{step: max(c.rpc, maxStall/5), lastReceived: c.lastReceived}
 		}
