@@ -260,7 +260,7 @@ func (n *Node) proposeLoop(ctx context.Context, inst *raftnode.Instance) {
 func (n *Node) proposeBatch(inst *raftnode.Instance, batch []*proposal) {
 	start := piggybackStart(batch)
 	if start != nil {
-		batch = append(batch, n.awaitHeldWrites(start, len(batch)-1)...)
+		batch = n.awaitHeldWrites(start, batch)
 	}
 	f := n.submit(inst, batch)
 	switch {
@@ -276,22 +276,22 @@ func (n *Node) proposeBatch(inst *raftnode.Instance, batch []*proposal) {
 const heldWritesWait = time.Millisecond
 
 // awaitHeldWrites waits for the writes that were held until this node leads: the same event starts them and the
-// leader-start. In one entry with it they cost nothing, behind it a whole append. there is how many are in the batch.
-func (n *Node) awaitHeldWrites(start *proposal, there int) (piggybacked []*proposal) {
+// leader-start. In one entry with it they cost nothing, behind it a whole append. It adds those that fit to the batch.
+func (n *Node) awaitHeldWrites(start *proposal, batch []*proposal) []*proposal {
 	if n.deps.HeldWrites == nil {
-		return nil
+		return batch
 	}
 	enough := time.NewTimer(heldWritesWait)
 	defer enough.Stop()
 	for {
-		piggybacked = append(piggybacked, n.filterWritable(n.queue.dequeuePiggybacked(start))...)
-		if there+len(piggybacked)+n.queue.waiting() >= n.deps.HeldWrites() {
-			return piggybacked
+		batch = append(batch, n.filterWritable(n.queue.dequeuePiggybacked(start, sizeOf(batch)))...)
+		if len(batch)-1+n.queue.waiting() >= n.deps.HeldWrites() {
+			return batch
 		}
 		select {
 		case <-n.queue.wake:
 		case <-enough.C:
-			return piggybacked
+			return batch
 		}
 	}
 }
@@ -304,11 +304,11 @@ func (n *Node) proposeLeaderStart(inst *raftnode.Instance, start *proposal, batc
 		_ = f.Error() // completeBatch reads it
 		close(landed)
 	}()
-	piggybacked := n.filterWritable(n.queue.dequeuePiggybacked(start))
+	piggybacked := n.filterWritable(n.queue.dequeuePiggybacked(start, 0))
 	for waiting := true; waiting && len(piggybacked) == 0; {
 		select {
 		case <-n.queue.wake:
-			piggybacked = n.filterWritable(n.queue.dequeuePiggybacked(start))
+			piggybacked = n.filterWritable(n.queue.dequeuePiggybacked(start, 0))
 		case <-landed:
 			waiting = false
 		}
@@ -373,6 +373,11 @@ func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFutu
 	data, err := state.EncodeBatch(cmds)
 	if err != nil {
 		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "cannot be encoded: %w", err))
+		return nil
+	}
+	if len(data) > maxEntryBytes { // followers would refuse it, and nothing more would be committed
+		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "%d bytes in one log entry: want at most %d", len(data),
+			maxEntryBytes))
 		return nil
 	}
 	n.subscribers.carry(inst.CommitIndex())

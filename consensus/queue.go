@@ -19,6 +19,7 @@ const (
 	maxQueued      = 8192
 	maxQueuedBytes = 32 << 20
 	maxBatchBytes  = raft.SuggestedMaxDataSize // or one command
+	maxEntryBytes  = 8 << 20                   // more than any batch that the queue makes
 )
 
 // The stages of a proposal. It leaves the queue exactly once.
@@ -132,14 +133,15 @@ func (q *queue) nextBatch() []*proposal {
 	return batch
 }
 
-// dequeuePiggybacked returns the writes that may follow start, which is in flight. One call of done is for both.
-func (q *queue) dequeuePiggybacked(start *proposal) []*proposal {
+// dequeuePiggybacked returns the writes that may follow start, which is in flight, and that fit into an entry which has
+// size bytes already. One call of done is for both.
+func (q *queue) dequeuePiggybacked(start *proposal, size int) []*proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.frozen || q.stopped {
 		return nil
 	}
-	batch, _ := q.dequeue(&q.users, nil, 0, func(p *proposal) bool { return p.mayPiggyback(start) })
+	batch, _ := q.dequeue(&q.users, nil, size, func(p *proposal) bool { return p.mayPiggyback(start) })
 	q.inFlight = append(slices.Clip(q.inFlight), batch...)
 	return batch
 }
@@ -161,13 +163,13 @@ func piggybackStart(batch []*proposal) *proposal {
 	return nil
 }
 
-// dequeue adds to a batch of size bytes the proposals of a list that are allowed and fit. It removes them from the
-// list, with the withdrawn ones. The caller holds mu.
+// dequeue adds to a batch the proposals of a list that are allowed and fit into an entry which has size bytes already.
+// It removes them from the list, with the withdrawn ones. The caller holds mu.
 func (q *queue) dequeue(list *[]*proposal, batch []*proposal, size int, may func(*proposal) bool) ([]*proposal, int) {
 	full := false
 	rest := slices.DeleteFunc(*list, func(p *proposal) bool {
 		if p.stage.Load() != finished {
-			full = full || len(batch) > 0 && size+p.size > maxBatchBytes
+			full = full || size > 0 && size+p.size > maxBatchBytes
 			if full || !may(p) {
 				return false
 			}
@@ -186,6 +188,14 @@ func (q *queue) dequeue(list *[]*proposal, batch []*proposal, size int, may func
 	}
 	*list = rest
 	return batch, size
+}
+
+// sizeOf returns how many bytes proposals have in a log entry.
+func sizeOf(batch []*proposal) (size int) {
+	for _, p := range batch {
+		size += p.size
+	}
+	return size
 }
 
 func (q *queue) done() {

@@ -110,11 +110,11 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 		if tt.leads < state.CommandVersion {
 			continue
 		}
-		if got := q.dequeuePiggybacked(start); got != nil {
+		if got := q.dequeuePiggybacked(start, 0); got != nil {
 			t.Errorf("behind it went %d, want none", len(got))
 		}
 		late := mustAdd(t, q, command(newProposal(10, false), state.KindPut))
-		if got := q.dequeuePiggybacked(start); len(got) != 1 || got[0] != late || len(q.inFlight) != 6 {
+		if got := q.dequeuePiggybacked(start, 0); len(got) != 1 || got[0] != late || len(q.inFlight) != 6 {
 			t.Errorf("behind it went %d, and %d are in flight", len(got), len(q.inFlight))
 		}
 		q.done()
@@ -127,7 +127,7 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 		}
 		mustAdd(t, q, write)
 		q.freeze(true)
-		if q.dequeuePiggybacked(start) != nil {
+		if q.dequeuePiggybacked(start, 0) != nil {
 			t.Error("taken from a frozen queue")
 		}
 	}
@@ -137,6 +137,7 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 func TestAwaitHeldWrites(t *testing.T) {
 	t.Parallel()
 	write := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindPut; return p }
+	large := func() *proposal { p := newProposal(maxBatchBytes/2-10, false); p.cmd.Kind = state.KindPut; return p }
 	other := func() *proposal { p := newProposal(10, false); p.cmd.Kind = state.KindSessionCreate; return p }
 	for _, tt := range []struct {
 		name  string
@@ -151,6 +152,8 @@ func TestAwaitHeldWrites(t *testing.T) {
 		{"two come", 2, 0, []*proposal{write(), write()}, 2, 200 * time.Microsecond},
 		{"one that does not ride is counted, too", 2, 0, []*proposal{other(), write()}, 1, 200 * time.Microsecond},
 		{"one does not come", 2, 0, []*proposal{write()}, 1, heldWritesWait},
+		{"one entry has no room for all", 4, 0, []*proposal{large(), large(), large(), write()}, 2, 400 * time.Microsecond},
+		{"a start is little", 2, 0, []*proposal{large(), write()}, 2, 200 * time.Microsecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -158,7 +161,11 @@ func TestAwaitHeldWrites(t *testing.T) {
 					queue: newQueue(), state: state.New(state.Options{}),
 					deps: Deps{HeldWrites: func() int { return tt.held }},
 				}
-				start := &proposal{piggybackVersion: 1}
+				start := &proposal{piggybackVersion: 1, size: 10}
+				batch := []*proposal{start}
+				for range tt.there {
+					batch = append(batch, write())
+				}
 				go func() {
 					for _, p := range tt.come {
 						time.Sleep(100 * time.Microsecond)
@@ -166,8 +173,12 @@ func TestAwaitHeldWrites(t *testing.T) {
 					}
 				}()
 				began := time.Now()
-				if got := n.awaitHeldWrites(start, tt.there); len(got) != tt.want || time.Since(began) != tt.took {
-					t.Errorf("%d after %v, want %d after %v", len(got), time.Since(began), tt.want, tt.took)
+				got := n.awaitHeldWrites(start, batch)
+				if added := len(got) - len(batch); added != tt.want || time.Since(began) != tt.took {
+					t.Errorf("%d after %v, want %d after %v", added, time.Since(began), tt.want, tt.took)
+				}
+				if size := sizeOf(got); size > maxBatchBytes {
+					t.Errorf("%d bytes in one entry, want at most %d", size, maxBatchBytes)
 				}
 			})
 		})
