@@ -71,24 +71,37 @@ func (r *restoring) run(ctx context.Context) error {
 	if err := n.queue.idle(ctx); err != nil {
 		return cluster.Errorf(cluster.CodeBusy, "writes in flight did not end: %w", err)
 	}
-	if err := n.ReadBarrier(ctx); err != nil {
+	term, merged, err := r.merge(ctx)
+	if err != nil {
 		return err
 	}
-	merged, err := state.MergeBackup(n.state.Snapshot(), r.from)
-	if err != nil {
-		return cluster.Errorf(cluster.CodeBadRequest, "the backup cannot be restored: %w", err)
-	}
-	return r.install(merged)
+	return r.install(term, merged)
 }
 
-// install makes merged the cluster's state through the library.
-func (r *restoring) install(merged *state.Snapshot) error {
+// merge returns the state with the backup, and a term: this node led it and no later one when it read the state.
+func (r *restoring) merge(ctx context.Context) (term uint64, merged *state.Snapshot, err error) {
+	term = r.inst.CurrentTerm() // first: install refuses if the proof below is of a later term
+	if err := r.n.ReadBarrier(ctx); err != nil {
+		return 0, nil, err
+	}
+	if merged, err = state.MergeBackup(r.n.state.Snapshot(), r.from); err != nil {
+		return 0, nil, cluster.Errorf(cluster.CodeBadRequest, "the backup cannot be restored: %w", err)
+	}
+	return term, merged, nil
+}
+
+// install makes merged the cluster's state through the library. merged is of the state that this node had as leader of
+// term. Another leader may have changed the state since, and this node may lead again: then nothing is installed.
+func (r *restoring) install(term uint64, merged *state.Snapshot) error {
 	size, err := merged.WriteTo(io.Discard) // the library needs the size first
 	if err != nil {
 		return cluster.Errorf(cluster.CodeInternal, "the merged state cannot be written: %w", err)
 	}
-	term := r.inst.CurrentTerm()
+	if !r.inst.Leads(term) {
+		return leadershipOver(term)
+	}
 	pr, pw := io.Pipe()
+	content := &guardedReader{r: pr, leads: func() bool { return r.inst.Leads(term) }}
 	go func() {
 		_, err := merged.WriteTo(pw)
 		_ = pw.CloseWithError(err)
@@ -96,7 +109,7 @@ func (r *restoring) install(merged *state.Snapshot) error {
 	read := r.n.fsm.Progress()
 	r.n.replacing.Store(term)
 	r.begun.Store(true)
-	err = r.inst.Restore(term, size, pr)
+	err = r.inst.Restore(term, size, content)
 	restored := err == nil
 	if restored {
 		// The library has committed an entry that it does not hand to the state machine. This one makes its index
@@ -107,11 +120,37 @@ func (r *restoring) install(merged *state.Snapshot) error {
 		r.n.replacing.Store(0)
 	}
 	_ = pr.CloseWithError(errors.New("restore ended")) // ends the writer in any case
+	if content.refused.Load() {
+		return leadershipOver(term)
+	}
 	if err != nil {
 		// Even "not the leader" may come from the library's last step, after it replaced the state.
 		return unknownOutcome(err)
 	}
 	return nil
+}
+
+func leadershipOver(term uint64) error {
+	return notLeader("not restored: this node's leadership of term %d, whose state the backup was merged into, is over",
+		term)
+}
+
+// guardedReader refuses the first read once the leadership is over. The library's main loop reads, before it replaces
+// anything, and cannot change its role meanwhile.
+type guardedReader struct {
+	r       io.Reader
+	leads   func() bool
+	begun   bool
+	refused atomic.Bool
+}
+
+func (g *guardedReader) Read(p []byte) (int, error) {
+	if !g.begun && !g.leads() {
+		g.refused.Store(true)
+		return 0, errors.New("the leadership has changed")
+	}
+	g.begun = true
+	return g.r.Read(p)
 }
 
 // boundWriter ends a long write with its caller's context.

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"io"
 	"slices"
 	"time"
 
@@ -139,3 +140,25 @@ func (n *Node) HoldQueue() (release func()) {
 
 // LargeRegistration is largeRegistration.
 func LargeRegistration() state.Command { return largeRegistration() }
+
+// BeginRestore merges a backup as Restore does. install is what Restore does then.
+func (n *Node) BeginRestore(ctx context.Context, backup io.Reader) (install func() error, err error) {
+	from, err := state.ReadBackup(backup)
+	if err != nil {
+		return nil, err
+	}
+	inst, release, err := n.acquireChangeLock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	release() // a transfer needs it: the leadership moves meanwhile
+	r := restoring{n: n, inst: inst, from: from}
+	term, merged, err := r.merge(ctx)
+	return func() error { return r.install(term, merged) }, err
+}
+
+// GuardedRead reads the state of a restore, once while this node leads and again when it does not.
+func GuardedRead(content io.Reader, leads func() bool) (io.Reader, func() bool) {
+	g := &guardedReader{r: content, leads: leads}
+	return g, g.refused.Load
+}

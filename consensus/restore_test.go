@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -234,4 +235,45 @@ func (n *testNode) holdWrites(done <-chan struct{}) {
 		return nil
 	}
 	n.mayWrite.Store(&hold)
+}
+
+// TestRestoreOfAnEarlierTerm: leadership moves to another node and back while a backup is merged. The other leader's
+// writes are not in what would be installed: the restore must fail, and change nothing.
+func TestRestoreOfAnEarlierTerm(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	c.write("a", "backup")
+	var backup bytes.Buffer
+	if err := leader.Backup(within(t, testTimeout), &backup); err != nil {
+		t.Fatal(err)
+	}
+	install, err := leader.BeginRestore(within(t, testTimeout), &backup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := c.others(leader)[0]
+	c.transferTo(other)
+	c.write("b", "of the other leader")
+	c.transferTo(leader)
+	wantCode(t, install(), cluster.CodeNoLeader)
+	c.write("c", "1")
+	c.everywhere("b", "of the other leader")
+}
+
+// TestGuardedReader: the library reads what is restored before it replaces anything.
+func TestGuardedReader(t *testing.T) {
+	t.Parallel()
+	leads := true
+	r, refused := consensus.GuardedRead(strings.NewReader("content"), func() bool { return leads })
+	if _, err := r.Read(make([]byte, 3)); err != nil || refused() {
+		t.Fatalf("while it leads: %v, refused %v", err, refused())
+	}
+	leads = false
+	if rest, err := io.ReadAll(r); string(rest) != "tent" || err != nil || refused() {
+		t.Errorf("once it is begun: %q, %v", rest, err)
+	}
+	r, refused = consensus.GuardedRead(strings.NewReader("content"), func() bool { return leads })
+	if n, err := r.Read(make([]byte, 3)); n != 0 || err == nil || !refused() {
+		t.Errorf("without leadership: %d bytes, %v, refused %v", n, err, refused())
+	}
 }
