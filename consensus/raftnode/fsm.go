@@ -253,10 +253,14 @@ func (f *FSM) Wait(ctx context.Context, index uint64) error {
 type snapshot struct {
 	captured *state.Snapshot
 	done     func(restored bool)
+	sink     *recordingSink // nil: it is not written yet, or not among Snapshots
 }
 
 // Persist writes the captured state; raft.Raft runs it beside applies.
 func (s *snapshot) Persist(sink raft.SnapshotSink) error {
+	if r, ok := sink.(*recordingSink); ok {
+		r.own, s.sink = true, r
+	}
 	if _, err := s.captured.WriteTo(sink); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
@@ -266,8 +270,12 @@ func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 	return sink.Close()
 }
 
-// Release has nothing to give back: captures share the state's memory.
-func (s *snapshot) Release() {}
+// Release is called when raft.Raft has taken note of the snapshot, or it failed.
+func (s *snapshot) Release() {
+	if s.sink != nil {
+		s.sink.settled()
+	}
+}
 
 // progressReader counts the bytes read: a long restore must not look like a node that hangs.
 type progressReader struct {

@@ -110,7 +110,9 @@ func TestSnapshotsBeforeAGap(t *testing.T) {
 		if err := log.StoreLog(&raft.Log{Index: first, Term: 2}); err != nil {
 			t.Fatal(err)
 		}
-		s := &Snapshots{SnapshotStore: snaps, log: log, fsm: NewFSM(FSMConfig{})}
+		s := &Snapshots{
+			SnapshotStore: snaps, log: log, fsm: NewFSM(FSMConfig{}), settling: make(chan struct{}, 1),
+		}
 		if _, _, err := s.Open(sink.ID()); (err == nil) != ok {
 			t.Errorf("log from %d: %v", first, err)
 		}

@@ -6,8 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/hashicorp/raft"
+
+	"northstar/state"
 )
 
 // logWithSnapshot returns a log with entries of the terms, from index 1, and above it a snapshot that ends at p.
@@ -292,6 +295,42 @@ func TestOlderSnapshotFails(t *testing.T) {
 	if !l.snaps.endsAt(restored) {
 		t.Errorf("the newest snapshot ends at %v, want %v", l.snaps.newest.Load(), restored)
 	}
+}
+
+// TestRestoreWaitsForOwnSnapshot: raft.Raft has written a snapshot of its own, and takes note of it after that. A restore
+// that ends in between must wait: raft.Raft would take the older snapshot for the newest.
+func TestRestoreWaitsForOwnSnapshot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, l := logWithSnapshot(t, LogPosition{1, 2}, 2, 2, 2)
+		end, restored := LogPosition{3, 2}, LogPosition{4, 2}
+		sink, err := l.snaps.Create(1, end.Index, end.Term, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := &snapshot{captured: state.New(state.Options{}).Snapshot()}
+		if err := errors.Join(own.Persist(sink), sink.Close()); err != nil { // raft.Raft closes it, too
+			t.Fatal(err)
+		}
+		other, err := l.snaps.Create(1, restored.Index, restored.Term, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- other.Close() }()
+		synctest.Wait()
+		if !l.snaps.endsAt(end) {
+			t.Errorf("the newest snapshot ends at %v, and raft.Raft does not know of that at %v", l.snaps.newest.Load(), end)
+		}
+		own.Release()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if !l.snaps.endsAt(restored) {
+			t.Errorf("the newest snapshot ends at %v, want %v", l.snaps.newest.Load(), restored)
+		}
+		takeSnapshot(t, l.snaps, LogPosition{5, 2})
+	})
 }
 
 // manySnapshots keeps every snapshot until it is removed.

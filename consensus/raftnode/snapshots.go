@@ -34,13 +34,17 @@ type Snapshots struct {
 
 	continuedAt atomic.Pointer[LogPosition] // the end of a snapshot that the log is known to continue; nil: none
 	recording   sync.Mutex
+	// settling is held from the record of a snapshot that raft.Raft takes itself until raft.Raft has taken note of it.
+	settling    chan struct{}               // capacity 1
 	deleteRange func(from, to uint64) error // deletes entries; Start sets it to that of raft.Raft's log
 }
 
 // OpenSnapshots removes what is left of the restore that ended at undone, and without which the cluster has gone on. It
 // is called before Start.
 func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone LogPosition) (*Snapshots, error) {
-	s := &Snapshots{SnapshotStore: store, log: log, fsm: fsm, deleteRange: log.DeleteRange}
+	s := &Snapshots{
+		SnapshotStore: store, log: log, fsm: fsm, deleteRange: log.DeleteRange, settling: make(chan struct{}, 1),
+	}
 	fsm.snapshotEnd.Store(0)
 	list, err := s.List()
 	if err != nil {
@@ -148,6 +152,7 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 // errNewerSnapshot is why a snapshot fails that raft.Raft takes itself. raft.Raft writes it beside its main loop, which
 // may have restored or installed another one meanwhile, and would take its own for the newest. As a leader it would
 // then find nothing to precede the first entry after the newest, and send that snapshot to every follower without end.
+// For the same reason a restored or installed one ends only once raft.Raft has taken note of its own: see settling.
 var errNewerSnapshot = errors.New("a newer snapshot was stored in the meantime")
 
 type recordingSink struct {
@@ -155,6 +160,8 @@ type recordingSink struct {
 	snaps *Snapshots
 	end   LogPosition
 	size  int64
+	own   bool // raft.Raft takes it itself
+	holds bool // settling
 }
 
 // Write adds data to the snapshot.
@@ -169,10 +176,25 @@ func (s *recordingSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil {
 		return err
 	}
+	if !s.holds {
+		s.snaps.settling <- struct{}{}
+		s.holds = true
+	}
+	if !s.own {
+		defer s.settled()
+	}
 	if !s.snaps.record(s.end, s.size) {
 		return errNewerSnapshot
 	}
 	return s.snaps.removeOld()
+}
+
+// settled ends what Close began. For raft.Raft's own snapshot it is called when raft.Raft has ended with it.
+func (s *recordingSink) settled() {
+	if s.holds {
+		s.holds = false
+		<-s.snaps.settling
+	}
 }
 
 // keptSnapshots is how many snapshots are always kept: the older one is for the case that the newest is damaged.
