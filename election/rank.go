@@ -72,6 +72,10 @@ func (p Params) zoneRank(id cluster.NodeID) int {
 // slowest one, and one bad moment after a start would mark the disk as slow for a minute.
 const minSyncSamples = 200
 
+// minFewSyncs is the minimum number of operations for a comparison of two disks, where the slowest one of few is a safe
+// p99. A leader whose disk takes 100 ms lets its cluster append no more than some 200 times a minute.
+const minFewSyncs = 32
+
 // Slow reports whether a working disk is too slow for a leader.
 func (p Params) Slow(d cluster.DiskState) bool {
 	return d.FsyncP99 > p.TimeoutMin/3 && d.Syncs >= minSyncSamples

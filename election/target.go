@@ -176,7 +176,7 @@ const (
 // muchSlower reports whether the disk of a preferred node is so much slower than this leader's that leadership would
 // soon move back.
 func muchSlower(its, own cluster.DiskState) bool {
-	return its.Syncs >= minSyncSamples && own.Syncs >= minSyncSamples && its.FsyncP99 >= noticeable &&
+	return its.Syncs >= minFewSyncs && own.Syncs >= minFewSyncs && its.FsyncP99 >= noticeable &&
 		its.FsyncP99 >= backFactor*own.FsyncP99
 }
 
@@ -224,7 +224,7 @@ func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason s
 func (in LeaderView) withDisksBelow(d time.Duration) (faster []Peer) {
 	for _, peer := range in.Peers {
 		fit, _ := peer.Fit()
-		if fit && peer.DiskKnown && !peer.FitSince.IsZero() && peer.Disk.Syncs >= minSyncSamples &&
+		if fit && peer.DiskKnown && !peer.FitSince.IsZero() && peer.Disk.Syncs >= minFewSyncs &&
 			peer.Disk.FsyncP99*slowFactor <= d {
 			faster = append(faster, peer)
 		}

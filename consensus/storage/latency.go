@@ -57,11 +57,13 @@ type longestOf struct {
 	count  int
 }
 
-// The median is that of the present window and the one before, and of so many operations at least. Before the tracker
-// has seen two windows there is none: the operations of a start say little about a disk.
+// The median is that of the present window and the one before, and of minRecent operations at least: a slow disk has few
+// in that time. Before the tracker has seen two windows there is none: the operations of a start say little about a
+// disk. The median of the last minute needs minUsual operations.
 const (
 	recentWindows = 2
-	minRecent     = 32
+	minRecent     = 8
+	minUsual      = 32
 )
 
 // p99TTL is how long a percentile is reused: each claim to each peer contains it.
@@ -192,7 +194,7 @@ func (w *latencyTracker) quantiles(now time.Time) (p99 time.Duration, total uint
 	return w.known.p99, w.known.total, w.known.median
 }
 
-// usual returns the median of the last minute; 0 if fewer than minRecent operations were synced.
+// usual returns the median of the last minute; 0 if fewer than minUsual operations were synced.
 func (w *latencyTracker) usual(now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +209,7 @@ func (w *latencyTracker) refresh(now time.Time) {
 	}
 	w.known.p99, w.known.total = w.quantile(now, windowCount, 100)
 	w.known.usual, w.known.median = 0, 0
-	if w.known.total >= minRecent {
+	if w.known.total >= minUsual {
 		w.known.usual, _ = w.quantile(now, windowCount, 2)
 	}
 	median, some := w.quantile(now, recentWindows, 2)

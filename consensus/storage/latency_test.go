@@ -266,7 +266,7 @@ func TestStallLimit(t *testing.T) {
 		do(1, 110*time.Millisecond)
 		check("a slower one", 120*time.Millisecond, 300*time.Millisecond)
 		time.Sleep(longestPeriod)
-		do(minRecent, time.Millisecond)
+		do(minUsual, time.Millisecond)
 		do(1, 100*time.Millisecond)
 		check("as slow again, a minute later", 200*time.Millisecond, 300*time.Millisecond)
 		time.Sleep(longestCount * longestPeriod)
