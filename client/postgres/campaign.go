@@ -75,6 +75,10 @@ func (e *Elector) waitForLock(ctx context.Context, conn *pgx.Conn) (*lease, erro
 	if err := e.prepare(ctx, conn); err != nil {
 		return nil, err
 	}
+	// To campaign is to say that the work of the earlier tenures has stopped. To observe is not.
+	if err := e.clearStale(ctx, conn); err != nil {
+		return nil, err
+	}
 	var seen heartbeatSeen
 	for {
 		locked, err := e.tryLock(ctx, conn, &seen)
@@ -90,15 +94,12 @@ func (e *Elector) waitForLock(ctx context.Context, conn *pgx.Conn) (*lease, erro
 	}
 }
 
-// prepare creates the table and the row if they are missing, clears this candidate's ended sessions, and listens.
+// prepare creates the table and the row if they are missing, and listens.
 func (e *Elector) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := e.makeTable(ctx, conn); err != nil {
 		return fmt.Errorf("make table %s: %w", e.cfg.Table, err)
 	}
 	if _, err := conn.Exec(ctx, e.sql.row, e.cfg.Role); err != nil {
-		return err
-	}
-	if err := e.clearStale(ctx, conn); err != nil {
 		return err
 	}
 	_, err := conn.Exec(ctx, e.sql.listen)

@@ -356,6 +356,22 @@ func TestObserve_OwnRole(t *testing.T) {
 	}
 }
 
+// Observe does not declare that the work of a lost tenure has stopped: until its TTL no other candidate is elected.
+func TestObserve_LostTenure(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	e := candidate(t, "a", func(c *Config) { c.TTL = time.Minute })
+	lost := b.campaign(e)
+	do(t, killSession, e.cfg.LockKey)
+	done(t, lost, client.ErrRoleLost)
+	for h, err := range e.Observe(t.Context()) {
+		if err != nil || h.Session != lost.Session {
+			t.Errorf("%+v, %v, want session %s", h, err, lost.Session)
+		}
+		break
+	}
+}
+
 // A late Resign of a lost tenure does not end the next one of the same candidate.
 func TestResign_AfterTheNextElection(t *testing.T) {
 	t.Parallel()
