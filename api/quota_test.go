@@ -74,7 +74,9 @@ func TestEndSessions(t *testing.T) {
 			t.Helper()
 			return into[apiv1.SessionsEnded](t, n.do("DELETE", "/v1/sessions"+query, "", who...))
 		}
-		n.do("DELETE", "/v1/sessions", "", operator...).is(t, 400, cluster.CodeBadRequest)
+		for _, query := range []string{"", "?identity=&prefix=job-", "?identity=client+eve&prefix="} {
+			n.do("DELETE", "/v1/sessions"+query, "", operator...).is(t, 400, cluster.CodeBadRequest)
+		}
 		for _, other := range []string{"client%20eve", "client%20without-sessions"} {
 			n.do("DELETE", "/v1/sessions?identity="+other, "", client...).is(t, 403, cluster.CodeForbidden)
 		}

@@ -187,13 +187,20 @@ func heldBy(v *state.View, sessions ...string) (held []string, keys int) {
 	return held, keys
 }
 
-// endSessions ends the sessions of an identity, or with a prefix of the name, oldest first. It may be repeated. Only an
-// operator ends those of other identities.
+// endSessions ends the sessions of an identity, or with a prefix of the name, oldest first. Only an operator ends those
+// of other identities. A caller may repeat it, but this node does not: a second attempt would answer that there was
+// nothing to end.
 func endSessions(c *request, in apiv1.SessionEnd) error {
 	if err := c.noteEnd(in); err != nil {
 		return err
 	}
 	identity, prefix := c.query.Get("identity"), c.query.Get("prefix")
+	for name, value := range map[string]string{"identity": identity, "prefix": prefix} {
+		// an unset variable of a script: must not end the sessions of everyone
+		if value == "" && c.query.Has(name) {
+			return problem.BadRequest("%s: want some text, got nothing", name)
+		}
+	}
 	if identity == "" && prefix == "" {
 		return problem.BadRequest("identity, prefix: want at least one of them")
 	}
@@ -209,7 +216,7 @@ func endSessions(c *request, in apiv1.SessionEnd) error {
 	}
 	c.auditFields.request = string(request)
 	var out apiv1.SessionsEnded
-	err = c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: true, Local: func(ctx context.Context) error {
+	err = c.onLeader(c.ctx, forward.Request{Write: true, Idempotent: in.DryRun, Local: func(ctx context.Context) error {
 		if err := c.s.reads.ReadBarrier(ctx); err != nil {
 			return err
 		}

@@ -153,10 +153,11 @@ func (c *Client) Sessions(ctx context.Context, after string) (Sessions, error) {
 }
 
 // EndSessions ends sessions of an identity, or those whose name has a prefix, or those with both; one of the two is
-// required. One call ends at most 1000 of them: More in the result asks for another call.
+// required. One call ends at most 1000 of them: More in the result asks for another call. After ErrOutcomeUnknown it
+// may be called again, and then does not list what the earlier call has ended.
 func (c *Client) EndSessions(ctx context.Context, identity, prefix string) (SessionsEnded, error) {
 	return decode[SessionsEnded](c.do(ctx, &call{
-		op: "end sessions", retryClass: idempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
+		op: "end sessions", retryClass: nonIdempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
 		query: params("identity", identity, "prefix", prefix), hasTimeoutParam: true,
 	}))
 }
@@ -173,15 +174,17 @@ type SessionsEnd struct {
 // EndSessionsWith ends sessions with a reason, or plans that. With a Reason or a DryRun it needs nodes that know them.
 func (c *Client) EndSessionsWith(ctx context.Context, e SessionsEnd) (SessionsEnded, error) {
 	q := &call{
-		op: "end sessions", retryClass: idempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
+		op: "end sessions", retryClass: nonIdempotentWrite, method: http.MethodDelete, path: apiv1.PathSessions,
 		query: params("identity", e.Identity, "prefix", e.Prefix), hasTimeoutParam: true,
+	}
+	if e.DryRun {
+		q.retryClass = idempotentWrite
 	}
 	body := apiv1.SessionEnd{Reason: e.Reason, DryRun: e.DryRun}
 	if e.ID == "" {
 		return sendJSON[SessionsEnded](ctx, c, q, body)
 	}
 	q.op, q.path, q.query = "end session "+e.ID, sessionPath(e.ID), url.Values{}
-	q.retryClass = nonIdempotentWrite
 	one, err := sendJSON[apiv1.SessionEnded](ctx, c, q, body)
 	if err != nil {
 		return SessionsEnded{}, err
