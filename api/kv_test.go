@@ -122,7 +122,11 @@ func TestConditions(t *testing.T) {
 			{"PUT", "k", "If-None-Match", `"1"`, 400},
 			{"DELETE", "k", "If-None-Match", "*", 400},
 		} {
-			r := n.do(tc.method, "/v1/kv/"+tc.path, "new", tc.header, tc.value)
+			body := "new"
+			if tc.method == "DELETE" {
+				body = ""
+			}
+			r := n.do(tc.method, "/v1/kv/"+tc.path, body, tc.header, tc.value)
 			if r.status != tc.status {
 				t.Errorf("%s %s with %s %s: %d %s", tc.method, tc.path, tc.header, tc.value, r.status, r.body)
 				continue
@@ -374,4 +378,27 @@ func TestAppendJSONString(t *testing.T) {
 			t.Errorf("%q comes back as something else", s)
 		}
 	}
+}
+
+// A call without a body refuses the keys of one: a dry run must not be taken for the real call.
+func TestBodyOfADelete(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a := n.session("a")
+		into[apiv1.Role](t, n.do("POST", "/v1/roles/r/campaign", `{"session_id":"`+a+`"}`, asJSON, apiv1.TypeJSON))
+		into[apiv1.PutResult](t, n.do("PUT", "/v1/kv/k", "v"))
+		for _, path := range []string{"/v1/roles/r?session_id=" + a, "/v1/kv/k"} {
+			p := n.do("DELETE", path, `{"dry_run":true}`, asJSON, apiv1.TypeJSON).is(t, 400, cluster.CodeBadRequest)
+			if !strings.Contains(p.Detail, "dry_run") {
+				t.Errorf("%s: %s", path, p.Detail)
+			}
+		}
+		if v := n.fake.View(); v.Keys() != 1 {
+			t.Error("the key is deleted")
+		}
+		if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r", "")); r.SessionID != a {
+			t.Errorf("the role is released: %+v", r)
+		}
+		into[apiv1.DeleteResult](t, n.do("DELETE", "/v1/kv/k", "{}", asJSON, apiv1.TypeJSON))
+	})
 }
