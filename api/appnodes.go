@@ -59,8 +59,10 @@ func putNode(c *request, in apiv1.NodePut) error {
 	case result.Err != nil:
 		return result.Err
 	}
-	n, ok := c.s.reads.View().AppNode(c.param)
-	if !ok || n.Session != in.SessionID {
+	view := c.s.reads.View()
+	n, ok := view.AppNode(c.param)
+	// Another session may have registered the same ID since: what is in force then is the answer.
+	if _, lives := view.Session(in.SessionID); !ok || n.Session != in.SessionID && !lives {
 		return problem.SessionEnded(in.SessionID) // the session ended just now
 	}
 	c.s.loads.put(c.s.leader.Current(), n, in.Load)

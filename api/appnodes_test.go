@@ -171,3 +171,23 @@ func TestNodes_Times(t *testing.T) {
 		}
 	})
 }
+
+// Two sessions register the same ID at once. The one that was replaced meanwhile still lives: it is not told otherwise.
+func TestNodes_ReplacedMeanwhile(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		a, b := n.session("a"), n.session("b")
+		n.fake.set(func() {
+			n.fake.propose = func(_ context.Context, c state.Command) (state.Result, error) {
+				result := n.fake.apply(c)
+				other := *c.AppNodePut
+				other.Node.Session = b
+				n.fake.apply(state.Command{Kind: state.KindAppNodePut, Now: c.Now, AppNodePut: &other})
+				return result, nil
+			}
+		})
+		if got := into[apiv1.Node](t, n.register("w1", a, "")); got.SessionID != b {
+			t.Errorf("session %s is registered, want %s", got.SessionID, b)
+		}
+	})
+}
