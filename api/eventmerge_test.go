@@ -94,6 +94,21 @@ func TestEventsOfAllNodes(t *testing.T) {
 	})
 }
 
+// A stream from now begins with events from now, also those of a node that answers only later.
+func TestEvents_StreamFromNow(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n1, n2 := three(t)
+		n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: "127.0.0.1:1"})
+		s := n1.stream("/v1/events", "Accept", apiv1.TypeEventStream)
+		time.Sleep(2 * mergeInterval) // virtual
+		n2.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "new"})
+		n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})
+		if m, _ := s.next(); !strings.Contains(m.data, `"new"`) {
+			t.Errorf("%+v", m)
+		}
+	})
+}
+
 func TestEvents_OfStoppedProcess(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n1, n2 := three(t)

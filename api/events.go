@@ -45,7 +45,7 @@ func listEvents(c *request) error {
 	if err := c.takeAnswer(limit * mergedItemBytes); err != nil {
 		return err
 	}
-	answer, err := c.mergedEvents(c.r.Context(), since, typ, limit)
+	answer, err := c.mergedEvents(c.r.Context(), since, typ, limit, time.Time{})
 	if err != nil {
 		return err
 	}
@@ -81,14 +81,16 @@ func streamEvents(c *request) error {
 		since = c.query.Get("since")
 	}
 	typ := c.query.Get("type")
+	var notBefore time.Time
 	if since == "" { // start now
-		now, err := c.mergedEvents(c.r.Context(), "", typ, 1)
+		notBefore = time.Now()
+		now, err := c.mergedEvents(c.r.Context(), "", typ, 1, time.Time{})
 		if err != nil {
 			return err
 		}
 		since = now.Next
 	}
-	pending, err := c.mergedEvents(c.r.Context(), since, typ, watchBatchSize)
+	pending, err := c.mergedEvents(c.r.Context(), since, typ, watchBatchSize, notBefore)
 	if err != nil {
 		return err
 	}
@@ -98,7 +100,7 @@ func streamEvents(c *request) error {
 			if err := c.s.waitOwnEvents(ctx, pending.Next, typ, mergeInterval); err != nil {
 				return err
 			}
-			if pending, err = c.mergedEvents(ctx, pending.Next, typ, watchBatchSize); err != nil {
+			if pending, err = c.mergedEvents(ctx, pending.Next, typ, watchBatchSize, notBefore); err != nil {
 				return err
 			}
 		}
@@ -163,7 +165,10 @@ type nodePage struct {
 }
 
 // mergedEvents requests at most limit events after since from all nodes in parallel; since "" requests the newest.
-func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int) (apiv1.Events, error) {
+// Events before notBefore are left out if they are of a node that since has no offset of: it did not answer before.
+func (c *request) mergedEvents(
+	ctx context.Context, since, typ string, limit int, notBefore time.Time,
+) (apiv1.Events, error) {
 	var from stream.Offsets
 	self := c.s.deps.Node.ID
 	switch {
@@ -181,6 +186,9 @@ func (c *request) mergedEvents(ctx context.Context, since, typ string, limit int
 	missing := []string{}
 	for _, p := range parts {
 		if p.err == nil {
+			if from.Of[p.id] == "" {
+				dropBefore(&p.page, notBefore)
+			}
 			good = append(good, p)
 			continue
 		}
@@ -222,6 +230,13 @@ func (c *request) askEvents(ctx context.Context, from stream.Offsets, typ string
 	}
 	asking.Wait()
 	return parts
+}
+
+// dropBefore leaves out of a node's page the events before t. Its clock and this node's may differ.
+func dropBefore(page *apiv1.Events, t time.Time) {
+	for len(page.Items) > 0 && page.Items[0].At.Before(t) {
+		page.Prev, page.Items = page.Items[0].Seq, page.Items[1:]
+	}
 }
 
 // mergePages merges the pages of nodes in order of time: at most limit items, or the newest limit items if latest.

@@ -55,7 +55,7 @@ func (f *feed) next(ctx context.Context, e *stream.Events) error {
 	var eventErr error
 	var asking sync.WaitGroup
 	asking.Go(func() { view = f.c.dashboardView(ctx) })
-	asking.Go(func() { entries, eventErr = f.c.mergedEvents(ctx, f.since, "", feedEvents) })
+	asking.Go(func() { entries, eventErr = f.c.mergedEvents(ctx, f.since, "", feedEvents, time.Time{}) })
 	asking.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
