@@ -34,7 +34,7 @@ func putKey(c *request) error {
 	return c.writeKey(w)
 }
 
-func deleteKey(c *request, _ noBody) error {
+func deleteKey(c *request, _ emptyBody) error {
 	w, err := c.keyWrite(state.KindDelete)
 	if err != nil {
 		return err

@@ -140,7 +140,7 @@ func encodeRoleEvent(e *stream.Events, ch *state.Change) error {
 }
 
 // resignRole serves DELETE /v1/roles/{role}?session_id=, with &token= for only that tenure.
-func resignRole(c *request, _ noBody) error {
+func resignRole(c *request, _ emptyBody) error {
 	if !c.query.Has("session_id") {
 		return problem.BadRequest("session_id: must be given")
 	}

@@ -297,8 +297,8 @@ func TestOlderSnapshotFails(t *testing.T) {
 	}
 }
 
-// TestRestoreWaitsForOwnSnapshot: raft.Raft has written a snapshot of its own, and takes note of it after that. A restore
-// that ends in between must wait: raft.Raft would take the older snapshot for the newest.
+// TestRestoreWaitsForOwnSnapshot: raft.Raft has written a snapshot of its own, and takes note of it after that. A
+// restore that ends in between must wait: raft.Raft would take the older snapshot for the newest.
 func TestRestoreWaitsForOwnSnapshot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -57,9 +57,9 @@ type longestOf struct {
 	count  int
 }
 
-// The median is that of the present window and the one before, and of minRecent operations at least: a slow disk has few
-// in that time. Before the tracker has seen two windows there is none: the operations of a start say little about a
-// disk. The median of the last minute needs minUsual operations.
+// The median is that of the present window and the one before, and of minRecent operations at least: a slow disk has
+// few in that time. Before the tracker has seen two windows there is none: the operations of a start say little about
+// a disk. The median of the last minute needs minUsual operations.
 const (
 	recentWindows = 2
 	minRecent     = 8
