@@ -172,7 +172,8 @@ func TestNodes_Times(t *testing.T) {
 	})
 }
 
-// Two sessions register the same ID concurrently. The one that was replaced meanwhile still lives: it is not told otherwise.
+// Two sessions register the same ID concurrently. The one that was replaced meanwhile still lives: it is not told
+// otherwise.
 func TestNodes_ReplacedMeanwhile(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))

@@ -300,7 +300,8 @@ func withBody[T any](handle func(c *request, in T) error) handler {
 	}
 }
 
-// emptyBody is the body of a call that has none: each key in it is unknown. A dry run must not be taken for the real call.
+// emptyBody is the body of a call that has none: each key in it is unknown. A dry run must not be taken for the real
+// call.
 type emptyBody struct{}
 
 func (c *request) decodeBody(v any) (err error) {
