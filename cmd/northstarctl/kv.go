@@ -67,14 +67,18 @@ func shown(value []byte, terminal bool) []byte {
 
 // conditions are the flags of every write.
 type conditions struct {
-	IfRevision     uint64 `placeholder:"REV" help:"Only if this is the key's revision."`
-	IfPresent      bool   `help:"Only if the key exists."`
-	Fence          string `placeholder:"ROLE=TOKEN" help:"Only while TOKEN is the role's current fencing token."`
-	IdempotencyKey string `placeholder:"KEY" help:"Name of this write: repeated writes with the same name are applied once."`
+	IfRevision     *uint64 `xor:"condition" placeholder:"REV" help:"Only if this is the key's revision; for put, 0 means a missing key."`
+	IfPresent      bool    `xor:"condition" help:"Only if the key exists."`
+	Fence          string  `placeholder:"ROLE=TOKEN" help:"Only while TOKEN is the role's current fencing token."`
+	IdempotencyKey string  `placeholder:"KEY" help:"Name of this write: repeated writes with the same name are applied once."`
 }
 
+// options returns the options of a write. As in the API, a key of revision 0 is a missing one.
 func (c conditions) options() (client.WriteOptions, error) {
-	opts := client.WriteOptions{IfRevision: c.IfRevision, IfPresent: c.IfPresent, IdempotencyKey: c.IdempotencyKey}
+	opts := client.WriteOptions{IfPresent: c.IfPresent, IdempotencyKey: c.IdempotencyKey}
+	if c.IfRevision != nil {
+		opts.IfRevision, opts.IfAbsent = *c.IfRevision, *c.IfRevision == 0
+	}
 	if c.Fence == "" {
 		return opts, nil
 	}
@@ -90,7 +94,7 @@ func (c conditions) options() (client.WriteOptions, error) {
 type kvPutCmd struct {
 	Key      string `arg:"" help:"The key."`
 	Value    string `arg:"" optional:"" default:"-" help:"The value; @FILE reads it from a file, - from stdin (default)."`
-	IfAbsent bool   `help:"Only if the key does not exist."`
+	IfAbsent bool   `xor:"condition" help:"Only if the key does not exist."`
 	Session  string `placeholder:"ID" help:"Tie the key to a session."`
 	conditions
 }
@@ -100,7 +104,7 @@ func (k *kvPutCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	opts.IfAbsent, opts.Session = k.IfAbsent, k.Session
+	opts.IfAbsent, opts.Session = opts.IfAbsent || k.IfAbsent, k.Session
 	value, err := k.readValue(a.stdin)
 	if err != nil {
 		return err
@@ -138,8 +142,11 @@ type kvDelCmd struct {
 
 func (k *kvDelCmd) Run(a *app) error {
 	opts, err := k.options()
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case opts.IfAbsent:
+		return usagef("--if-revision: must be 1 or more: 0 means a missing key, which cannot be deleted")
 	}
 	return show(a, "deleting "+k.Key, with2((*client.Client).Delete, k.Key, opts),
 		func(res apiv1.DeleteResult) error { return a.printf("revision %d\n", res.Revision) })
