@@ -198,7 +198,7 @@ func (*leaderCmd) Run(a *app) error {
 type splitBrainCmd struct {
 	Node   string `arg:"" optional:"" placeholder:"HOST:PORT" help:"Ask this node; default: any responsive node."`
 	Check  bool   `help:"Check now instead of showing the latest report."`
-	Reason string `help:"Reason, for the audit log; with --check."`
+	Reason string `empty:"" help:"Reason, for the audit log; with --check."`
 }
 
 func (s *splitBrainCmd) Run(a *app) error {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -106,6 +107,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	a.model = parser.Model
 	ignoreEmptyVariables(parser.Model.Node)
+	refuseEmptyValues(parser.Model.Node)
 	addExamples(parser.Model.Node, "")
 	cmd, err := parser.Parse(args)
 	if exit >= 0 {
@@ -125,6 +127,29 @@ func ignoreEmptyVariables(n *kong.Node) {
 	}
 	for _, child := range n.Children {
 		ignoreEmptyVariables(child)
+	}
+}
+
+// refuseEmptyValues makes it an error to give a flag without a value, unless its field has the tag empty. Such a value
+// is mostly that of a variable that a script has not set: without its condition, a command would do more than asked.
+func refuseEmptyValues(n *kong.Node) {
+	for _, f := range n.Flags {
+		if !f.IsBool() && !f.Tag.Has("empty") {
+			f.Mapper = notEmpty(f.Mapper)
+		}
+	}
+	for _, child := range n.Children {
+		refuseEmptyValues(child)
+	}
+}
+
+// notEmpty returns a mapper that refuses an empty value before m, which makes an empty path the current directory.
+func notEmpty(m kong.Mapper) kong.MapperFunc {
+	return func(ctx *kong.DecodeContext, target reflect.Value) error {
+		if ctx.Scan.Peek().Value == "" {
+			return errors.New("must not be empty")
+		}
+		return m.Decode(ctx, target)
 	}
 }
 

@@ -39,7 +39,7 @@ func (*membersLsCmd) Run(a *app) error {
 
 // changeFlags are the flags of every command that changes the cluster.
 type changeFlags struct {
-	Reason string `help:"Reason, for the audit log."`
+	Reason string `empty:"" help:"Reason, for the audit log."`
 	DryRun bool   `name:"dry-run" help:"Show the plan, change nothing."`
 	Plan   string `placeholder:"PLAN-ID" help:"Run the plan with this ID; fail if the cluster has changed since."`
 }
@@ -86,7 +86,7 @@ type membersSetCmd struct {
 	ID       cluster.NodeID `arg:"" help:"Node ID."`
 	Priority *int           `help:"0 to 255; higher is preferred as leader, 0 never leads."`
 	Eligible *bool          `negatable:"" help:"Whether it may lead."`
-	Zone     *string        `help:"Where it is; transfer --to-zone and failover.zones use it."`
+	Zone     *string        `empty:"" help:"Where it is; transfer --to-zone and failover.zones use it."`
 	Raft     *string        `placeholder:"HOST:PORT" help:"New raft address; not while the node leads."`
 	HTTP     *string        `name:"http" placeholder:"HOST:PORT" help:"New HTTP address."`
 	Readmit  bool           `help:"Accept the node with an empty data directory, after its disk was replaced."`

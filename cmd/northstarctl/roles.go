@@ -89,7 +89,7 @@ type roleCampaignCmd struct {
 	Session       string        `placeholder:"ID" help:"Campaign with this session and leave it open. Default: start one, renew it until Ctrl-C, then end it."`
 	Name          string        `help:"Name of the new session; default: host name and process ID."`
 	TTL           time.Duration `default:"10s" help:"TTL of the new session."`
-	Value         string        `help:"Shown with the role while it is held."`
+	Value         string        `empty:"" help:"Shown with the role while it is held."`
 	Wait          time.Duration `help:"Maximum wait in the queue, at most 5m; 0: do not wait."`
 	TakeoverDelay time.Duration `help:"Delay before taking over from a holder that crashed or lost its session."`
 	Required      bool          `help:"Alert while no process holds the role (metric northstar_role_required)."`

@@ -45,7 +45,7 @@ type runCmd struct {
 	LockKey       int64         `placeholder:"N" help:"With --postgres: key of the advisory lock, for example 0x464F52470001 of an application that is being moved; the same for all candidates. Default: from the role's name."`
 	Eligible      bool          `default:"true" negatable:"" env:"NORTHSTAR_RUN_ELIGIBLE" help:"Whether this process may be elected. If not, it only waits for a signal: one unit file serves all machines (${env})."`
 	Name          string        `help:"Name of the holder; default: host name and process ID."`
-	Value         string        `help:"Shown with the role while it is held."`
+	Value         string        `empty:"" help:"Shown with the role while it is held."`
 	Required      bool          `help:"Alert while no process holds the role (metric northstar_role_required); not with --postgres."`
 	monitorFlags  `embed:""`
 	Cmd           []string `arg:"" name:"cmd" passthrough:"" help:"The command and its arguments, after --."`

@@ -86,10 +86,13 @@ type runner struct {
 	stderr bytes.Buffer
 }
 
-// startRun starts northstarctl run with a shell script as its command.
+// startRun starts northstarctl run with a shell script as its command. endpoint "": with the default endpoint.
 func startRun(t *testing.T, endpoint string, script string, flags ...string) *runner {
 	t.Helper()
-	args := append([]string{"--endpoints", endpoint, "run"}, flags...)
+	args := append([]string{"run"}, flags...)
+	if endpoint != "" {
+		args = append(args, "--endpoints", endpoint)
+	}
 	r := &runner{t: t, cmd: exec.Command("/proc/self/exe",
 		append(args, "--", "/bin/sh", "-c", script)...), lines: make(chan string, 100)}
 	r.cmd.Env = append(os.Environ(), asProgram+"=yes", "NORTHSTAR_TOKEN=ns_secret")

@@ -71,7 +71,7 @@ type sessionsEndCmd struct {
 	IDs      []string `arg:"" optional:"" name:"id" help:"Session IDs."`
 	Identity string   `placeholder:"NAME" help:"Instead: all sessions made by this identity, such as 'client alice'."`
 	Prefix   string   `help:"Instead, or of that identity: all sessions whose name starts with this."`
-	Reason   string   `help:"Reason, for the audit log."`
+	Reason   string   `empty:"" help:"Reason, for the audit log."`
 	DryRun   bool     `name:"dry-run" help:"Show what would end, change nothing."`
 }
 
