@@ -164,49 +164,65 @@ func TestContexts(t *testing.T) {
 }
 
 // The credentials of a context go to its own endpoints only: other endpoints are used without them, unless the command
-// line asks for both.
+// line asks for both. Those of the environment do not go to a context that the command line names.
 func TestContexts_CredentialsStay(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "contexts.toml")
-	text := "current = \"prod\"\n[context.prod]\nendpoints = [\"a:1\"]\ntoken-file = \"/t\"\nca = \"/ca\"\n"
+	text := "current = \"prod\"\n[context.prod]\nendpoints = [\"a:1\"]\ntoken-file = \"/t\"\nca = \"/ca\"\n" +
+		"[context.lab]\nendpoints = [\"l:1\"]\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	set := func(names ...string) map[string]bool {
-		m := map[string]bool{}
-		for _, n := range names {
-			m[n] = true
-		}
-		return m
+	all := func(context string) globals {
+		return globals{UseContext: context, Token: "ns_y", TokenFile: "/ty", CA: "/cay", Cert: "/crt", Key: "/key"}
 	}
 	for name, tc := range map[string]struct {
 		flags         globals
-		onLine, given map[string]bool
-		want          string // endpoints, token, token file, CA
+		onLine, given string // names of flags, separated by spaces
+		want          string // endpoints, token, token file, CA, certificate and key, without those that are empty
 	}{
-		"current":          {globals{Endpoints: []string{"d:1"}}, nil, nil, "[a:1]  /t /ca"},
-		"other endpoints":  {globals{Endpoints: []string{"b:1"}}, set("endpoints"), set("endpoints"), "[b:1]   "},
-		"from environment": {globals{Endpoints: []string{"b:1"}}, nil, set("endpoints"), "[b:1]   "},
-		"token of own":     {globals{Token: "ns_y"}, nil, set("token"), "[a:1] ns_y  /ca"},
+		"current":          {globals{Endpoints: []string{"d:1"}}, "", "", "[a:1] /t /ca"},
+		"other endpoints":  {globals{Endpoints: []string{"b:1"}}, "endpoints", "endpoints", "[b:1]"},
+		"from environment": {globals{Endpoints: []string{"b:1"}}, "", "endpoints", "[b:1]"},
+		"token of own":     {globals{Token: "ns_y"}, "", "token", "[a:1] ns_y /ca"},
 		"named, token known": {
-			globals{UseContext: "prod", Token: "ns_y"}, set("context"), set("context", "token"), "[a:1]  /t /ca",
+			globals{UseContext: "prod", Token: "ns_y"}, "context", "context token", "[a:1] /t /ca",
 		},
 		"named and endpoints": {
 			globals{UseContext: "prod", Endpoints: []string{"b:1"}},
-			set("context", "endpoints"),
-			set("context", "endpoints"), "[b:1]  /t /ca",
+			"context endpoints", "context endpoints",
+			"[b:1] /t /ca",
 		},
 		"named, endpoints of environment": {
-			globals{UseContext: "prod", Endpoints: []string{"b:1"}},
-			set("context"), set("context", "endpoints"),
-			"[a:1]  /t /ca",
+			globals{UseContext: "prod", Endpoints: []string{"b:1"}}, "context", "context endpoints", "[a:1] /t /ca",
+		},
+		"named, without credentials": {
+			all("lab"), "context", "context token token-file ca cert key", "[l:1]",
+		},
+		"named, own token file": {
+			all("lab"), "context token-file", "context token token-file ca cert key", "[l:1] /ty",
+		},
+		"named, own credentials": {
+			all("prod"), "context token ca cert key", "context token token-file ca cert key",
+			"[a:1] ns_y /ty /cay /crt /key",
+		},
+		"named by environment": {
+			all("lab"), "", "context token token-file ca cert key", "[l:1] ns_y /ty /cay /crt /key",
 		},
 	} {
-		a := &app{onLine: tc.onLine, given: tc.given}
+		set := func(flags string) map[string]bool {
+			m := map[string]bool{}
+			for _, name := range strings.Fields(flags) {
+				m[name] = true
+			}
+			return m
+		}
+		a := &app{onLine: set(tc.onLine), given: set(tc.given)}
 		a.globals = tc.flags
 		a.ContextFile = file
 		err := a.applyContext()
-		if got := fmt.Sprint(a.Endpoints, " ", a.Token, " ", a.TokenFile, " ", a.CA); err != nil || got != tc.want {
+		words := fmt.Sprintln(a.Endpoints, a.Token, a.TokenFile, a.CA, a.Cert, a.Key)
+		if got := strings.Join(strings.Fields(words), " "); err != nil || got != tc.want {
 			t.Errorf("%s: %q, want %q (%v)", name, got, tc.want, err)
 		}
 	}

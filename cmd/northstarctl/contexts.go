@@ -73,7 +73,8 @@ func (g *globals) writeContexts(file contextFile) error {
 
 // applyContext fills in the connection flags from the context that is named, or from the current one. Other
 // endpoints, of the command line or the environment, count instead of a context that the command line does not name:
-// its credentials are not sent to another cluster. If the command line names it, only other flags there come first.
+// its credentials are not sent to another cluster. If the command line names it, only other flags there come first: the
+// environment's credentials are those of another cluster, also where the context has none.
 func (a *app) applyContext() error {
 	named := a.onLine["context"]
 	if a.given["endpoints"] && !named {
@@ -101,14 +102,17 @@ func (a *app) applyContext() error {
 	if !first["endpoints"] {
 		a.Endpoints = c.Endpoints
 	}
-	if c.TokenFile != "" && !first["token"] && !first["token-file"] {
-		a.Token, a.TokenFile = "", c.TokenFile
+	if !first["token"] {
+		a.Token = ""
+		if !first["token-file"] {
+			a.TokenFile = c.TokenFile
+		}
 	}
 	for flag, value := range map[string]struct {
 		flag *string
 		file string
 	}{"ca": {&a.CA, c.CA}, "cert": {&a.Cert, c.Cert}, "key": {&a.Key, c.Key}} {
-		if value.file != "" && !first[flag] {
+		if !first[flag] {
 			*value.flag = value.file
 		}
 	}
