@@ -69,6 +69,7 @@ type Fence struct {
 // WriteOptions are the conditions of a write. The zero value has none.
 type WriteOptions struct {
 	// IfRevision, if not 0, must be the key's current revision. Otherwise the write fails with ErrConditionFailed.
+	// 0 is no condition: a compare-and-swap of a missing key, whose Problem.Revision is 0, must set IfAbsent instead.
 	IfRevision uint64
 	// IfAbsent: the key must not exist. For Put only, not with IfRevision.
 	IfAbsent bool
