@@ -159,6 +159,8 @@ type Server struct {
 	self        ids
 
 	returning *semaphore.Weighted // writes in progress that return items
+	keeping   *semaphore.Weighted // held by the call that is in keepReplaced
+	keptAt    time.Time           // of the last attempt of keepReplaced; guarded by keeping
 	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call
 	// that is no stream.
 	lifetime time.Duration
@@ -173,7 +175,7 @@ func New(d Deps) *Server {
 	s := &Server{
 		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
 		unsupported: unsupportedPaths(), health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
-		lifetime: 90 * time.Second, returning: semaphore.NewWeighted(maxReturning),
+		lifetime: 90 * time.Second, returning: semaphore.NewWeighted(maxReturning), keeping: semaphore.NewWeighted(1),
 	}
 	s.recipes = &recipes{s: s}
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)

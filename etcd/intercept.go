@@ -211,18 +211,53 @@ func (s *Server) begin(ctx context.Context, name string) (_ context.Context, lea
 	return context.WithValue(call.Context(), callKey{}, call), leave, nil
 }
 
-// takeFirstRevision proposes the first revision in an empty state: etcd's clients take revision 0 for no answer.
+// takeFirstRevision proposes the first revision in an empty state: etcd's clients take revision 0 for no answer. Where
+// only native clients have written, it begins to keep what changes replace.
 func (s *Server) takeFirstRevision(call Call, name string) error {
-	m := s.methods[name]
-	if s.deps.Node.View().Revision() > 0 || m == nil || m.desc == &pb.Cluster_ServiceDesc ||
-		m.desc == &pb.Maintenance_ServiceDesc || m.desc == &pb.Auth_ServiceDesc {
+	v, m := s.deps.Node.View(), s.methods[name]
+	switch {
+	case v.Revision() > 0 && v.KeepsReplaced(), m == nil, m.desc == &pb.Cluster_ServiceDesc,
+		m.desc == &pb.Maintenance_ServiceDesc, m.desc == &pb.Auth_ServiceDesc:
 		return nil
+	case v.Revision() == 0:
+		return proposeFirstRevision(call.Context(), call)
+	case m.role != token.Operator: // whose call would be recorded with this command
+		s.keepReplaced(call)
 	}
-	_, err := call.Propose(call.Context(), state.Command{
+	return nil
+}
+
+func proposeFirstRevision(ctx context.Context, call Call) error {
+	_, err := call.Propose(ctx, state.Command{
 		Kind: state.KindFirstRevision, FirstRevision: &state.FirstRevision{},
 	})
 	return err
 }
+
+// keepReplaced has changes keep the items that they replace, as this node's view then shows. Until then every earlier
+// revision counts as compacted. A failed attempt does not fail the call: a member may be of an older build. The next
+// attempt is after keepAgainAfter. One goes on when its client is gone: clients with short deadlines come again.
+func (s *Server) keepReplaced(call Call) {
+	if s.deps.Node.Status().LeaderID == "" {
+		return
+	}
+	if s.keeping.Acquire(call.Context(), 1) != nil { // the other calls wait for the one that proposes
+		return
+	}
+	defer s.keeping.Release(1)
+	if !s.keptAt.IsZero() && time.Since(s.keptAt) < keepAgainAfter {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(call.Context()), 2*s.deps.TimeoutMax)
+	defer cancel()
+	if proposeFirstRevision(ctx, call) == nil {
+		_ = call.ReadIndex(ctx)
+	}
+	s.keptAt = time.Now()
+}
+
+// keepAgainAfter is how long keepReplaced makes no attempt after one.
+const keepAgainAfter = 10 * time.Second
 
 // requiresLeader reports whether the client wants its stream to end when this node knows no leader.
 func requiresLeader(ctx context.Context) bool {

@@ -25,7 +25,8 @@ const (
 	KindLimits   Kind = 12 // Limits
 	KindTxn      Kind = 13 // Txn
 	KindCompact  Kind = 14 // Compact
-	// KindFirstRevision raises revision 0 to 1, the revision of an empty etcd. Later it has no effect.
+	// KindFirstRevision raises revision 0 to 1, the revision of an empty etcd. Later its only effect is that of every
+	// command of its version, see View.KeepsReplaced.
 	KindFirstRevision Kind = 15 // FirstRevision
 	KindLeaseGrant    Kind = 16 // LeaseGrant
 	KindLeaseRevoke   Kind = 17 // LeaseRevoke

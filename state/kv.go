@@ -122,7 +122,7 @@ func (w *txn) deleteKeys(keys []string) {
 // pushChange adds a change to the history. Until txnVersion is in use, it does not keep what was replaced: no node
 // that reads an older snapshot could.
 func (w *txn) pushChange(c change) {
-	if !w.keepsReplaced() {
+	if !w.KeepsReplaced() {
 		c.prev = nil
 	}
 	w.history.push(c, w.options)

@@ -211,7 +211,8 @@ func (p *Compact) apply(w *txn) Result {
 	return Result{Revision: w.revision}
 }
 
-// FirstRevision raises revision 0 to 1. Clients of etcd rely on an empty cluster having that. Later it has no effect.
+// FirstRevision raises revision 0 to 1. Clients of etcd rely on an empty cluster having that. Later its only effect is
+// that of every command of its version: changes begin to keep the items that they replace.
 type FirstRevision struct{}
 
 func (p *FirstRevision) check() *cluster.Error { return nil }

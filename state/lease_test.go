@@ -191,6 +191,36 @@ func TestFirstRevision(t *testing.T) {
 	}
 }
 
+// Behind revision 0 the command begins to keep what changes replace, at the present revision, and changes no revision.
+// A second one changes nothing.
+func TestFirstRevisionKeepsReplaced(t *testing.T) {
+	t.Parallel()
+	first := Command{Kind: KindFirstRevision, FirstRevision: &FirstRevision{}}
+	for name, native := range map[string]func(uint64, string) Command{
+		"without numbers": func(_ uint64, value string) Command { return put("a", value) },
+		"with numbers":    func(n uint64, value string) Command { return numbered(put("a", value), n, n, 1) },
+	} {
+		s := New(Options{})
+		mustApply(t, s, native(1, "1"), native(2, "2"))
+		if v := s.View(); v.KeepsReplaced() || v.CompactRevision() != 2 {
+			t.Fatalf("%s: replaced items are kept before, compact revision %d", name, v.CompactRevision())
+		}
+		mustApply(t, s, first)
+		if v := s.View(); !v.KeepsReplaced() || v.Revision() != 2 || allKeys(t, v, 0) != "a=2@2/1/2" {
+			t.Errorf("%s: kept %v, revision %d, %s", name, v.KeepsReplaced(), v.Revision(), allKeys(t, v, 0))
+		}
+		mustApply(t, s, native(3, "3"), first)
+		again := New(Options{})
+		restore(t, again, snapshotOf(t, s))
+		for _, s := range []*State{s, again} {
+			v := s.View()
+			if v.Revision() != 3 || v.CompactRevision() != 2 || allKeys(t, v, 2) != "a=2@2/1/2" {
+				t.Errorf("%s: revision %d, compact revision %d, %s", name, v.Revision(), v.CompactRevision(), allKeys(t, v, 2))
+			}
+		}
+	}
+}
+
 func TestCompact(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})

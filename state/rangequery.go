@@ -280,7 +280,7 @@ func (q *RangeQuery) sort(items []*Item) {
 // CompactRevision returns the least revision that reads and watches may name, -1 if every one has been kept. It is the
 // same on every node: Apply decides by it.
 func (v *View) CompactRevision() int64 {
-	if !v.keepsReplaced() {
+	if !v.KeepsReplaced() {
 		return int64(v.revision) // previous values are not kept
 	}
 	least := max(v.compacted, v.valuesSince)

@@ -105,7 +105,7 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.keys, v.bytes = withoutSessionKeys(from)
 	v.settings = from.settings
 	v.revision = max(v.revision, from.revision) + restoreRevisionGap
-	kept := v.keepsReplaced() || from.keepsReplaced()
+	kept := v.KeepsReplaced() || from.KeepsReplaced()
 	v.version = max(v.version, from.version)
 	v.withoutTxns = v.version >= txnVersion && !kept
 	v.forgetHistory()
@@ -124,7 +124,7 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 // forgetHistory makes the present revision the first one that watches and reads at a revision may name.
 func (v *View) forgetHistory() {
 	v.history = historyAfter(v.revision)
-	if v.keepsReplaced() {
+	if v.KeepsReplaced() {
 		v.valuesSince = v.revision
 	}
 }

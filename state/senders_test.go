@@ -287,12 +287,12 @@ func TestNumbersKeepNoReplacedItems(t *testing.T) {
 	again := New(Options{})
 	restore(t, again, snapshotOf(t, s))
 	for _, s := range []*State{s, again} {
-		if v := s.View(); v.CommandVersion() != NumberVersion || v.keepsReplaced() || v.CompactRevision() != 3 {
+		if v := s.View(); v.CommandVersion() != NumberVersion || v.KeepsReplaced() || v.CompactRevision() != 3 {
 			t.Errorf("version %d, compact revision %d", v.CommandVersion(), v.CompactRevision())
 		}
 		mustApply(t, s, Command{Kind: KindLeaseGrant, LeaseGrant: &LeaseGrant{ID: 1, TTL: 10}}, put("a", "4"))
-		if v := s.View(); !v.keepsReplaced() || v.valuesSince != 3 {
-			t.Errorf("values are kept since %d: %v", v.valuesSince, v.keepsReplaced())
+		if v := s.View(); !v.KeepsReplaced() || v.valuesSince != 3 {
+			t.Errorf("values are kept since %d: %v", v.valuesSince, v.KeepsReplaced())
 		}
 	}
 }

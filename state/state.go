@@ -172,7 +172,7 @@ func (w *txn) apply(c *Command) Result {
 // raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace. A
 // number alone, which every write has, does not begin that.
 func (w *txn) raiseVersion(c *Command) {
-	kept := w.keepsReplaced()
+	kept := w.KeepsReplaced()
 	w.version = max(w.version, c.MinVersion())
 	switch begins := c.versionWithoutNumber() >= txnVersion; {
 	case kept:
@@ -183,8 +183,8 @@ func (w *txn) raiseVersion(c *Command) {
 	}
 }
 
-// keepsReplaced reports whether changes keep the items that they replace: some command needed txnVersion.
-func (v *View) keepsReplaced() bool { return v.version >= txnVersion && !v.withoutTxns }
+// KeepsReplaced reports whether changes keep the items that they replace: some command needed txnVersion.
+func (v *View) KeepsReplaced() bool { return v.version >= txnVersion && !v.withoutTxns }
 
 func (w *txn) applyFenced(c *Command) Result {
 	if err := w.checkFence(c.Fence); err != nil {
