@@ -137,3 +137,33 @@ func TestEndSessions(t *testing.T) {
 		}
 	})
 }
+
+// One request ends as many sessions as have the keys that one transaction may change, and at least one.
+func TestEndSessions_Keys(t *testing.T) {
+	t.Parallel()
+	st := state.New(state.Options{})
+	apply := func(cmds ...state.Command) state.Result {
+		return st.Apply(st.View().AppliedIndex()+1, 1, cmds)[len(cmds)-1]
+	}
+	var ids []string
+	for i, keys := range []int{15_000, state.MaxTxnChanges - 15_000, 0, state.MaxTxnChanges + 1, 0, 1} {
+		ids = append(ids, apply(state.Command{Kind: state.KindSessionCreate, SessionCreate: &state.SessionCreate{
+			Nonce: "abcdefgh", Name: "s", TTL: state.MaxSessionTTL,
+		}}).Session.ID)
+		puts := make([]state.Command, max(1, keys))
+		puts[0] = state.Command{Kind: state.KindPut, Put: &state.Put{Key: "unbound"}}
+		for n := range keys {
+			puts[n] = state.Command{Kind: state.KindPut, Put: &state.Put{Key: fmt.Sprint(i, "/", n), Session: ids[i]}}
+		}
+		apply(puts...)
+	}
+	for _, want := range [][]string{ids[:3], ids[3:4], ids[4:]} {
+		got := matchingSessions(st.View(), "", "s")
+		if more := want[len(want)-1] != ids[5]; !slices.Equal(got.SessionIDs, want) || got.More != more {
+			t.Fatalf("%v, more: %v, want %v", got.SessionIDs, got.More, want)
+		}
+		apply(state.Command{Kind: state.KindSessionEnd, SessionEnd: &state.SessionEnd{
+			IDs: got.SessionIDs, Cause: state.CauseSessionEnded,
+		}})
+	}
+}

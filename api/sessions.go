@@ -243,14 +243,17 @@ func endSessions(c *request, in apiv1.SessionEnd) error {
 	return c.reply(out)
 }
 
-// matchingSessions returns the oldest sessions that one command can end.
+// matchingSessions returns the oldest sessions that one command can end: as many as have the keys that a transaction
+// may change, and at least one.
 func matchingSessions(v *state.View, identity, prefix string) apiv1.SessionsEnded {
-	out := apiv1.SessionsEnded{SessionIDs: []string{}}
+	out, left := apiv1.SessionsEnded{SessionIDs: []string{}}, state.MaxTxnChanges
 	for s := range v.SessionsAfter("") {
 		if identity != "" && s.Owner != identity || !strings.HasPrefix(s.Name, prefix) {
 			continue
 		}
-		if out.More = len(out.SessionIDs) == state.MaxSessionsEnd; out.More {
+		n := len(out.SessionIDs)
+		left -= v.OwnedKeys(s.ID, left+1)
+		if out.More = n == state.MaxSessionsEnd || n > 0 && left < 0; out.More {
 			break
 		}
 		out.SessionIDs = append(out.SessionIDs, s.ID)

@@ -111,16 +111,22 @@ func (k *SessionManager) expireLoop(ctx context.Context, r *leaderState) {
 	}
 }
 
-// nextExpireBatch returns the sessions of the next command.
+// nextExpireBatch returns the sessions of the next command. Their keys are not more than one transaction may change,
+// unless it is a single session that has more.
 func (k *SessionManager) nextExpireBatch(r *leaderState) (batch []*sessionTimer, cause state.Cause) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	view, left := k.deps.Consensus.View(), state.MaxTxnChanges
 	rest := r.expiring[:0]
 	for _, e := range r.expiring {
 		if len(batch) == 0 {
 			cause = e.cause
 		}
-		if e.cause == cause && len(batch) < maxExpireBatch {
+		if left < 0 || e.cause != cause || len(batch) == maxExpireBatch {
+			rest = append(rest, e)
+			continue
+		}
+		if left -= view.OwnedKeys(e.id, left+1); left >= 0 || len(batch) == 0 {
 			batch = append(batch, e)
 		} else {
 			rest = append(rest, e)

@@ -2,10 +2,14 @@ package roles
 
 import (
 	"context"
+	"fmt"
+	"reflect"
 	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"northstar/state"
 )
@@ -34,6 +38,45 @@ func TestEndedSessionsLeaveNoTimers(t *testing.T) {
 			t.Errorf("%d timers, %d of them due, the lasting session lives: %v", timers, due, b.lives(lasting))
 		}
 	})
+}
+
+// The sessions of one command have no more keys than one transaction may change, unless one alone has more.
+func TestNextExpireBatch_Keys(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	k := New(Deps{Consensus: f, Clock: func() time.Duration { return 0 }, Logger: hclog.NewNullLogger()})
+	r, keysOf := &leaderState{}, map[string]int{}
+	for i, keys := range []int{
+		0, 15_000, state.MaxTxnChanges - 15_000, 0, // all that one command may delete
+		1, state.MaxTxnChanges + 1, // more than that alone
+		0, 2,
+	} {
+		id := f.session(t, "s", time.Minute)
+		keysOf[id] = keys
+		r.expiring = append(r.expiring, &sessionTimer{id: id})
+		puts := make([]state.Command, keys)
+		for n := range puts {
+			puts[n] = state.Command{Kind: state.KindPut, Put: &state.Put{Key: fmt.Sprint(i, "/", n), Session: id}}
+		}
+		f.index++
+		f.state.Apply(f.index, 1, puts)
+	}
+	var batches [][]int // numbers of keys
+	for {
+		batch, _ := k.nextExpireBatch(r)
+		if batch == nil {
+			break
+		}
+		var keys []int
+		for _, e := range batch {
+			keys = append(keys, keysOf[e.id])
+		}
+		batches = append(batches, keys)
+	}
+	want := [][]int{{0, 15_000, 10_000, 0}, {1}, {state.MaxTxnChanges + 1}, {0, 2}}
+	if !reflect.DeepEqual(batches, want) {
+		t.Errorf("batches with %v keys, want %v", batches, want)
+	}
 }
 
 // A session that begins while ended ones are dropped keeps its timer, and with that its connection.

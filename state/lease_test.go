@@ -300,3 +300,33 @@ func TestLeaseOfAnotherIdentity(t *testing.T) {
 		mustApply(t, s, attach(7, "client bob"), attach(9, ""), end(7, "client bob"), end(8, "client ann"), end(9, ""))
 	}
 }
+
+// The keys of sessions and leases are counted up to a number, also behind a restart.
+func TestOwnedKeys(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	one, two := newSession(t, s, "one"), newSession(t, s, "two")
+	campaign(t, s, "r", one)
+	mustApply(t, s, grant(7, 10))
+	lease, _ := s.View().Lease(7)
+	for i, id := range []string{one, one, one, two, lease.ID, lease.ID} {
+		c := put(fmt.Sprint("k", i), "")
+		c.Put.Session = id
+		mustApply(t, s, c)
+	}
+	again := New(Options{})
+	restore(t, again, snapshotOf(t, s))
+	for _, s := range []*State{s, again} {
+		for _, c := range []struct {
+			id         string
+			most, want int
+		}{
+			{one, 9, 3}, {one, 3, 3}, {one, 2, 2}, {one, 0, 0}, {two, 9, 1}, {lease.ID, 9, 2}, {lease.ID, 1, 1},
+			{"x", 9, 0},
+		} {
+			if got := s.View().OwnedKeys(c.id, c.most); got != c.want {
+				t.Errorf("%s: %d keys of at most %d, want %d", c.id, got, c.most, c.want)
+			}
+		}
+	}
+}

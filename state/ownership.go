@@ -40,6 +40,21 @@ func (v *View) OwnedBy(session string) (roles, keys, nodes []string) {
 		ownedNames(v.ownership, session, ownedNode)
 }
 
+// OwnedKeys returns how many keys a session owns, and most if they are more than that. It looks at no more of them.
+func (v *View) OwnedKeys(session string, most int) (n int) {
+	if l, ok := v.findLease(LeaseOf(session)); ok && l.session.ID == session {
+		return min(l.keys, most)
+	}
+	prefix := ownershipKey(session, ownedKey, "")
+	for key := range v.ownership.from(prefix) {
+		if n >= most || !strings.HasPrefix(key, prefix) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
 // Revocations returns a session's revoked tenures that it has not acknowledged. It must not be renewed until then.
 func (v *View) Revocations(session string) []Revocation {
 	var list []Revocation
