@@ -125,6 +125,10 @@ func (e *Error) Shown() Code {
 // Retryable reports whether the request is known to have had no effect and may be sent again.
 func (e *Error) Retryable() bool { return e.Code.Retryable() && !e.NoRetry }
 
+// DiskStalls reports whether the error is that of a disk that stalls and may go on at any time. CodeReadOnly is also
+// that of a full disk, which has no RetryAfter.
+func (e *Error) DiskStalls() bool { return e.Code == CodeReadOnly && e.RetryAfter > 0 }
+
 // DecidedByState reports whether the state machine refused the request, and remembers that under its idempotency key.
 // Any other refusal is that of one node at one moment, and has no meaning for other attempts.
 func (e *Error) DecidedByState() bool {

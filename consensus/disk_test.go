@@ -24,6 +24,7 @@ type badDisk struct {
 	hang      atomic.Pointer[chan struct{}]
 	hangVotes atomic.Pointer[chan struct{}] // its own, while it is a candidate
 	fail      atomic.Bool
+	full      atomic.Bool
 
 	failVotes, failReads bool // from the start on
 }
@@ -65,6 +66,23 @@ func (l *badLog) GetLog(index uint64, out *raft.Log) error {
 }
 
 func (d *badDisk) Log() raft.LogStore { return &badLog{d.Storage.Log(), d} }
+
+// Space has a reserve of 64 MiB. When full is set, nothing is free beside it.
+func (d *badDisk) Space() storage.Space { return fakeSpace{d.Storage.Space(), d} }
+
+type fakeSpace struct {
+	storage.Space
+	disk *badDisk
+}
+
+func (s fakeSpace) Reserve() (size uint64, held bool) { return 64 << 20, true }
+
+func (s fakeSpace) Free() (uint64, error) {
+	if s.disk.full.Load() {
+		return 0, nil
+	}
+	return 1 << 30, nil
+}
 
 // hold makes the writes of entries hang until release is called, which may be done more than once.
 func (d *badDisk) hold(t *testing.T) (release func()) { return hold(t, &d.hang) }
@@ -186,7 +204,8 @@ func TestProposalsAwaitTheDisk(t *testing.T) {
 	go func() { first <- n.put("a", "2") }()
 	eventually(t, "the disk is stalled", func() bool { return n.Status().Disk.Stalled })
 	cmd := put("b", "1")
-	if _, err := n.Propose(t.Context(), cmd); !cluster.IsCode(err, cluster.CodeReadOnly) {
+	var stalled *cluster.Error
+	if _, err := n.Propose(t.Context(), cmd); !errors.As(err, &stalled) || !stalled.DiskStalls() {
 		t.Errorf("without an idempotency key: %v", err)
 	}
 	cmd.Idempotency = &state.Idempotency{Key: "k"}
@@ -203,6 +222,19 @@ func TestProposalsAwaitTheDisk(t *testing.T) {
 	<-first
 	if err := <-second; err != nil {
 		t.Errorf("when the disk works again: %v", err)
+	}
+}
+
+// TestFullDiskIsNoStall: callers can tell a full disk from one that stalls.
+func TestFullDiskIsNoStall(t *testing.T) {
+	t.Parallel()
+	_, disks, n := startOnBadDisks(t, 1)
+	disks[n].full.Store(true)
+	eventually(t, "the disk is full", n.ReadOnly)
+	_, err := n.Propose(t.Context(), put("a", "1"))
+	var full *cluster.Error
+	if !errors.As(err, &full) || full.Code != cluster.CodeReadOnly || full.DiskStalls() {
+		t.Errorf("got %v", err)
 	}
 }
 

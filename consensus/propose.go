@@ -18,8 +18,8 @@ import (
 //
 //   - CodeNoLeader: this node does not lead, or stopped before the command was handed to Raft. It has no effect.
 //   - CodeBusy: the queue is full, or the deadline passed in it. It has no effect.
-//   - CodeReadOnly: the disk is full or stalled. It has no effect. A command with an idempotency key waits first, up to
-//     twice timeout-max, for the end of the stall or of this leadership.
+//   - CodeReadOnly: the disk is full, or stalled (Error.DiskStalls). It has no effect. A command with an idempotency
+//     key waits first, up to twice timeout-max, for the end of the stall or of this leadership.
 //   - CodeQuotaExceeded: the state has no room for it. It has no effect. Result.Err can have this code, too.
 //   - CodeBadRequest: the command is not valid, or a member cannot read it yet.
 //   - CodeOutcomeUnknown: handed to Raft, and its outcome is not known.
@@ -89,7 +89,10 @@ func (n *Node) propose(ctx context.Context, p *proposal) (state.Result, error) {
 	return state.Result{}, unknownOutcome(ctx.Err())
 }
 
-var errStalled = cluster.Errorf(cluster.CodeReadOnly, "the leader's disk is stalled")
+// errStalled has a RetryAfter, as Error.DiskStalls expects.
+var errStalled = &cluster.Error{
+	Code: cluster.CodeReadOnly, Detail: "the leader's disk is stalled", RetryAfter: time.Second,
+}
 
 // stallPoll is how often a proposal that waits for a stalled disk looks at it.
 const stallPoll = 20 * time.Millisecond

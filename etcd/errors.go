@@ -81,6 +81,9 @@ func statusOfCode(e *cluster.Error) error {
 		}
 		return rpctypes.ErrGRPCTimeoutDueToLeaderFail
 	case cluster.CodeReadOnly, cluster.CodeQuotaExceeded:
+		if e.DiskStalls() {
+			return rpctypes.ErrGRPCTimeout // as etcd's own, and clients repeat it
+		}
 		return rpctypes.ErrGRPCNoSpace
 	case cluster.CodeSplitBrain, cluster.CodeTermStale:
 		return errUnhealthy

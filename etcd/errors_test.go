@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -25,6 +26,7 @@ func TestStatusOf(t *testing.T) {
 		{cluster.Errorf(cluster.CodeOutcomeUnknown, "x"), rpctypes.ErrGRPCTimeoutDueToLeaderFail},
 		{cluster.Errorf(cluster.CodeOutcomeUnknown, "x: %w", context.DeadlineExceeded), rpctypes.ErrGRPCTimeout},
 		{cluster.Errorf(cluster.CodeReadOnly, "x"), rpctypes.ErrGRPCNoSpace},
+		{&cluster.Error{Code: cluster.CodeReadOnly, RetryAfter: time.Second}, rpctypes.ErrGRPCTimeout}, // stalled
 		{cluster.Errorf(cluster.CodeQuotaExceeded, "x"), rpctypes.ErrGRPCNoSpace},
 		{cluster.Errorf(cluster.CodeSplitBrain, "x"), rpctypes.ErrGRPCUnhealthy},
 		{cluster.Errorf(cluster.CodeTermStale, "x"), rpctypes.ErrGRPCUnhealthy},

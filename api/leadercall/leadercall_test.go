@@ -287,6 +287,25 @@ func TestPropose_WithoutLeader(t *testing.T) {
 	})
 }
 
+// The node that the client asked is told whether the leader's disk stalls or is full.
+func TestPropose_DiskStalls(t *testing.T) {
+	withWorld(t, func(_ *world, leader, other *node) {
+		for _, wait := range []time.Duration{0, time.Second} {
+			leader.propose = func(state.Command) (state.Result, error) {
+				return state.Result{}, &cluster.Error{Code: cluster.CodeReadOnly, Detail: "the disk", RetryAfter: wait}
+			}
+			for _, n := range []*node{leader, other} {
+				_, err := n.Calls.Propose(context.Background(), putOf("a"))
+				var refused *cluster.Error
+				if !errors.As(err, &refused) || refused.Code != cluster.CodeReadOnly ||
+					refused.DiskStalls() != (wait > 0) {
+					t.Errorf("at %s, after %v: %v", n.id, wait, err)
+				}
+			}
+		}
+	})
+}
+
 // An error that is no refusal of the other node leaves the outcome of a proposal unknown.
 func TestPropose_BrokenCall(t *testing.T) {
 	withWorld(t, func(w *world, _, other *node) {
