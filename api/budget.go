@@ -25,13 +25,28 @@ type budget struct {
 	limit int64 // of the node
 	share int64 // of one identity, and of one address
 
-	held       atomic.Int64
-	identities [shareBuckets]atomic.Int64
-	addresses  [shareBuckets]atomic.Int64
+	held                  atomic.Int64
+	identities, addresses shares
 }
 
-// shareBuckets is the number of counters for callers. Callers with the same counter have one share together.
+// shareBuckets is the number of counters in each row of shares.
 const shareBuckets = 1024
+
+// shares counts what callers hold, as the count-min sketch of Cormode and Muthukrishnan (2005) does. Each caller has a
+// counter in each row. The lower one is nearest to what the caller holds: it is more only if others have both counters.
+type shares [2][shareBuckets]atomic.Int64
+
+// counters are a caller's places in the rows of shares.
+type counters [2]uint16
+
+func countersOf(hash uint64) counters {
+	return counters{uint16(hash % shareBuckets), uint16(hash >> 32 % shareBuckets)}
+}
+
+// add adds n to a caller's counters, and returns what the caller holds then.
+func (s *shares) add(by counters, n int64) int64 {
+	return min(s[0][by[0]].Add(n), s[1][by[1]].Add(n))
+}
 
 // littleShare: a caller holds little up to limit/littleShare, with what it asks for.
 const littleShare = 64
@@ -47,7 +62,7 @@ func (b *budget) Load() int64 { return b.held.Load() }
 
 // shareholder is a caller as budgets count it.
 type shareholder struct {
-	identity, address uint16
+	identity, address counters
 	unshared          bool // an operator: only the node's limit counts
 	reserve           bool // may use the reserve
 }
@@ -56,9 +71,9 @@ type shareholder struct {
 func (c *request) holder() shareholder {
 	if !c.holderKnown {
 		c.holderKnown = true
-		address := uint16(maphash.Comparable(shareSeed, c.addressGroup()) % shareBuckets)
+		address := countersOf(maphash.Comparable(shareSeed, c.addressGroup()))
 		c.asHolder = shareholder{
-			identity: uint16(maphash.String(shareSeed, c.caller.name) % shareBuckets),
+			identity: countersOf(maphash.String(shareSeed, c.caller.name)),
 			address:  address,
 			unshared: c.caller.role == token.Operator || c.caller.node != "" && c.fromPeer(),
 			reserve:  c.caller.role == token.Operator || c.fromPeer(),
@@ -86,11 +101,10 @@ func (c *request) fromPeer() bool {
 func (b *budget) take(by shareholder, n int64) error {
 	own := n
 	if !by.unshared {
-		identity, address := &b.identities[by.identity], &b.addresses[by.address]
-		own = max(identity.Add(n), address.Add(n))
+		own = max(b.identities.add(by.identity, n), b.addresses.add(by.address, n))
 		if own > b.share {
-			identity.Add(-n)
-			address.Add(-n)
+			b.identities.add(by.identity, -n)
+			b.addresses.add(by.address, -n)
 			return problem.Busy("limit reached: at most %d %s per identity and per address", b.share, b.what)
 		}
 	}
@@ -112,8 +126,8 @@ func (b *budget) take(by shareholder, n int64) error {
 func (b *budget) give(by shareholder, n int64) {
 	b.held.Add(-n)
 	if !by.unshared {
-		b.identities[by.identity].Add(-n)
-		b.addresses[by.address].Add(-n)
+		b.identities.add(by.identity, -n)
+		b.addresses.add(by.address, -n)
 	}
 }
 

@@ -86,12 +86,49 @@ func TestUnfinishedBodies(t *testing.T) {
 	})
 }
 
+// at returns counters of a caller of its own.
+func at(i uint16) counters { return counters{i, i} }
+
+// most returns the highest of all counters.
+func (s *shares) most() (most int64) {
+	for row := range s {
+		for i := range s[row] {
+			most = max(most, s[row][i].Load())
+		}
+	}
+	return most
+}
+
+// A caller that has one of its counters together with another one has a share of its own.
+func TestShares_Collisions(t *testing.T) {
+	t.Parallel()
+	b := newBudget("places", 100, 2)
+	holder := func(by counters) shareholder { return shareholder{identity: by, address: by} }
+	for b.take(holder(counters{1, 1}), 1) == nil {
+	}
+	for _, by := range []counters{{1, 2}, {3, 1}} {
+		if err := b.take(holder(by), 2); err != nil {
+			t.Errorf("%v: %v", by, err)
+		}
+	}
+	if b.take(holder(counters{1, 1}), 1) == nil {
+		t.Error("the first caller has more than its share")
+	}
+	seen := map[counters]bool{}
+	for i := range uint64(shareBuckets) {
+		seen[countersOf(i*0x9e3779b97f4a7c15)] = true
+	}
+	if len(seen) < shareBuckets*9/10 {
+		t.Errorf("%d different counters of %d hashes", len(seen), shareBuckets)
+	}
+}
+
 // An address is counted as an identity is, and both are given back.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	b := newBudget("places", 8, 2)
-	alice, bob := shareholder{identity: 1, address: 1}, shareholder{identity: 2, address: 1}
-	carol := shareholder{identity: 3, address: 3}
+	alice, bob := shareholder{identity: at(1), address: at(1)}, shareholder{identity: at(2), address: at(1)}
+	carol := shareholder{identity: at(3), address: at(3)}
 	must := func(by shareholder, ok bool) {
 		t.Helper()
 		if err := b.take(by, 1); (err == nil) != ok {
@@ -101,34 +138,32 @@ func TestBudget(t *testing.T) {
 	must(alice, true)
 	must(bob, true)
 	must(bob, false) // of the same address
-	must(shareholder{identity: 1, address: 2}, true)
-	must(shareholder{identity: 1, address: 3}, false) // the same identity from elsewhere
+	must(shareholder{identity: at(1), address: at(2)}, true)
+	must(shareholder{identity: at(1), address: at(3)}, false) // the same identity from elsewhere
 	must(carol, true)
 	operator := shareholder{unshared: true}
 	for range 4 {
 		must(operator, true)
 	}
 	must(operator, false)
-	peer := shareholder{identity: 9, address: 9, reserve: true}
+	peer := shareholder{identity: at(9), address: at(9), reserve: true}
 	must(peer, true)
 	must(peer, true)
-	must(shareholder{identity: 8, address: 8, reserve: true}, false)
+	must(shareholder{identity: at(8), address: at(8), reserve: true}, false)
 	if got := b.Load(); got != 10 {
 		t.Fatalf("%d are held", got)
 	}
 	for range 4 {
 		b.give(operator, 1)
 	}
-	for _, by := range []shareholder{alice, bob, {identity: 1, address: 2}, carol, peer, peer} {
+	for _, by := range []shareholder{alice, bob, {identity: at(1), address: at(2)}, carol, peer, peer} {
 		b.give(by, 1)
 	}
 	if b.Load() != 0 {
 		t.Errorf("%d are still held", b.Load())
 	}
-	for i := range b.identities {
-		if b.identities[i].Load() != 0 || b.addresses[i].Load() != 0 {
-			t.Errorf("counter %d: %d, %d", i, b.identities[i].Load(), b.addresses[i].Load())
-		}
+	if n := max(b.identities.most(), b.addresses.most()); n != 0 {
+		t.Errorf("a counter is at %d", n)
 	}
 }
 
@@ -137,7 +172,7 @@ func TestBudgetOfManyCallers(t *testing.T) {
 	t.Parallel()
 	b := newBudget("places", 256, 192)
 	for i := range uint16(2) {
-		by := shareholder{identity: i, address: i}
+		by := shareholder{identity: at(i), address: at(i)}
 		for b.take(by, 1) == nil {
 		}
 	}
@@ -146,10 +181,10 @@ func TestBudgetOfManyCallers(t *testing.T) {
 	}
 	others := 0
 	for i := range uint16(shareBuckets - 2) {
-		by := shareholder{identity: i + 2, address: i + 2}
+		by := shareholder{identity: at(i + 2), address: at(i + 2)}
 		for b.take(by, 1) == nil {
 			others++
-			if held := b.identities[by.identity].Load(); held > 256/littleShare {
+			if held := b.identities.add(by.identity, 0); held > 256/littleShare {
 				t.Fatalf("one caller holds %d", held)
 			}
 		}

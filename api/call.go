@@ -232,7 +232,7 @@ type Share struct {
 // NewShare returns the share of a connection of another protocol in what it holds before its callers are known: places
 // of calls, and bytes of messages that are received or executed. It counts for the connection's address.
 func (s *Server) NewShare(address string) *Share {
-	group := uint16(maphash.Comparable(shareSeed, addressGroup(address)) % shareBuckets)
+	group := countersOf(maphash.Comparable(shareSeed, addressGroup(address)))
 	return &Share{places: s.calling, bytes: s.received, by: shareholder{identity: group, address: group}}
 }
 

@@ -45,13 +45,7 @@ func (s *Server) budgetsInUse() (used []string) {
 		if all.Field(i).Pointer() != reflect.ValueOf(b).Pointer() {
 			return []string{"the list of this test is not that of the budgets"}
 		}
-		held := b.held.Load()
-		for k := range b.identities {
-			if n := max(b.identities[k].Load(), b.addresses[k].Load()); n != 0 {
-				held = max(held, n)
-			}
-		}
-		if held != 0 {
+		if held := max(b.held.Load(), b.identities.most(), b.addresses.most()); held != 0 {
 			used = append(used, fmt.Sprintf("%s: %d", name, held))
 		}
 	}

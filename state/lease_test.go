@@ -321,7 +321,13 @@ func TestOwnedKeys(t *testing.T) {
 			id         string
 			most, want int
 		}{
-			{one, 9, 3}, {one, 3, 3}, {one, 2, 2}, {one, 0, 0}, {two, 9, 1}, {lease.ID, 9, 2}, {lease.ID, 1, 1},
+			{one, 9, 3},
+			{one, 3, 3},
+			{one, 2, 2},
+			{one, 0, 0},
+			{two, 9, 1},
+			{lease.ID, 9, 2},
+			{lease.ID, 1, 1},
 			{"x", 9, 0},
 		} {
 			if got := s.View().OwnedKeys(c.id, c.most); got != c.want {
