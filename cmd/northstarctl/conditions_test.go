@@ -36,7 +36,7 @@ func TestKV_Conditions(t *testing.T) {
 			s.serve(w, r)
 		}))
 		t.Cleanup(s.Close)
-		code, _, stderr := ctl(t, s, "", append([]string{"kv"}, strings.Fields(args)...)...)
+		code, _, stderr := ctl(t, s, "", append([]string{"--timeout", "1m", "kv"}, strings.Fields(args)...)...)
 		if wanted := want != ""; got != want || (code == exitDone) != wanted || (code == exitUsage) == wanted {
 			t.Errorf("%s: sent %q, want %q, exit %d: %s", args, got, want, code, stderr)
 		}

@@ -55,7 +55,7 @@ func TestEmptyValues_Forms(t *testing.T) {
 		{[]string{"members", "set", "n4", "--zone", "", "--reason="}, `{"zone":""}`},
 	} {
 		s := newServer(t)
-		code, _, stderr := ctl(t, s, "", tc.args...)
+		code, _, stderr := ctl(t, s, "", append(tc.args, "--timeout", "1m")...)
 		if got := strings.Join(s.bodies, ""); got != tc.want || (code == exitUsage) != (tc.want == "") {
 			t.Errorf("%q: sent %q, want %q, exit %d: %s", tc.args, got, tc.want, code, stderr)
 		}
