@@ -105,6 +105,9 @@ func (s *Server) serveUnary(
 	if !handled {
 		leave(err)
 	}
+	if m.kind != openapi.Unary { // it may have waited for long, also for an error
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lifetime))
+	}
 	if err != nil {
 		refuse(w, r, status.Convert(statusOf(err)))
 		return
@@ -115,9 +118,6 @@ func (s *Server) serveUnary(
 	if err != nil {
 		refuse(w, r, status.New(codes.Internal, err.Error()))
 		return
-	}
-	if m.kind != openapi.Unary { // it may have waited for long
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.lifetime))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body) // a client that is gone needs no answer
