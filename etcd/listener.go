@@ -236,16 +236,38 @@ func (s *connSet) closeAll() {
 // liveConn is a connection that knows whether its client has ended it.
 type liveConn struct {
 	net.Conn
-	gone atomic.Bool
+	gone   atomic.Bool
+	failed atomic.Bool // the network, or the client's machine, does not answer
 }
 
 // Read notes the end that the client's machine has sent, as when its process ends.
 func (c *liveConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
-		c.gone.Store(true)
-	}
+	c.note(err)
 	return n, err
+}
+
+// Write notes it as well: the kernel reports it to the next call, and gRPC closes the connection before it reads again.
+func (c *liveConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.note(err)
+	return n, err
+}
+
+// note takes the error of a call. The kernel reports once that nothing answers, as ETIMEDOUT. Then it reports the same
+// as after an end that the client's machine has sent.
+func (c *liveConn) note(err error) {
+	if err == nil {
+		return
+	}
+	number := syscall.Errno(0)
+	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	switch {
+	case ended && !c.failed.Load():
+		c.gone.Store(true)
+	case !ended && errors.As(err, &number):
+		c.failed.Store(true)
+	}
 }
 
 // liveConnOf returns the connection below those that this package puts around it, nil if there is none.
