@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
@@ -28,8 +29,27 @@ type hub struct {
 	wake     chan struct{} // capacity 1: there is a first watch
 }
 
-// places are the watches whose keys have one common prefix.
-type places struct{ all map[*watch]struct{} }
+// places are the watches whose keys have one common prefix. A change looks at the clean ones only: a client that does
+// not read costs the others nothing.
+type places struct {
+	clean []*watch
+	all   int // with the marked ones
+}
+
+// put adds a clean watch.
+func (p *places) put(w *watch) {
+	w.index = len(p.clean)
+	p.clean = append(p.clean, w)
+}
+
+// take removes a clean watch. The last one moves to its index.
+func (p *places) take(w *watch) {
+	last := len(p.clean) - 1
+	p.clean[w.index] = p.clean[last]
+	p.clean[w.index].index = w.index
+	p.clean[last] = nil
+	p.clean = p.clean[:last]
+}
 
 // watch is one watch of a stream.
 type watch struct {
@@ -44,7 +64,11 @@ type watch struct {
 	// Guarded by the hub's lock while the watch is clean; otherwise only the stream uses them.
 	next uint64 // revision of the first change that was not sent
 
-	marked bool // guarded by the hub's lock
+	// Guarded by the hub's lock.
+	marked bool
+	at     *places // nil: the hub does not have the watch
+	index  int     // in at.clean, while the watch is clean
+
 	gone   bool // canceled; only the stream uses it
 	notify bool // a progress notification is due at the next tick; only the stream uses it
 }
@@ -87,10 +111,12 @@ func (h *hub) add(w *watch) {
 	h.count++
 	at, ok := h.watches.Get([]byte(w.prefix))
 	if !ok {
-		at = &places{all: map[*watch]struct{}{}}
+		at = &places{}
 		h.watches, _, _ = h.watches.Insert([]byte(w.prefix), at)
 	}
-	at.all[w] = struct{}{}
+	at.all++
+	w.at = at
+	at.put(w)
 	if w.next <= h.position || w.epoch != h.epoch {
 		h.mark(w)
 	}
@@ -100,26 +126,24 @@ func (h *hub) add(w *watch) {
 func (h *hub) remove(w *watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	at, ok := h.watches.Get([]byte(w.prefix))
-	if !ok {
+	if w.at == nil {
 		return
 	}
-	if _, ok := at.all[w]; !ok {
-		return
+	if !w.marked {
+		w.at.take(w)
 	}
-	delete(at.all, w)
+	w.at.all--
 	h.count--
-	if len(at.all) == 0 {
+	if w.at.all == 0 {
 		h.watches, _, _ = h.watches.Delete([]byte(w.prefix))
 	}
+	w.at = nil
 }
 
-// mark puts a watch into the list of its stream. The hub's lock must be held.
+// mark puts a clean watch into the list of its stream. The hub's lock must be held.
 func (h *hub) mark(w *watch) {
-	if w.marked {
-		return
-	}
 	w.marked = true
+	w.at.take(w)
 	w.stream.marked = append(w.stream.marked, w)
 	notify(w.stream.wake)
 }
@@ -129,17 +153,23 @@ func (h *hub) mark(w *watch) {
 func (h *hub) settle(w *watch, sent uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w.marked = false
+	h.clean(w)
 	if sent < h.position {
 		h.mark(w)
 	}
+}
+
+// clean makes a marked watch clean. The hub's lock must be held.
+func (h *hub) clean(w *watch) {
+	w.marked = false
+	w.at.put(w)
 }
 
 // remark marks a watch again that has more to send.
 func (h *hub) remark(w *watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w.marked = false
+	h.clean(w)
 	h.mark(w)
 }
 
@@ -183,8 +213,8 @@ const hubBatch = 256
 // match marks the watches of one change.
 func (h *hub) match(c *state.Change) {
 	h.watches.Root().WalkPath([]byte(c.Key), func(_ []byte, at *places) bool {
-		for w := range at.all {
-			if !w.marked && w.next <= c.Revision && c.In(w.key, w.end) {
+		for _, w := range slices.Backward(at.clean) { // mark moves only those that were looked at
+			if w.next <= c.Revision && c.In(w.key, w.end) {
 				w.next = c.Revision
 				h.mark(w)
 			}
@@ -221,7 +251,7 @@ func (h *hub) lag() (lag uint64) {
 
 func (h *hub) markAll() {
 	h.watches.Root().Walk(func(_ []byte, at *places) bool {
-		for w := range at.all {
+		for _, w := range slices.Backward(at.clean) {
 			h.mark(w)
 		}
 		return false

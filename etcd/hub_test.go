@@ -98,3 +98,59 @@ func TestWatchers(t *testing.T) {
 		want(0, 0)
 	})
 }
+
+// looksAt returns the number of watches that a change of a key looks at. It checks the hub's lists on the way.
+func (h *hub) looksAt(t *testing.T, key string) (looked int) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watches.Root().WalkPath([]byte(key), func(_ []byte, at *places) bool {
+		for i, w := range at.clean {
+			if w.marked || w.at != at || w.index != i {
+				t.Errorf("watch %d of %d is not clean, or elsewhere: %+v", i, len(at.clean), w)
+			}
+		}
+		looked += len(at.clean)
+		return false
+	})
+	return looked
+}
+
+// TestHub_MarkedWatchesCostNothing: no change looks at the watches whose clients do not read.
+func TestHub_MarkedWatchesCostNothing(t *testing.T) {
+	t.Parallel()
+	n, h, ws := testHub(t)
+	const slow = 1000
+	for range slow {
+		w := &watch{key: "\x00", end: "\x00", stream: ws, next: n.View().Revision() + 1}
+		h.add(w)
+	}
+	if looked := h.looksAt(t, "a"); looked != slow {
+		t.Errorf("the first change looks at %d watches", looked)
+	}
+	n.apply(t, put("a", "1"))
+	h.advance()
+	if looked := h.looksAt(t, "a"); looked != 0 {
+		t.Errorf("the second change looks at %d watches", looked)
+	}
+	marked, position := h.take(ws)
+	for i, w := range marked {
+		switch i % 3 {
+		case 0:
+			h.settle(w, position)
+		case 1:
+			h.remark(w)
+		case 2:
+			h.remove(w)
+		}
+	}
+	if looked := h.looksAt(t, "a"); looked != slow/3+1 || h.watching() != 2*slow/3+1 {
+		t.Errorf("a change looks at %d of %d watches", looked, h.watching())
+	}
+	for _, w := range marked {
+		h.remove(w)
+	}
+	if h.watching() != 0 || h.watches.Len() != 0 {
+		t.Errorf("%d watches of %d prefixes are left", h.watching(), h.watches.Len())
+	}
+}
