@@ -182,9 +182,10 @@ type Server struct {
 	entropy sync.Mutex // guards Deps.Entropy
 
 	budgets
-	conns    *connTable
-	watchers watchers
-	history  history
+	returning *turns // writes of another protocol in progress that return values
+	conns     *connTable
+	watchers  watchers
+	history   history
 }
 
 // New returns a Server that does not run yet. It fails if the token file is invalid.
@@ -199,7 +200,7 @@ func New(d Deps) (*Server, error) {
 
 		refusals: newKeyLimiter[string](refusalBurst, refusalRefill),
 	}
-	s.budgets = newBudgets(s.limits)
+	s.budgets, s.returning = newBudgets(s.limits), newTurns(maxReturning, maxReturning/2)
 	s.conns = newConnTable(s.limits,
 		func(p netip.Prefix) bool { return p.Addr().IsLoopback() && s.auth.tokens.Load() == nil },
 		func(reason string) { d.Metrics.RPCRejected("http_connection", reason) })

@@ -84,12 +84,7 @@ type Call interface {
 	// ReadIndex returns once this node's view has every write that was acknowledged before the call.
 	ReadIndex(ctx context.Context) error
 	LeaseCall
-	// TakeAnswer takes bytes of the budget of all answers of the node, until give is called, once. CodeBusy: there are
-	// not so many left. give must not refer to the call or its context: they refer to the answer, whose garbage
-	// collection may have to call give.
-	TakeAnswer(size int) (give func(), err error)
-	// Watches returns the caller's share of the watches of the node, and of the bytes of their keys.
-	Watches() Share
+	CallLimits
 	// MoveLeader moves leadership.
 	MoveLeader(ctx context.Context, target cluster.NodeID) error
 	// Leave ends the call with its error, nil if it succeeded.
@@ -107,6 +102,19 @@ type LeaseCall interface {
 	// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is
 	// gone: the lease then ends after grace, unless another connection holds it.
 	HoldLease(ctx context.Context, lease string, grace time.Duration) (detach func(lost bool), err error)
+}
+
+// CallLimits is what a call takes of what the node has for all callers. Each has a share of it.
+type CallLimits interface {
+	// TakeAnswer takes bytes of the budget of all answers of the node, until give is called, once. CodeBusy: there are
+	// not so many left. give must not refer to the call or its context: they refer to the answer, whose garbage
+	// collection may have to call give.
+	TakeAnswer(size int) (give func(), err error)
+	// AwaitPlace waits for a place among the writes in progress that return items, until leave is called, once. If ctx
+	// ends before, it returns the cause.
+	AwaitPlace(ctx context.Context) (leave func(), err error)
+	// Watches returns the caller's share of the watches of the node, and of the bytes of their keys.
+	Watches() Share
 }
 
 // CallKind is what a call needs and how it counts.
@@ -158,9 +166,9 @@ type Server struct {
 	files       recipeFiles // of the recipes
 	self        ids
 
-	returning *semaphore.Weighted // writes in progress that return items
-	keeping   *semaphore.Weighted // held by the call that is in keepReplaced
-	keptAt    time.Time           // of the last attempt of keepReplaced; guarded by keeping
+	keeping *semaphore.Weighted // held by the call that is in keepReplaced
+	keptAt  time.Time           // of the last attempt of keepReplaced; guarded by keeping
+
 	// lifetime limits the sending of a large answer, or of one message of a stream, and on the gateway that of a call
 	// that is no stream.
 	lifetime time.Duration
@@ -175,7 +183,7 @@ func New(d Deps) *Server {
 	s := &Server{
 		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
 		unsupported: unsupportedPaths(), health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
-		lifetime: 90 * time.Second, returning: semaphore.NewWeighted(maxReturning), keeping: semaphore.NewWeighted(1),
+		lifetime: 90 * time.Second, keeping: semaphore.NewWeighted(1),
 	}
 	s.recipes = &recipes{s: s}
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -41,7 +42,10 @@ type fakeNode struct {
 
 	answers, largest atomic.Int64 // taken by TakeAnswer
 	share, watches   fakeShare
+	returning        *semaphore.Weighted // of AwaitPlace
 }
+
+const maxReturning = 4
 
 // fakeShare is a share with limits, 0: none.
 type fakeShare struct {
@@ -80,7 +84,10 @@ func (f *fakeShare) taken() (calls, bytes int) {
 
 func newFakeNode(t testing.TB) *fakeNode {
 	t.Helper()
-	n := &fakeNode{state: state.New(state.Options{}), leader: "n1", changed: make(chan struct{})}
+	n := &fakeNode{
+		state: state.New(state.Options{}), leader: "n1", changed: make(chan struct{}),
+		returning: semaphore.NewWeighted(maxReturning),
+	}
 	n.apply(t, state.Command{Kind: state.KindClusterInit, ClusterInit: &state.ClusterInit{
 		ClusterID: "c-1", Generation: cluster.Generation{Number: 1}, AutoFailover: true,
 	}}, state.Command{Kind: state.KindFirstRevision, FirstRevision: &state.FirstRevision{}})
@@ -211,6 +218,13 @@ func (c fakeCall) TakeAnswer(size int) (func(), error) {
 	}
 	node.largest.Store(max(node.largest.Load(), n))
 	return func() { node.answers.Add(-n) }, nil
+}
+
+func (c fakeCall) AwaitPlace(ctx context.Context) (func(), error) {
+	if c.node.returning.Acquire(ctx, 1) != nil {
+		return nil, context.Cause(ctx)
+	}
+	return func() { c.node.returning.Release(1) }, nil
 }
 
 func (c fakeCall) Watches() Share { return &c.node.watches }

@@ -167,12 +167,11 @@ func (k *kvService) write(ctx context.Context, r proto.Message, t *state.Txn) (s
 	if proto.Size(r) > maxRequestBytes {
 		return state.Result{}, rpctypes.ErrGRPCRequestTooLarge
 	}
-	if returnsItems(t) {
-		if err := k.s.returning.Acquire(ctx, 1); err != nil {
-			return state.Result{}, context.Cause(ctx)
-		}
-		defer k.s.returning.Release(1)
+	leave, err := awaitPlace(ctx, t)
+	if err != nil {
+		return state.Result{}, err
 	}
+	defer leave()
 	result, err := callOf(ctx).Propose(ctx, state.Command{Kind: state.KindTxn, Txn: t})
 	if err == nil {
 		err = awaitAnswer(ctx, sizeOfTxn(result.Txn))
@@ -180,9 +179,14 @@ func (k *kvService) write(ctx context.Context, r proto.Message, t *state.Txn) (s
 	return result, err
 }
 
-// maxReturning bounds the writes in progress that return items. The leader sends them before they can be counted, at
-// most state.MaxTxnReadBytes for each.
-const maxReturning = 32
+// awaitPlace waits for the place of a transaction whose result may have items. They cannot be counted before they
+// come.
+func awaitPlace(ctx context.Context, t *state.Txn) (leave func(), err error) {
+	if !returnsItems(t) {
+		return func() {}, nil
+	}
+	return callOf(ctx).AwaitPlace(ctx)
+}
 
 // returnsItems reports whether the result of a transaction may have items.
 func returnsItems(t *state.Txn) bool {

@@ -155,9 +155,10 @@ func TestCountedIsGivenBack(t *testing.T) {
 // come. Other writes do not wait for them.
 func TestWritesThatReturnItems(t *testing.T) {
 	t.Parallel()
-	s, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	n := newFakeNode(t)
+	_, addr := serve(t, testDeps(n), nil)
 	kv := pb.NewKVClient(dial(t, addr))
-	if err := s.returning.Acquire(t.Context(), maxReturning); err != nil {
+	if err := n.returning.Acquire(t.Context(), maxReturning); err != nil {
 		t.Fatal(err)
 	}
 	nested := &pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
@@ -173,7 +174,7 @@ func TestWritesThatReturnItems(t *testing.T) {
 	if _, err := kv.Put(within(t), &pb.PutRequest{Key: []byte("a")}); err != nil {
 		t.Error(err)
 	}
-	s.returning.Release(maxReturning)
+	n.returning.Release(maxReturning)
 	if _, err := kv.Txn(within(t), nested); err != nil {
 		t.Error(err)
 	}

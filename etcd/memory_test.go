@@ -140,8 +140,6 @@ func TestWaitingCampaignKeepsNoValue(t *testing.T) {
 func TestRecipeAnswersAreCounted(t *testing.T) {
 	t.Parallel()
 	c := newRecipeClient(t)
-	s, addr := serve(t, testDeps(c.node), nil)
-	c.addr = addr
 	conn := dial(t, c.addr)
 	value := make([]byte, 300<<10)
 	campaign := func(ctx context.Context) error {
@@ -180,7 +178,7 @@ func TestRecipeAnswersAreCounted(t *testing.T) {
 	if err := ask(); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("Leader without a budget: %v", err)
 	}
-	if err := s.returning.Acquire(t.Context(), maxReturning); err != nil {
+	if err := c.node.returning.Acquire(t.Context(), maxReturning); err != nil {
 		t.Fatal(err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -188,7 +186,7 @@ func TestRecipeAnswersAreCounted(t *testing.T) {
 	if err := campaign(short); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a campaign that returns a value: %v", err)
 	}
-	s.returning.Release(maxReturning)
+	c.node.returning.Release(maxReturning)
 }
 
 // TestListOfLeasesIsCounted: one client may have 20,000 leases.

@@ -211,12 +211,11 @@ func ifCreatedAt(key string, rev int64, op state.Op) *state.Txn {
 }
 
 func (r *recipes) write(ctx context.Context, t *state.Txn) (*pb.ResponseHeader, *state.TxnResult, error) {
-	if returnsItems(t) {
-		if err := r.s.returning.Acquire(ctx, 1); err != nil {
-			return nil, nil, context.Cause(ctx)
-		}
-		defer r.s.returning.Release(1)
+	leave, err := awaitPlace(ctx, t)
+	if err != nil {
+		return nil, nil, err
 	}
+	defer leave()
 	result, err := callOf(ctx).Propose(ctx, state.Command{Kind: state.KindTxn, Txn: t})
 	if err != nil {
 		return nil, nil, err
