@@ -182,6 +182,13 @@ func (h *hub) take(s *watchStream) (marked []*watch, position uint64) {
 	return marked, h.position
 }
 
+// settled returns the clean ones of some watches of a stream, and the revision up to which those have sent all.
+func (h *hub) settled(watches []*watch) (clean []*watch, position uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.DeleteFunc(watches, func(w *watch) bool { return w.marked }), h.position
+}
+
 // advance marks the watches with changes up to the present view, and returns that. A restore, a recovery, and the end
 // of a restore that the cluster has not committed replace the state: all watches are marked then, to end.
 func (h *hub) advance() *state.View {

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -107,7 +108,7 @@ func (h *hub) looksAt(t *testing.T, key string) (looked int) {
 	h.watches.Root().WalkPath([]byte(key), func(_ []byte, at *places) bool {
 		for i, w := range at.clean {
 			if w.marked || w.at != at || w.index != i {
-				t.Errorf("watch %d of %d is not clean, or elsewhere: %+v", i, len(at.clean), w)
+				t.Fatalf("watch %d of %d is not clean, or elsewhere: %+v", i, len(at.clean), w)
 			}
 		}
 		looked += len(at.clean)
@@ -153,4 +154,38 @@ func TestHub_MarkedWatchesCostNothing(t *testing.T) {
 	if h.watching() != 0 || h.watches.Len() != 0 {
 		t.Errorf("%d watches of %d prefixes are left", h.watching(), h.watches.Len())
 	}
+}
+
+// TestProgressNotify_BesideABusyWatch: a watch is told its revision when it has shown all, also while another one of
+// its stream has not.
+func TestProgressNotify_BesideABusyWatch(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := New(testDeps(n))
+	defer s.grpc.Stop()
+	var sent []string
+	ws := watchesOf(t, s, func(r *pb.WatchResponse) { sent = append(sent, describeResponse(r)) })
+	must := func(err error, want ...string) {
+		t.Helper()
+		if err != nil || !slices.Equal(sent, want) {
+			t.Errorf("sent %q, %v; want %q", sent, err, want)
+		}
+		sent = nil
+	}
+	first := n.View().Revision()
+	for id, key := range []string{"idle", "busy"} {
+		r := &pb.WatchCreateRequest{Key: []byte(key), WatchId: int64(id + 1), ProgressNotify: true}
+		must(ws.handle(createWatch(r)), fmt.Sprintf("%d@%d created", id+1, first))
+	}
+	must(ws.tick()) // the next one is due
+	n.apply(t, put("busy", "v"), put("other", "v"))
+	must(ws.tick(), fmt.Sprintf("1@%d", first+2))
+	n.apply(t, put("idle", "v"))
+	must(ws.tick()) // both have something to show
+	_, err := ws.step()
+	must(err, fmt.Sprintf("2@%d PUT busy=v@%d", first+3, first+1))
+	must(ws.tick()) // the idle one is behind
+	_, err = ws.step()
+	must(err, fmt.Sprintf("1@%d PUT idle=v@%[1]d", first+3))
+	must(ws.tick(), fmt.Sprintf("2@%d", first+3))
 }

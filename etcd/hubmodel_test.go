@@ -32,6 +32,13 @@ func (c *calledStream) SendMsg(m any) error {
 	return c.Send(message.(*pb.WatchResponse))
 }
 
+// watchesOf returns a stream of watches that the test serves.
+func watchesOf(t *testing.T, s *Server, send func(*pb.WatchResponse)) *watchStream {
+	n := s.deps.Node.(*fakeNode)
+	ctx := context.WithValue(t.Context(), callKey{}, Call(fakeCall{t.Context(), n}))
+	return newWatchStream(ctx, s, &calledStream{send: send}, &n.watches)
+}
+
 // watchModel is a node with streams of watches that the test serves step by step, and what their clients got.
 type watchModel struct {
 	t       *testing.T
@@ -146,9 +153,7 @@ func TestWatchesShowEachChangeOnce(t *testing.T) {
 		defer m.server.grpc.Stop()
 		for range 2 {
 			s := &modelStream{watches: map[int64]*modelWatch{}}
-			ctx := context.WithValue(t.Context(), callKey{}, Call(fakeCall{t.Context(), n}))
-			stream := &calledStream{send: func(r *pb.WatchResponse) { m.got(s, r) }}
-			s.watchStream = newWatchStream(ctx, m.server, stream, &n.watches)
+			s.watchStream = watchesOf(t, m.server, func(r *pb.WatchResponse) { m.got(s, r) })
 			m.streams = append(m.streams, s)
 		}
 		for range rapid.IntRange(1, 40).Draw(rt, "acts") {

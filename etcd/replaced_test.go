@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -86,4 +87,25 @@ func TestHub_StateGoesBack(t *testing.T) {
 	if !clean.replaced(v) || future.replaced(v) {
 		t.Errorf("watches end: %v, %v", clean.replaced(v), future.replaced(v))
 	}
+}
+
+// TestProgressNotify_StateGoesBack: headers do not go back with the state, so a watch is told no progress until it has
+// shown as much as they name.
+func TestProgressNotify_StateGoesBack(t *testing.T) {
+	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
+		before := n.snapshotOf(t)
+		n.apply(t, put("b", "1"))
+		highest := n.View().Revision()
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a"), WatchId: 1})
+		p.want(t, fmt.Sprintf("1@%d created", highest))
+		p.in <- cancelWatch(1)
+		p.want(t, fmt.Sprintf("1@%d canceled", highest))
+		n.restore(t, before)
+		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a"), WatchId: 2, ProgressNotify: true})
+		p.want(t, fmt.Sprintf("2@%d created", highest))
+		time.Sleep(time.Hour) // of virtual time
+		p.want(t)
+		n.apply(t, put("b", "2"))
+		p.want(t, fmt.Sprintf("2@%d", highest))
+	})
 }

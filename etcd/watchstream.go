@@ -345,16 +345,21 @@ func (ws *watchStream) beginsAfter(revision int64) bool {
 	return false
 }
 
-// tick sends the progress notifications of the watches that asked for them and had no event since the last tick.
+// tick sends the progress notifications of the watches that asked for them, had no event since the last tick, and have
+// sent all. Other watches of the stream may be behind.
 func (ws *watchStream) tick() error {
-	revision, ok := ws.synced()
+	var due []*watch
 	for _, w := range ws.watches {
-		if !w.options.progressNotify {
-			continue
+		if w.options.progressNotify && w.notify {
+			due = append(due, w)
 		}
-		due := w.notify
 		w.notify = true
-		if !due || !ok || w.start > revision {
+	}
+	ws.hub.advance()
+	due, position := ws.hub.settled(due)
+	revision := int64(position)
+	for _, w := range due {
+		if w.start > revision || ws.revision > revision { // a replaced state may have fewer revisions than the headers
 			continue
 		}
 		if err := ws.stream.Send(&pb.WatchResponse{Header: ws.headerAt(revision), WatchId: w.id}); err != nil {
