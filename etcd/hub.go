@@ -149,12 +149,12 @@ func (h *hub) mark(w *watch) {
 }
 
 // settle makes a marked watch clean whose changes up to the revision of a view were sent. It is marked again if the
-// hub is further on, since changes of a marked watch are not looked for.
+// hub is further on, since changes of a marked watch are not looked for, or if it follows another state, to end.
 func (h *hub) settle(w *watch, sent uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.clean(w)
-	if sent < h.position {
+	if sent != h.position || w.epoch != h.epoch {
 		h.mark(w)
 	}
 }

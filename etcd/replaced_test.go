@@ -89,6 +89,33 @@ func TestHub_StateGoesBack(t *testing.T) {
 	}
 }
 
+// TestHub_ReplacedWhileSending: a watch that shows a change while the state is replaced ends as well.
+func TestHub_ReplacedWhileSending(t *testing.T) {
+	t.Parallel()
+	for name, replace := range map[string]func(n *fakeNode, before []byte){
+		"the state goes back": func(n *fakeNode, before []byte) { n.restore(t, before) },
+		"a restore":           func(n *fakeNode, _ []byte) { n.restore(t, n.restored(t)) },
+	} {
+		n, h, ws := testHub(t)
+		before := n.snapshotOf(t)
+		w := ws.watchKey(n, "a")
+		n.apply(t, put("a", "1"))
+		v := h.advance()
+		h.take(ws)
+		replace(n, before)
+		w.next = v.Revision() + 1
+		if now := h.advance(); !w.replaced(now) {
+			t.Errorf("%s: the watch goes on at revision %d", name, now.Revision())
+		} else if now.Revision() > v.Revision() {
+			v = now // as if the restored state had as many revisions
+		}
+		h.settle(w, v.Revision())
+		if marked, _ := h.take(ws); len(marked) != 1 {
+			t.Errorf("%s: the watch does not learn of it", name)
+		}
+	}
+}
+
 // TestProgressNotify_StateGoesBack: headers do not go back with the state, so a watch is told no progress until it has
 // shown as much as they name.
 func TestProgressNotify_StateGoesBack(t *testing.T) {
