@@ -1,11 +1,10 @@
 package etcd
 
 import (
+	"container/heap"
 	"context"
 	"slices"
 	"sync"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
 	"northstar/state"
 )
@@ -21,41 +20,53 @@ type hub struct {
 	feed func() *state.Feed
 
 	mu       sync.Mutex
-	position uint64                // changes up to this revision are marked
-	epoch    uint64                // of the state that position belongs to
-	watches  *iradix.Tree[*places] // by the common prefix of their keys
+	position uint64 // changes up to this revision are marked
+	epoch    uint64 // of the state that position belongs to
+	keys     map[string]*places
+	ranges   ranges
+	future   future
 	count    int
 	streams  map[*watchStream]struct{}
 	wake     chan struct{} // capacity 1: there is a first watch
 }
 
-// places are the watches whose keys have one common prefix. A change looks at the clean ones only: a client that does
-// not read costs the others nothing.
+// places are the watches of one key, or of one range. A change looks only at clean ones, which it marks: a client that
+// does not read costs the others nothing.
 type places struct {
 	clean []*watch
-	all   int // with the marked ones
+	all   int // with the marked ones, and those of the future
 }
 
-// put adds a clean watch.
-func (p *places) put(w *watch) {
-	w.index = len(p.clean)
-	p.clean = append(p.clean, w)
+// future are the clean watches that begin after the hub's position, as a heap. No change looks at them.
+type future []*watch
+
+func (f future) Len() int           { return len(f) }
+func (f future) Less(i, j int) bool { return f[i].next < f[j].next }
+
+func (f future) Swap(i, j int) {
+	f[i], f[j] = f[j], f[i]
+	f[i].index, f[j].index = i, j
 }
 
-// take removes a clean watch. The last one moves to its index.
-func (p *places) take(w *watch) {
-	last := len(p.clean) - 1
-	p.clean[w.index] = p.clean[last]
-	p.clean[w.index].index = w.index
-	p.clean[last] = nil
-	p.clean = p.clean[:last]
+// Push implements heap.Interface.
+func (f *future) Push(w any) {
+	w.(*watch).index = len(*f)
+	*f = append(*f, w.(*watch))
+}
+
+// Pop implements heap.Interface.
+func (f *future) Pop() any {
+	last := len(*f) - 1
+	w := (*f)[last]
+	(*f)[last] = nil
+	*f = (*f)[:last]
+	return w
 }
 
 // watch is one watch of a stream.
 type watch struct {
 	id       int64
 	key, end string // as in state.RangeQuery
-	prefix   string // common to all keys of the range
 	start    int64  // revision that the client asked for, 0: from now on
 	epoch    uint64 // of the state that the watch began in
 	stream   *watchStream
@@ -66,8 +77,10 @@ type watch struct {
 
 	// Guarded by the hub's lock.
 	marked bool
+	later  bool    // in future
 	at     *places // nil: the hub does not have the watch
-	index  int     // in at.clean, while the watch is clean
+	span   *span   // that has at, nil for one key
+	index  int     // in at.clean or future, while the watch is clean
 
 	gone   bool // canceled; only the stream uses it
 	notify bool // a progress notification is due at the next tick; only the stream uses it
@@ -75,28 +88,9 @@ type watch struct {
 
 func newHub(view func() *state.View, feed func() *state.Feed) *hub {
 	return &hub{
-		view: view, feed: feed, watches: iradix.New[*places](), streams: map[*watchStream]struct{}{},
+		view: view, feed: feed, keys: map[string]*places{}, streams: map[*watchStream]struct{}{},
 		wake: make(chan struct{}, 1),
 	}
-}
-
-// commonPrefix returns the longest text with which all keys of a range begin.
-func commonPrefix(key, end string) string {
-	switch end {
-	case "":
-		return key
-	case "\x00":
-		return ""
-	}
-	n := 0
-	for n < len(key) && n < len(end) && key[n] == end[n] {
-		n++
-	}
-	// [ab, ac) has the prefix ab: the keys continue with one byte, and the end is the next of it
-	if n < len(key) && n+1 == len(end) && key[n]+1 == end[n] {
-		n++
-	}
-	return key[:n]
 }
 
 // add adds a watch and marks it if it may have something to send.
@@ -109,16 +103,56 @@ func (h *hub) add(w *watch) {
 		notify(h.wake)
 	}
 	h.count++
-	at, ok := h.watches.Get([]byte(w.prefix))
-	if !ok {
-		at = &places{}
-		h.watches, _, _ = h.watches.Insert([]byte(w.prefix), at)
-	}
-	at.all++
-	w.at = at
-	at.put(w)
+	h.find(w)
+	w.at.all++
+	h.put(w)
 	if w.next <= h.position || w.epoch != h.epoch {
 		h.mark(w)
+	}
+}
+
+// find finds or makes the places of a watch. The hub's lock must be held.
+func (h *hub) find(w *watch) {
+	if w.end == "" {
+		if h.keys[w.key] == nil {
+			h.keys[w.key] = &places{}
+		}
+		w.at = h.keys[w.key]
+		return
+	}
+	w.span = h.ranges.get(w.key, w.end)
+	if w.span == nil {
+		w.span = h.ranges.add(w.key, w.end)
+	}
+	w.at = &w.span.places
+}
+
+// put puts a clean watch where changes find it. The hub's lock must be held.
+func (h *hub) put(w *watch) {
+	if w.later = w.next > h.position+1; w.later {
+		heap.Push(&h.future, w)
+		return
+	}
+	w.index = len(w.at.clean)
+	w.at.clean = append(w.at.clean, w)
+	if w.span != nil && len(w.at.clean) == 1 {
+		h.ranges.changed(w.span)
+	}
+}
+
+// pull undoes put. The last one of the places moves to the index of the watch.
+func (h *hub) pull(w *watch) {
+	if w.later {
+		heap.Remove(&h.future, w.index)
+		return
+	}
+	at, last := w.at, len(w.at.clean)-1
+	at.clean[w.index] = at.clean[last]
+	at.clean[w.index].index = w.index
+	at.clean[last] = nil
+	at.clean = at.clean[:last]
+	if w.span != nil && last == 0 {
+		h.ranges.changed(w.span)
 	}
 }
 
@@ -130,20 +164,24 @@ func (h *hub) remove(w *watch) {
 		return
 	}
 	if !w.marked {
-		w.at.take(w)
+		h.pull(w)
 	}
 	w.at.all--
 	h.count--
-	if w.at.all == 0 {
-		h.watches, _, _ = h.watches.Delete([]byte(w.prefix))
+	switch {
+	case w.at.all > 0:
+	case w.span != nil:
+		h.ranges.remove(w.span)
+	default:
+		delete(h.keys, w.key)
 	}
-	w.at = nil
+	w.at, w.span = nil, nil
 }
 
 // mark puts a clean watch into the list of its stream. The hub's lock must be held.
 func (h *hub) mark(w *watch) {
 	w.marked = true
-	w.at.take(w)
+	h.pull(w)
 	w.stream.marked = append(w.stream.marked, w)
 	notify(w.stream.wake)
 }
@@ -162,7 +200,7 @@ func (h *hub) settle(w *watch, sent uint64) {
 // clean makes a marked watch clean. The hub's lock must be held.
 func (h *hub) clean(w *watch) {
 	w.marked = false
-	w.at.put(w)
+	h.put(w)
 }
 
 // remark marks a watch again that has more to send.
@@ -219,15 +257,20 @@ const hubBatch = 256
 
 // match marks the watches of one change.
 func (h *hub) match(c *state.Change) {
-	h.watches.Root().WalkPath([]byte(c.Key), func(_ []byte, at *places) bool {
+	for len(h.future) > 0 && h.future[0].next <= c.Revision {
+		h.position = c.Revision - 1 // those before are marked
+		h.put(heap.Pop(&h.future).(*watch))
+	}
+	look := func(at *places) {
 		for _, w := range slices.Backward(at.clean) { // mark moves only those that were looked at
-			if w.next <= c.Revision && c.In(w.key, w.end) {
-				w.next = c.Revision
-				h.mark(w)
-			}
+			w.next = c.Revision
+			h.mark(w)
 		}
-		return false
-	})
+	}
+	if at := h.keys[c.Key]; at != nil {
+		look(at)
+	}
+	h.ranges.root.visit(c.Key, func(s *span) { look(&s.places) })
 }
 
 // open adds a stream, until close.
@@ -256,13 +299,18 @@ func (h *hub) lag() (lag uint64) {
 	return lag
 }
 
+// markAll marks all watches. The hub's lock must be held.
 func (h *hub) markAll() {
-	h.watches.Root().Walk(func(_ []byte, at *places) bool {
-		for _, w := range slices.Backward(at.clean) {
+	mark := func(at []*watch) {
+		for _, w := range slices.Backward(at) {
 			h.mark(w)
 		}
-		return false
-	})
+	}
+	for _, at := range h.keys {
+		mark(at.clean)
+	}
+	h.ranges.root.each(func(s *span) { mark(s.clean) })
+	mark(slices.Clone(h.future)) // the heap moves others
 }
 
 // size returns the bytes of the key and the range end.

@@ -19,7 +19,7 @@ func testHub(t *testing.T) (*fakeNode, *hub, *watchStream) {
 }
 
 func (ws *watchStream) watchKey(n *fakeNode, key string) *watch {
-	w := &watch{key: key, prefix: key, stream: ws, next: n.View().Revision() + 1}
+	w := &watch{key: key, stream: ws, next: n.View().Revision() + 1}
 	ws.hub.add(w)
 	return w
 }
@@ -105,15 +105,18 @@ func (h *hub) looksAt(t *testing.T, key string) (looked int) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.watches.Root().WalkPath([]byte(key), func(_ []byte, at *places) bool {
+	look := func(at *places) {
 		for i, w := range at.clean {
-			if w.marked || w.at != at || w.index != i {
+			if w.marked || w.later || w.at != at || w.index != i {
 				t.Fatalf("watch %d of %d is not clean, or elsewhere: %+v", i, len(at.clean), w)
 			}
 		}
 		looked += len(at.clean)
-		return false
-	})
+	}
+	if at := h.keys[key]; at != nil {
+		look(at)
+	}
+	h.ranges.root.visit(key, func(s *span) { look(&s.places) })
 	return looked
 }
 
@@ -131,8 +134,8 @@ func TestHub_MarkedWatchesCostNothing(t *testing.T) {
 	}
 	n.apply(t, put("a", "1"))
 	h.advance()
-	if looked := h.looksAt(t, "a"); looked != 0 {
-		t.Errorf("the second change looks at %d watches", looked)
+	if looked, reach := h.looksAt(t, "a"), h.ranges.root.reach; looked != 0 || reach != "" {
+		t.Errorf("the second change looks at %d watches, in ranges up to %q", looked, reach)
 	}
 	marked, position := h.take(ws)
 	for i, w := range marked {
@@ -151,8 +154,31 @@ func TestHub_MarkedWatchesCostNothing(t *testing.T) {
 	for _, w := range marked {
 		h.remove(w)
 	}
-	if h.watching() != 0 || h.watches.Len() != 0 {
-		t.Errorf("%d watches of %d prefixes are left", h.watching(), h.watches.Len())
+	if h.watching() != 0 || h.ranges.root != nil {
+		t.Errorf("%d watches are left", h.watching())
+	}
+}
+
+// TestHub_OtherWatchesCostNothing: a change looks at no watch of other keys, and at none that begins later.
+func TestHub_OtherWatchesCostNothing(t *testing.T) {
+	t.Parallel()
+	n, h, ws := testHub(t)
+	const others = 1000
+	next := n.View().Revision() + 1
+	for i := range others {
+		h.add(&watch{key: fmt.Sprintf("a%d", i), end: "c", stream: ws, next: next})
+		h.add(&watch{key: fmt.Sprintf("x%d", i), stream: ws, next: next})
+		h.add(&watch{key: "\x00", end: fmt.Sprintf("b%d", i), stream: ws, next: next})
+		h.add(&watch{key: "\x00", end: "\x00", stream: ws, start: 1 << 40, next: 1<<40 + uint64(i)})
+	}
+	own := ws.watchKey(n, "m")
+	if looked := h.looksAt(t, "m"); looked != 1 {
+		t.Errorf("a change looks at %d watches", looked)
+	}
+	n.apply(t, put("m", "1"))
+	h.advance()
+	if marked, _ := h.take(ws); len(marked) != 1 || marked[0] != own {
+		t.Errorf("%d watches are marked", len(marked))
 	}
 }
 

@@ -77,7 +77,7 @@ func TestHub_StateGoesBack(t *testing.T) {
 	n, h, ws := testHub(t)
 	before := n.snapshotOf(t)
 	n.apply(t, put("a", "1"), put("a", "2"))
-	clean, future := ws.watchKey(n, "a"), &watch{key: "a", prefix: "a", stream: ws, start: 9, next: 9}
+	clean, future := ws.watchKey(n, "a"), &watch{key: "a", stream: ws, start: 9, next: 9}
 	h.add(future)
 	n.restore(t, before)
 	v := h.advance()

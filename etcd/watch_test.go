@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"pgregory.net/rapid"
 
 	"northstar/cluster"
 	"northstar/state"
@@ -432,30 +431,6 @@ func TestEndWithoutLeader_Panics(t *testing.T) {
 type panickingNode struct{ Node }
 
 func (panickingNode) LeaderChanged() <-chan struct{} { panic("a fault") }
-
-// TestCommonPrefix: each key of a range has its common prefix, which is long where it can be.
-func TestCommonPrefix(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ key, end, want string }{
-		{"ab", "", "ab"},
-		{"ab", "ac", "ab"},
-		{"ab", "ad", "a"},
-		{"ab", "\x00", ""},
-		{"a\xff", "b", "a"},
-		{"ab1", "ac", "ab"},
-	} {
-		if got := commonPrefix(c.key, c.end); got != c.want {
-			t.Errorf("commonPrefix(%q, %q) = %q, want %q", c.key, c.end, got, c.want)
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		text := rapid.StringOfN(rapid.RuneFrom([]rune{'a', 'b', 'c', 0, 0x7f}), 1, 4, -1)
-		key, end, k := text.Draw(t, "key"), text.Draw(t, "end"), text.Draw(t, "k")
-		if prefix := commonPrefix(key, end); (&state.Change{Key: k}).In(key, end) && !strings.HasPrefix(k, prefix) {
-			t.Errorf("%q is in [%q, %q) and has not the prefix %q", k, key, end, prefix)
-		}
-	})
-}
 
 // TestHeadersNeverGoBack: the first batch of a watch from the past ends before the revision of its created message.
 func TestHeadersNeverGoBack(t *testing.T) {

@@ -113,7 +113,6 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	if w.id == 0 {
 		w.id = ws.freeID()
 	}
-	w.prefix = commonPrefix(w.key, w.end)
 	ws.watches[w.id] = w
 	if err := ws.reply(v, &pb.WatchResponse{WatchId: w.id, Created: true}); err != nil {
 		return err
