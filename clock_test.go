@@ -26,7 +26,7 @@ var wallClock = map[string]string{
 	"consensus/leadership.go leaderStart":         "shown",
 	"consensus/storage/setaside.go pruneArchives": "times of files, against each other",
 	"consensus/storage/checksum.go checksum":      "a checksum over the entry's own field",
-	"failover/leadertask.go leading":              "rate limit of hand-overs for slow disks; a time in the future is passed over",
+	"failover/leadertask.go leftDisks":            "rate limit of hand-overs for slow disks; a time in the future is passed over",
 	"consensus/storage/journal.go encode":         "a field of the entry, as it is",
 	"consensus/storage/journal.go decodeEntries":  "as the entry was stored",
 	"node/events.go addPause":                     "shown",

@@ -145,6 +145,7 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 		s.leading.Self = cluster.Member{
 			ID: cluster.NodeID(words[0]), Priority: int(s.number(args["priority"])), Zone: args["zone"],
 		}
+		s.leading.Left = cluster.NodeID(args["left"])
 	case "paused":
 		s.leading.Paused = true
 	case "cooldown":

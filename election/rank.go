@@ -72,8 +72,9 @@ func (p Params) zoneRank(id cluster.NodeID) int {
 // slowest one, and one bad moment after a start would mark the disk as slow for a minute.
 const minSyncSamples = 200
 
-// minFewSyncs is the minimum number of operations for a comparison of two disks, where the slowest one of few is a safe
-// p99. A leader whose disk takes 100 ms lets its cluster append no more than some 200 times a minute.
+// minFewSyncs is the minimum number of operations of a disk that is taken for a faster one. Of fewer than 100, its p99
+// is the slowest, so the disk seems slower than it is. A leader whose disk takes 100 ms lets its cluster append no more
+// than some 200 times a minute.
 const minFewSyncs = 32
 
 // Slow reports whether a working disk is too slow for a leader.

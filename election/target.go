@@ -63,7 +63,9 @@ type LeaderView struct {
 	NotBefore time.Time
 	Paused    bool
 	Disk      cluster.DiskState // of this node
-	Params    Params
+	// Left is the node that leadership has left for its slow disk, less than SlowDiskInterval ago; "": none.
+	Left   cluster.NodeID
+	Params Params
 }
 
 // comparePlace orders two members by where the leader should be: < 0 if a should lead rather than b.
@@ -84,6 +86,8 @@ func PriorityTarget(in LeaderView) (target cluster.NodeID, reason string) {
 		switch {
 		case !fit:
 			why = append(why, fmt.Sprintf("%s: %s", p.Member.ID, unfit))
+		case p.Member.ID == in.Left:
+			why = append(why, fmt.Sprintf("%s: its disk was slow less than %v ago", p.Member.ID, SlowDiskInterval))
 		case p.DiskKnown && in.Params.Slow(p.Disk):
 			why = append(why, fmt.Sprintf("%s: its disk is slow (p99 %v)", p.Member.ID, round(p.Disk.FsyncP99)))
 		case p.DiskKnown && muchSlower(p.Disk, in.Disk):
@@ -166,17 +170,25 @@ func Cooldown(last, delay time.Duration, worked bool) time.Duration {
 // Limits for a leader that hands over because of its slow disk.
 const (
 	slowFor          = 90 * time.Second // longer than one bad moment affects the p99 of a minute
-	slowDiskInterval = 10 * time.Minute // between two such transfers in the cluster
+	SlowDiskInterval = 10 * time.Minute // between two such transfers in the cluster, and until a preferred node returns
 	slowFactor       = 4                // how much faster the other disk must be
 	backFactor       = 2                // how much slower a preferred node's disk may not be
 	// noticeable is the least time of a sync for which leadership moves.
 	noticeable = 5 * time.Millisecond
 )
 
+// slowDiskReason begins the reason of a transfer by SlowDiskTarget.
+const slowDiskReason = "the leader's disk is slow: "
+
+// IsSlowDisk reports whether an election was a transfer by SlowDiskTarget.
+func IsSlowDisk(trigger, reason string) bool {
+	return trigger == TriggerDiskStall && strings.HasPrefix(reason, slowDiskReason)
+}
+
 // muchSlower reports whether the disk of a preferred node is so much slower than this leader's that leadership would
 // soon move back.
 func muchSlower(its, own cluster.DiskState) bool {
-	return its.Syncs >= minFewSyncs && own.Syncs >= minFewSyncs && its.FsyncP99 >= noticeable &&
+	return its.Syncs >= minSyncSamples && own.Syncs >= minSyncSamples && its.FsyncP99 >= noticeable &&
 		its.FsyncP99 >= backFactor*own.FsyncP99
 }
 
@@ -207,7 +219,7 @@ func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason s
 			round(disk.FsyncP99))
 	case in.Paused:
 		return "", "automatic failover is paused"
-	case !own.Moved.IsZero() && in.Now.Sub(own.Moved) < slowDiskInterval:
+	case !own.Moved.IsZero() && in.Now.Sub(own.Moved) < SlowDiskInterval:
 		return "", fmt.Sprintf("leadership was moved for a slow disk %v ago", round(in.Now.Sub(own.Moved)))
 	case in.Now.Before(in.NotBefore):
 		return "", fmt.Sprintf("cooling down for %v", round(in.NotBefore.Sub(in.Now)))
@@ -216,7 +228,7 @@ func SlowDiskTarget(in LeaderView, own OwnDisk) (target cluster.NodeID, reason s
 		return cmp.Or(in.Params.comparePlace(a.Member, b.Member), cmp.Compare(a.Disk.FsyncP99, b.Disk.FsyncP99),
 			cmp.Compare(a.Member.ID, b.Member.ID))
 	})
-	return best.Member.ID, fmt.Sprintf("the leader's disk is slow: %s %v on node %s", measured,
+	return best.Member.ID, fmt.Sprintf("%s%s %v on node %s", slowDiskReason, measured,
 		round(best.Disk.FsyncP99), best.Member.ID)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"northstar/cluster"
 	"northstar/election"
+	"northstar/state"
 )
 
 const (
@@ -67,6 +68,24 @@ func (c *Controller) MonitorLeadership(ctx context.Context, term uint64) {
 	}
 }
 
+// leftDisks returns when leadership last moved for a disk, and the node that it has left for its slow disk in the last
+// SlowDiskInterval, "" if none. A later election may be of a time in the future, by another node's clock.
+func leftDisks(elections []state.Election, now time.Time) (moved time.Time, left cluster.NodeID) {
+	for i, e := range elections {
+		at := time.Unix(0, e.LedAt)
+		if e.Trigger != election.TriggerDiskStall || at.After(now) {
+			continue
+		}
+		if at.After(moved) {
+			moved = at
+		}
+		if i > 0 && election.IsSlowDisk(e.Trigger, e.Reason) && now.Sub(at) < election.SlowDiskInterval {
+			left = elections[i-1].Node
+		}
+	}
+	return moved, left
+}
+
 // leading returns the input of the transfer policy. It updates since when each peer has been fit.
 func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.LeaderView, election.OwnDisk) {
 	now := time.Now()
@@ -82,12 +101,9 @@ func (c *Controller) leading(fitSince map[cluster.NodeID]time.Time) (election.Le
 	own := election.OwnDisk{DiskState: st.Disk, Moved: c.cooldown.disk}
 	in.NotBefore = c.cooldown.until
 	c.mu.Unlock()
-	for _, e := range view.Elections() {
-		// The time may be in the future, by another node's clock.
-		if at := time.Unix(0, e.LedAt); e.Trigger == election.TriggerDiskStall && at.After(own.Moved) &&
-			!at.After(now) {
-			own.Moved = at
-		}
+	moved, left := leftDisks(view.Elections(), now)
+	if in.Left = left; moved.After(own.Moved) {
+		own.Moved = moved
 	}
 	for _, ps := range c.deps.Consensus.Peers() {
 		sv, _ := cluster.FindServer(st.Servers, ps.ID)

@@ -141,8 +141,10 @@ func TestMedianOfTheLastSeconds(t *testing.T) {
 		do(minRecent, 20*time.Millisecond)
 		check(0) // too early
 		time.Sleep(2 * recentWindows * windowSize)
-		do(minRecent-1, 20*time.Millisecond)
+		do(7, 20*time.Millisecond)
 		check(0) // too few
+		do(1, 20*time.Millisecond)
+		check(20 * time.Millisecond)
 		do(101, 20*time.Millisecond)
 		do(100, time.Millisecond)
 		check(20 * time.Millisecond)
