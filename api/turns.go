@@ -11,10 +11,18 @@ import (
 // limit/4 more. But who finds none waits, in order of arrival: among those of the address, of the identity, and of all.
 // So no caller waits for another one beyond its share. Methods may be called by any goroutine.
 type turns struct {
-	share                 int64
-	callers               *semaphore.Weighted // the places without the reserve
-	node                  *semaphore.Weighted // all places
-	addresses, identities sync.Map            // of *semaphore.Weighted: the shares, by the counters of a shareholder
+	share   int64
+	callers *semaphore.Weighted // the places without the reserve
+	node    *semaphore.Weighted // all places
+
+	mu                    sync.Mutex // guards what follows
+	addresses, identities map[counters]*turnShare
+}
+
+// turnShare is the share of one caller, which exists while a call of it waits or has a place.
+type turnShare struct {
+	*semaphore.Weighted
+	calls int
 }
 
 // maxReturning bounds the writes in progress of another protocol that return values. The leader sends these before they
@@ -24,6 +32,7 @@ const maxReturning = 32
 func newTurns(limit, share int64) *turns {
 	return &turns{
 		share: share, callers: semaphore.NewWeighted(limit), node: semaphore.NewWeighted(limit + limit/4),
+		addresses: map[counters]*turnShare{}, identities: map[counters]*turnShare{},
 	}
 }
 
@@ -33,8 +42,13 @@ func newTurns(limit, share int64) *turns {
 // other addresses do not wait for that one.
 func (t *turns) await(ctx context.Context, by shareholder) (leave func(), err error) {
 	queues := make([]*semaphore.Weighted, 0, 4)
+	left := func() {}
 	if !by.unshared {
-		queues = append(queues, t.shareOf(&t.addresses, by.address), t.shareOf(&t.identities, by.identity))
+		queues = append(queues, t.join(t.addresses, by.address), t.join(t.identities, by.identity))
+		left = func() {
+			t.leave(t.addresses, by.address)
+			t.leave(t.identities, by.identity)
+		}
 	}
 	if !by.reserve {
 		queues = append(queues, t.callers)
@@ -43,10 +57,11 @@ func (t *turns) await(ctx context.Context, by shareholder) (leave func(), err er
 	for i, queue := range queues {
 		if queue.Acquire(ctx, 1) != nil {
 			release(queues[:i])
+			left()
 			return nil, context.Cause(ctx)
 		}
 	}
-	return func() { release(queues) }, nil
+	return func() { release(queues); left() }, nil
 }
 
 func release(queues []*semaphore.Weighted) {
@@ -55,13 +70,23 @@ func release(queues []*semaphore.Weighted) {
 	}
 }
 
-func (t *turns) shareOf(all *sync.Map, by counters) *semaphore.Weighted {
-	counter := by[0] // of the whole pair there would be too many
-	share, ok := all.Load(counter)
-	if !ok {
-		share, _ = all.LoadOrStore(counter, semaphore.NewWeighted(t.share))
+// join returns the share of a caller for one more call, until leave.
+func (t *turns) join(all map[counters]*turnShare, by counters) *semaphore.Weighted {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if all[by] == nil {
+		all[by] = &turnShare{Weighted: semaphore.NewWeighted(t.share)}
 	}
-	return share.(*semaphore.Weighted)
+	all[by].calls++
+	return all[by].Weighted
+}
+
+func (t *turns) leave(all map[counters]*turnShare, by counters) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if all[by].calls--; all[by].calls == 0 {
+		delete(all, by)
+	}
 }
 
 // AwaitPlace waits for a place among the writes in progress that return values, until leave is called, once. If ctx

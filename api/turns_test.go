@@ -114,6 +114,9 @@ func TestTurns(t *testing.T) {
 				t.Errorf("%s: %v", who, q.failed[who])
 			}
 		}
+		if n := len(places.addresses) + len(places.identities); n != 0 {
+			t.Errorf("%d shares of nobody", n)
+		}
 		ctx = t.Context()
 		try("alice", 4, alice)
 		try("bob", 4, bob)
