@@ -61,12 +61,16 @@ func putNode(c *request, in apiv1.NodePut) error {
 	}
 	view := c.s.reads.View()
 	n, ok := view.AppNode(c.param)
-	// Another session may have registered the same ID since: what is in force then is the answer.
-	if _, lives := view.Session(in.SessionID); !ok || n.Session != in.SessionID && !lives {
+	_, lives := view.Session(in.SessionID)
+	switch {
+	case ok && n.Session == in.SessionID:
+		c.s.loads.put(c.s.leader.Current(), n, in.Load)
+	case !lives:
 		return problem.SessionEnded(in.SessionID) // the session ended just now
+	case !ok:
+		return notRegistered(c.param) // it was removed just now
 	}
-	c.s.loads.put(c.s.leader.Current(), n, in.Load)
-	return c.reply(c.wireNode(n))
+	return c.reply(c.wireNode(n)) // perhaps of another session, which has registered the same ID since
 }
 
 // isRegistered reports whether a registration changes nothing. Frequent reports of an unchanged node are not audited.
@@ -90,10 +94,14 @@ func getNode(c *request) error {
 	return c.read(func(v *state.View) error {
 		n, ok := v.AppNode(c.param)
 		if !ok {
-			return problem.Status(http.StatusNotFound, "id: node %q is not registered", c.param)
+			return notRegistered(c.param)
 		}
 		return c.reply(c.wireNode(n))
 	})
+}
+
+func notRegistered(id string) error {
+	return problem.Status(http.StatusNotFound, "id: node %q is not registered", id)
 }
 
 func listNodes(c *request) error {
