@@ -152,7 +152,7 @@ func (h *heldLeases) letGo(v *state.View) {
 // release ends the hold when the stream has ended.
 func (h *heldLeases) release() {
 	for _, detach := range h.detach {
-		detach(h.conn.gone.Load())
+		detach(h.conn.gone())
 	}
 }
 

@@ -236,9 +236,12 @@ func (s *connSet) closeAll() {
 // liveConn is a connection that knows whether its client has ended it.
 type liveConn struct {
 	net.Conn
-	gone   atomic.Bool
+	ended  atomic.Bool
 	failed atomic.Bool // the network, or the client's machine, does not answer
 }
+
+// gone reports whether the client's machine has sent an end. It is final once the connection is closed.
+func (c *liveConn) gone() bool { return c.ended.Load() && !c.failed.Load() }
 
 // Read notes the end that the client's machine has sent, as when its process ends.
 func (c *liveConn) Read(p []byte) (int, error) {
@@ -254,18 +257,17 @@ func (c *liveConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// note takes the error of a call. The kernel reports once that nothing answers, as ETIMEDOUT. Then it reports the same
-// as after an end that the client's machine has sent.
+// note takes the error of a call. The kernel reports once that nothing answers, as ETIMEDOUT, to a reader or a writer.
+// To the other one it reports the same as after an end that the client's machine has sent, and that one may be first.
 func (c *liveConn) note(err error) {
 	if err == nil {
 		return
 	}
 	number := syscall.Errno(0)
-	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
-	case ended && !c.failed.Load():
-		c.gone.Store(true)
-	case !ended && errors.As(err, &number):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		c.ended.Store(true)
+	case errors.As(err, &number):
 		c.failed.Store(true)
 	}
 }

@@ -44,6 +44,7 @@ func TestLiveConn(t *testing.T) {
 		{"a deadline", []error{os.ErrDeadlineExceeded}, []error{os.ErrDeadlineExceeded, nil}, false},
 		{"a reset after a deadline", nil, []error{os.ErrDeadlineExceeded, io.EOF}, true},
 		{"no answer", []error{timeout, pipe}, []error{io.EOF}, false},
+		{"no answer, and the writer is first", []error{pipe}, []error{system("read", syscall.ETIMEDOUT)}, false},
 	} {
 		live := &liveConn{Conn: &failingConn{errs: append(c.write, c.read...)}}
 		for range c.write {
@@ -52,7 +53,7 @@ func TestLiveConn(t *testing.T) {
 		for range c.read {
 			_, _ = live.Read(nil)
 		}
-		if live.gone.Load() != c.gone {
+		if live.gone() != c.gone {
 			t.Errorf("%s: the client is gone: %v", c.name, !c.gone)
 		}
 	}
@@ -85,7 +86,7 @@ func TestLiveConn_ResetNoticedByWrite(t *testing.T) {
 	for err = nil; err == nil; {
 		_, err = live.Write([]byte("x"))
 	}
-	if !live.gone.Load() {
+	if !live.gone() {
 		t.Errorf("not noticed: %v", err)
 	}
 }
