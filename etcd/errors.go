@@ -82,7 +82,7 @@ func statusOfCode(e *cluster.Error) error {
 		return rpctypes.ErrGRPCTimeoutDueToLeaderFail
 	case cluster.CodeReadOnly, cluster.CodeQuotaExceeded:
 		if e.DiskStalls() {
-			return rpctypes.ErrGRPCTimeout // as etcd's own, and clients repeat it
+			return rpctypes.ErrGRPCTimeout // as etcd's own: clients take the outcome for unknown
 		}
 		return rpctypes.ErrGRPCNoSpace
 	case cluster.CodeSplitBrain, cluster.CodeTermStale:

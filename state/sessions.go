@@ -79,8 +79,8 @@ type SessionCreate struct {
 	Owner string // Session.Owner
 }
 
-// SessionEnd ends sessions and releases all that they own. It is CodeSessionEnded if none of them exists. Who proposes
-// one of several sessions keeps the sum of View.OwnedKeys within MaxTxnChanges.
+// SessionEnd ends sessions and releases all that they own. It is CodeSessionEnded if none of them exists. A proposer of
+// several sessions keeps the sum of their View.OwnedKeys within MaxTxnChanges.
 type SessionEnd struct {
 	IDs   []string // 1 to MaxSessionsEnd
 	Cause Cause    // CauseExpired, CauseDisconnected or CauseSessionEnded
