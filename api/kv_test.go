@@ -122,11 +122,7 @@ func TestConditions(t *testing.T) {
 			{"PUT", "k", "If-None-Match", `"1"`, 400},
 			{"DELETE", "k", "If-None-Match", "*", 400},
 		} {
-			body := "new"
-			if tc.method == "DELETE" {
-				body = ""
-			}
-			r := n.do(tc.method, "/v1/kv/"+tc.path, body, tc.header, tc.value)
+			r := n.do(tc.method, "/v1/kv/"+tc.path, "new", tc.header, tc.value)
 			if r.status != tc.status {
 				t.Errorf("%s %s with %s %s: %d %s", tc.method, tc.path, tc.header, tc.value, r.status, r.body)
 				continue
@@ -400,5 +396,7 @@ func TestBodyOfADelete(t *testing.T) {
 			t.Errorf("the role is released: %+v", r)
 		}
 		into[apiv1.DeleteResult](t, n.do("DELETE", "/v1/kv/k", "{}", asJSON, apiv1.TypeJSON))
+		into[apiv1.PutResult](t, n.do("PUT", "/v1/kv/k", "v"))
+		into[apiv1.DeleteResult](t, n.do("DELETE", "/v1/kv/k", "v"))
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -34,7 +35,14 @@ func putKey(c *request) error {
 	return c.writeKey(w)
 }
 
-func deleteKey(c *request, _ emptyBody) error {
+// deleteKey ignores a body, as the value of a key that a client sends with every call. One that says that it is JSON is
+// refused if it has a key.
+func deleteKey(c *request) error {
+	if media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && media == apiv1.TypeJSON {
+		if err := c.decodeBody(&emptyBody{}); err != nil {
+			return err
+		}
+	}
 	w, err := c.keyWrite(state.KindDelete)
 	if err != nil {
 		return err

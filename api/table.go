@@ -208,7 +208,7 @@ var table = []route{
 		ErrorStatuses: []int{307, 404, 409, 412, 413, 415, 422, 503, 504, 507},
 	},
 	{
-		Method: "DELETE", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Client, Handle: withBody(deleteKey),
+		Method: "DELETE", Pattern: "/v1/kv/{key}", CatchAll: true, Role: token.Client, Handle: deleteKey,
 		Summary: "Delete a key", Query: []openapi.Param{timeoutParam, redirectParam},
 		Headers:       []openapi.Param{ifMatch, idempotencyKey, fenceHeader},
 		Responses:     jsonResponse(apiv1.DeleteResult{}, "deleted", etagHeader, revisionHeader, leaderHeader),
