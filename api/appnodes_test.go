@@ -187,8 +187,9 @@ func TestNodes_ReplacedMeanwhile(t *testing.T) {
 				return result, nil
 			}
 		})
-		if got := into[apiv1.Node](t, n.register("w1", a, "")); got.SessionID != b {
-			t.Errorf("session %s is registered, want %s", got.SessionID, b)
+		got := into[apiv1.Node](t, n.register("w1", a, ",'load':{'jobs':3}"))
+		if got.SessionID != b || got.Load != nil {
+			t.Errorf("session %s is registered, want %s; load %v of the other one", got.SessionID, b, got.Load)
 		}
 	})
 }

@@ -157,7 +157,7 @@ func (n *Node) BeginRestore(ctx context.Context, backup io.Reader) (install func
 	return func() error { return r.install(term, merged) }, err
 }
 
-// GuardedRead reads the state of a restore, once while this node leads and again when it does not.
+// GuardedRead returns the reader of a restore's state, and reports whether it has refused to be read.
 func GuardedRead(content io.Reader, leads func() bool) (io.Reader, func() bool) {
 	g := &guardedReader{r: content, leads: leads}
 	return g, g.refused.Load

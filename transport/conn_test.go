@@ -145,3 +145,40 @@ func TestSnapshotFromAVanishedLeaderEnds(t *testing.T) {
 		}
 	})
 }
+
+// A peer stores a large request before it responds. Its response is waited for that much longer than that to a small
+// one: the request would be sent again and again.
+func TestResponseToALargeRequest(t *testing.T) {
+	t.Parallel()
+	const rpc = 2 * testMin
+	for _, tt := range []struct {
+		size  int
+		takes time.Duration
+		ok    bool
+	}{
+		{100, rpc / 2, true},
+		{100, 2 * rpc, false},
+		{4 * writeChunk, 4 * rpc, true},
+		{4 * writeChunk, 6 * rpc, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer there.Close()
+			c := outOver(here, nil)
+			go func() {
+				_, _ = io.CopyN(io.Discard, there, int64(tt.size))
+				time.Sleep(tt.takes) // virtual
+				_, _ = there.Write([]byte{0xa0})
+			}()
+			_ = c.SetDeadline(time.Time{})
+			if _, err := c.Write(make([]byte, tt.size)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Read(make([]byte, 1)); (err == nil) != tt.ok {
+				t.Errorf("%d bytes, answered after %v: %v", tt.size, tt.takes, err)
+			}
+			_ = c.Close()
+			time.Sleep(tt.takes) // the peer ends
+		})
+	}
+}
