@@ -151,6 +151,9 @@ func (b *bench) failuresOf(ctx context.Context, kind fault, size, target int, ro
 		return err
 	}
 	for _, group := range groups {
+		if !strings.Contains(group[0].name, b.system) {
+			continue
+		}
 		if err := failureTurn(ctx, kind, group, rounds, target); err != nil {
 			return err
 		}

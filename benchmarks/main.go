@@ -39,6 +39,7 @@ type bench struct {
 	noCompare        bool
 	size             int
 	only             string
+	system           string
 	minutes          float64
 	rate             int
 	within           time.Duration
@@ -117,6 +118,7 @@ func (b *bench) flags(fs *flag.FlagSet) {
 	fs.IntVar(&b.size, "size", 0, "nodes of the clusters that fail over; 0: first 3, then 5")
 	fs.StringVar(&b.only, "only", "",
 		"only the failovers, failures or rows whose name has this in it: kill, SIGSTOP, cut; of etcdapi: put, range, leases, watchers, elections")
+	fs.StringVar(&b.system, "system", "", "of failures: only the systems whose name has this in it, such as etcd 10/50")
 	fs.StringVar(&b.csv, "csv", "", "a file for each round of failures; those that it has count, up to -failovers")
 	fs.DurationVar(&b.within, "for", 0, "of failures: no kind is begun later; with -csv, the next call continues; 0: all")
 	fs.StringVar(&b.svg, "svg", "", "a picture of the distributions of failures; needs -csv")
