@@ -33,6 +33,7 @@ const (
 const signalDebounce = 100 * time.Millisecond
 
 func main() {
+	crashBySignal()
 	// The first signal requests a clean stop, the second one an immediate exit.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

@@ -24,6 +24,9 @@ import (
 var binary string // northstar-node, built once
 
 func TestMain(m *testing.M) {
+	if os.Getenv(panicEnv) != "" {
+		panicInGoroutine()
+	}
 	os.Exit(testMain(m))
 }
 
