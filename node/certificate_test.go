@@ -12,9 +12,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"northstar/api/token"
 )
@@ -161,4 +165,80 @@ func TestValidateTokens(t *testing.T) {
 		!strings.Contains(err.Error(), `role "king"`) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestReloadTakesWhatAStartTakes: files that a start would refuse change nothing. Files that change one after the other
+// count once they fit together.
+func TestReloadTakesWhatAStartTakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const uri = "northstar://northstar/node/n1"
+		old, next := newAuthority(t, "old"), newAuthority(t, "next")
+		files := old.issue("n1", uri, nil)
+		n := &Node{cfg: Config{ID: "n1", ClusterName: "northstar", TLS: files}, log: hclog.NewNullLogger()}
+		if err := n.loadTLS(); err != nil {
+			t.Fatal(err)
+		}
+		used := func() string {
+			cert := n.tls.ClientConfig().Certificates[0].Leaf
+			return cert.Issuer.CommonName + " " + cert.SerialNumber.String()
+		}
+		// step writes files, and wants them to count, or to be refused for a reason.
+		step := func(what, want string, write func()) {
+			t.Helper()
+			before, roots := used(), n.tls.Roots()
+			write()
+			time.Sleep(3 * time.Second)
+			problem := n.tls.Problem()
+			switch {
+			case want == "" && (problem != "" || n.tls.Roots().Equal(roots) && used() == before):
+				t.Errorf("%s: %q, and %s is in use", what, problem, used())
+			case want != "" && !strings.Contains(problem, want):
+				t.Errorf("%s: %q, want %q", what, problem, want)
+			case want != "" && (used() != before || !n.tls.Roots().Equal(roots)):
+				t.Errorf("%s: counts", what)
+			}
+		}
+		ca := func(content ...[]byte) func() {
+			return func() { rewrite(t, files.CA, slices.Concat(content...)) }
+		}
+		oldCA, nextCA := read(t, old.file), read(t, next.file)
+		certificate := func(by *authority, change func(*x509.Certificate)) func() {
+			c := by.issue("fresh", uri, change)
+			return func() {
+				rewrite(t, files.Key, read(t, c.Key))
+				rewrite(t, files.Cert, read(t, c.Cert))
+			}
+		}
+		step("another authority", "peers will refuse it", ca(nextCA))
+		step("both authorities", "", ca(oldCA, nextCA))
+		step("a certificate for servers only", "peers will refuse it",
+			certificate(old, func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] }))
+		step("a certificate of the past", "peers will refuse it",
+			certificate(old, func(c *x509.Certificate) { c.NotAfter = time.Now() }))
+		time.Sleep(2 * time.Hour)
+		if n.tls.Problem() == "" {
+			t.Error("the certificate of the past is forgotten")
+		}
+		step("a renewal after the expiry", "", certificate(old, nil))
+		step("of the next authority alone", "peers will refuse it", ca(nextCA))
+		step("with a certificate of the next authority", "", certificate(next, nil))
+		step("of a third authority", "peers will refuse it", certificate(newAuthority(t, "third"), nil))
+	})
+}
+
+// TestExpiryIsNoReload: a certificate that expires in use is not a file that has changed.
+func TestExpiryIsNoReload(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		files := newAuthority(t, "ca").issue("n1", "northstar://northstar/node/n1", nil)
+		n := &Node{cfg: Config{ID: "n1", ClusterName: "northstar", TLS: files}, log: hclog.NewNullLogger()}
+		if err := n.loadTLS(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Hour)
+		if problem := n.tls.Problem(); problem != "" {
+			t.Error(problem)
+		}
+	})
 }

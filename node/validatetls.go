@@ -61,8 +61,19 @@ func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, no
 	if !pool.AppendCertsFromPEM(pem) {
 		return "tls.ca", errors.New("holds no certificate in PEM form")
 	}
-	if err := namesNode(pair.Leaf, clusterName, id); err != nil {
+	if err := suitsNode(&pair, pool, clusterName, id, now); err != nil {
 		return "tls.cert", err
+	}
+	return "", nil
+}
+
+// suitsNode returns an error unless a certificate is that of a node, and valid by these authorities at both ends of a
+// connection. The zero time is now.
+func suitsNode(
+	pair *tls.Certificate, authorities *x509.CertPool, clusterName string, id cluster.NodeID, now time.Time,
+) error {
+	if err := namesNode(pair.Leaf, clusterName, id); err != nil {
+		return err
 	}
 	intermediates := x509.NewCertPool()
 	for _, der := range pair.Certificate[1:] {
@@ -72,13 +83,13 @@ func checkCertificate(files TLSConfig, clusterName string, id cluster.NodeID, no
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		_, err := pair.Leaf.Verify(x509.VerifyOptions{
-			Roots: pool, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+			Roots: authorities, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
 		})
 		if err != nil {
-			return "tls.cert", fmt.Errorf("peers will refuse it: %w", err)
+			return fmt.Errorf("peers will refuse it: %w", err)
 		}
 	}
-	return "", nil
+	return nil
 }
 
 // namesNode returns an error unless a certificate is that of a node.

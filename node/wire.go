@@ -156,9 +156,10 @@ func (n *Node) loadTLS() (err error) {
 		if n.tls, err = transport.LoadTLS(transport.TLSFiles(n.cfg.TLS), n.log); err != nil {
 			return err
 		}
-		n.tls.Require(func(c *x509.Certificate) error {
-			if err := namesNode(c, n.cfg.ClusterName, n.cfg.ID); err != nil {
-				return fmt.Errorf("certificate %s %w", n.cfg.TLS.Cert, err)
+		n.tls.Require(func(pair *tls.Certificate, authorities *x509.CertPool) error {
+			// as at the start: with these files, no peer would talk to this node
+			if err := suitsNode(pair, authorities, n.cfg.ClusterName, n.cfg.ID, time.Time{}); err != nil {
+				return fmt.Errorf("certificate %s with authorities %s: %w", n.cfg.TLS.Cert, n.cfg.TLS.CA, err)
 			}
 			return nil
 		})

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +28,7 @@ type TLSFiles struct{ Cert, Key, CA string }
 // files read at most tlsReread ago. Safe for concurrent use.
 type TLS struct {
 	files TLSFiles
-	fits  func(*x509.Certificate) error // nil: any certificate does
+	fits  func(*tls.Certificate, *x509.CertPool) error // nil: any certificate does
 	log   hclog.Logger
 
 	mu        sync.Mutex
@@ -58,9 +59,11 @@ func LoadTLS(files TLSFiles, logger hclog.Logger) (*TLS, error) {
 	return &TLS{files: files, log: logger.Named("tls"), now: m, checkedAt: time.Now()}, nil
 }
 
-// Require has changed files used only if fits returns no error for their certificate. It must be called before all
-// other methods.
-func (t *TLS) Require(fits func(*x509.Certificate) error) { t.fits = fits }
+// Require has changed files used only if fits returns no error for their certificate and authorities. It must be called
+// before all other methods.
+func (t *TLS) Require(fits func(cert *tls.Certificate, authorities *x509.CertPool) error) {
+	t.fits = fits
+}
 
 func readMaterial(files TLSFiles) (tlsMaterial, error) {
 	var m tlsMaterial
@@ -96,8 +99,9 @@ func (t *TLS) current() tlsMaterial {
 		return m
 	}
 	fresh, err := readMaterial(t.files)
-	if err == nil && t.fits != nil {
-		err = t.fits(fresh.cert.Leaf)
+	changed := fresh.differs(m)
+	if err == nil && changed && t.fits != nil {
+		err = t.fits(fresh.cert, fresh.roots)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,14 +113,16 @@ func (t *TLS) current() tlsMaterial {
 		return t.now
 	}
 	t.failed = ""
-	for i := range fresh.raw {
-		if !bytes.Equal(fresh.raw[i], t.now.raw[i]) {
-			t.now = fresh
-			t.log.Info("TLS files changed: new connections use them", "cert", t.files.Cert)
-			break
-		}
+	if changed {
+		t.now = fresh
+		t.log.Info("TLS files changed: new connections use them", "cert", t.files.Cert)
 	}
 	return t.now
+}
+
+// differs reports whether the files have other contents.
+func (m tlsMaterial) differs(other tlsMaterial) bool {
+	return !slices.EqualFunc(m.raw[:], other.raw[:], bytes.Equal)
 }
 
 // Roots returns the trusted authorities, as of the files: another pool after each change of any of them.
