@@ -2,8 +2,12 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -62,8 +66,28 @@ type member struct {
 }
 
 func newMember(t *testing.T, statuses ...int) *member {
+	m := prepareMember(t, statuses...)
+	m.Start()
+	return m
+}
+
+// newTLSMember is a member that accepts, with this certificate.
+func newTLSMember(t *testing.T, files TLSConfig) *member {
+	t.Helper()
+	m := prepareMember(t, http.StatusOK)
+	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+	m.Config.ErrorLog = log.New(io.Discard, "", 0)
+	m.StartTLS()
+	return m
+}
+
+func prepareMember(t *testing.T, statuses ...int) *member {
 	m := &member{statuses: statuses, seen: make(chan struct{}, 1000)}
-	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	m.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost || r.URL.Path != "/admin/members" ||
 			r.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("unexpected request: %s %s %v", r.Method, r.URL, r.Header)
@@ -213,5 +237,62 @@ func TestDiscoverLeavesOutThisNode(t *testing.T) {
 	if got, err := j.find(t.Context()); len(got) != 0 || err == nil ||
 		!strings.Contains(err.Error(), "resolves only to this node") {
 		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// DNS can be forged. So a discovered address gets the join token if it shows a node's certificate, whose hosts do not
+// matter. Any other certificate of the authority does not do, also one for that address.
+func TestDiscoverOverTLS(t *testing.T) {
+	t.Parallel()
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	const uri = "northstar://northstar/node/n1"
+	noAddress := func(c *x509.Certificate) { c.IPAddresses = nil }
+	n := &Node{
+		cfg: Config{
+			ID: "n4", ClusterName: "northstar", TLS: ca.issue("n4", "northstar://northstar/node/n4", nil),
+			HTTPAddr: "127.0.0.1:2", JoinToken: "secret",
+		},
+		env: Env{Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}},
+		log: hclog.NewNullLogger(),
+	}
+	if err := n.loadTLS(); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		shown TLSConfig
+		join  bool // the address is configured
+		taken bool
+	}{
+		"a node's":                 {shown: ca.issue("a", uri, noAddress), taken: true},
+		"another cluster's node's": {shown: ca.issue("b", "northstar://prod/node/n1", nil)},
+		"a client's":               {shown: ca.issue("c", "northstar://northstar/operator/ann", nil)},
+		"a web server's":           {shown: ca.issue("d", "https://127.0.0.1/", nil)},
+		"another authority's":      {shown: other.issue("e", uri, nil)},
+		"not for servers": {shown: ca.issue("f", uri, func(c *x509.Certificate) {
+			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+		})},
+		"a node's at a configured address":       {shown: ca.issue("g", uri, nil), join: true, taken: true},
+		"another host's at a configured address": {shown: ca.issue("h", uri, noAddress), join: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newTLSMember(t, c.shown)
+			on := &Node{cfg: n.cfg, env: n.env, log: n.log, tls: n.tls}
+			if on.cfg.Join = []string{m.addr()}; !c.join {
+				host, port, _ := net.SplitHostPort(m.addr())
+				on.cfg.Join, on.cfg.Discover = nil, "dns://peers.local:"+port
+				on.env.Resolver = &fakeResolver{responses: []func() ([]string, []*net.SRV, error){
+					func() ([]string, []*net.SRV, error) { return []string{host}, nil, nil },
+				}}
+			}
+			j, err := on.newJoiner()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if taken := j.ask(t.Context()); taken != c.taken || len(m.tokens) > 0 != c.taken {
+				t.Errorf("taken %v, its tokens %q; want %v: %s", taken, m.tokens, c.taken, j.lastError)
+			}
+		})
 	}
 }

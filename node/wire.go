@@ -212,7 +212,11 @@ func (n *Node) newJoiner() (*joiner, error) {
 	if n.tls != nil {
 		j.scheme = "https"
 		t.DialTLSContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return n.tls.Dial(ctx, n.env.Dial, addr)
+			if slices.Contains(n.cfg.Join, addr) {
+				return n.tls.Dial(ctx, n.env.Dial, addr)
+			}
+			// It is from DNS, which can be forged: only a node may read the request, which may have a token.
+			return n.tls.DialNode(ctx, n.env.Dial, addr, n.cfg.ClusterName)
 		}
 	}
 	j.client = &http.Client{Transport: t}

@@ -205,12 +205,36 @@ func (t *TLS) Dial(
 	if err != nil {
 		return nil, err
 	}
+	cfg := t.ClientConfig()
+	cfg.ServerName = host
+	return secure(ctx, dial, addr, cfg)
+}
+
+// DialNode is Dial to an address that may be forged. The server's certificate must be that of a node of the cluster.
+// The host does not matter.
+func (t *TLS) DialNode(
+	ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr, clusterName string,
+) (net.Conn, error) {
+	cfg := t.peerConfig()
+	issued := cfg.VerifyConnection
+	cfg.VerifyConnection = func(s tls.ConnectionState) error {
+		if err := issued(s); err != nil {
+			return err
+		}
+		_, err := nodeIdentity(s.PeerCertificates[0], clusterName)
+		return err
+	}
+	return secure(ctx, dial, addr, cfg)
+}
+
+// secure opens a TLS connection for HTTP/1.1.
+func secure(
+	ctx context.Context, dial func(ctx context.Context, addr string) (net.Conn, error), addr string, cfg *tls.Config,
+) (net.Conn, error) {
 	raw, err := dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	cfg := t.ClientConfig()
-	cfg.ServerName = host
 	cfg.NextProtos = []string{"http/1.1"}
 	conn := tls.Client(raw, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
@@ -268,9 +292,16 @@ func (t *Transport) secureClient(ctx context.Context, raw net.Conn) (net.Conn, c
 	if t.cfg.TLS == nil {
 		return raw, "", nil
 	}
-	cfg := t.cfg.TLS.ClientConfig()
-	roots := cfg.RootCAs
+	cfg := t.cfg.TLS.peerConfig()
 	cfg.NextProtos = []string{peerProtocol}
+	return t.handshake(ctx, tls.Client(raw, cfg))
+}
+
+// peerConfig is ClientConfig for any host: the authorities must have issued the server's certificate, and the caller
+// looks at the name in it.
+func (t *TLS) peerConfig() *tls.Config {
+	cfg := t.ClientConfig()
+	roots := cfg.RootCAs
 	cfg.InsecureSkipVerify = true // VerifyConnection does it, without a host name
 	cfg.VerifyConnection = func(s tls.ConnectionState) error {
 		if len(s.PeerCertificates) == 0 {
@@ -280,7 +311,7 @@ func (t *Transport) secureClient(ctx context.Context, raw net.Conn) (net.Conn, c
 		_, err := s.PeerCertificates[0].Verify(opts)
 		return err
 	}
-	return t.handshake(ctx, tls.Client(raw, cfg))
+	return cfg
 }
 
 func (t *Transport) handshake(ctx context.Context, conn *tls.Conn) (net.Conn, cluster.NodeID, error) {
