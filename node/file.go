@@ -96,7 +96,9 @@ func (r *fileReader) take(tree map[string]any, section string) {
 
 func (r *fileReader) problem(key, value, message string) {
 	line := r.lines[key]
-	r.problems = append(r.problems, &Problem{key, value, r.file.source(line), message, line})
+	r.problems = append(r.problems, &Problem{
+		Key: key, Value: value, Source: r.file.source(line), Message: message, line: line,
+	})
 }
 
 // text returns the value of a key as a flag would have it, and false if the type is wrong.

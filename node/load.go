@@ -1,8 +1,10 @@
 package node
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -26,6 +28,26 @@ type Problem struct {
 	Source  string // where it was set; "" for a default
 	Message string // the error, or the allowed values
 	line    int    // in the file
+	cause   error  // nil: the value itself
+}
+
+// Unwrap returns the error of a file that the value names, if any.
+func (p *Problem) Unwrap() error { return p.cause }
+
+// MayPass reports whether all problems of a configuration may pass without a change of it: files that another program
+// may still write, and certificates outside of their dates, since a clock may be wrong at boot. err is from Check, New
+// or Validate.
+func MayPass(err error) bool {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(all.Unwrap(), func(e error) bool { return !MayPass(e) })
+	}
+	var problem *Problem
+	if !errors.As(err, &problem) {
+		return false
+	}
+	var invalid x509.CertificateInvalidError
+	return errors.As(problem.cause, new(*fs.PathError)) ||
+		errors.As(problem.cause, &invalid) && invalid.Reason == x509.Expired
 }
 
 // Error returns one line: key, value, allowed values, source.

@@ -76,9 +76,10 @@ func (v *validator) problem(key string, value any, format string, args ...any) {
 			text = k.show(text)
 		}
 	}
+	err := fmt.Errorf(format, args...)
 	v.problems = append(v.problems, &Problem{
 		Key: key, Value: text, Source: v.cfg.sources[key],
-		Message: fmt.Sprintf(format, args...),
+		Message: err.Error(), cause: errors.Unwrap(err),
 	})
 }
 
@@ -285,12 +286,12 @@ func (v *validator) security() {
 	c := v.cfg
 	if c.TLS != (TLSConfig{}) && v.files("tls", c.TLS) {
 		if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
-			v.problem(key, map[string]string{"tls.cert": c.TLS.Cert, "tls.ca": c.TLS.CA}[key], "%v", err)
+			v.problem(key, map[string]string{"tls.cert": c.TLS.Cert, "tls.ca": c.TLS.CA}[key], "%w", err)
 		}
 	}
 	if c.Auth.Tokens != "" {
 		if err := checkTokens(c.Auth.Tokens); err != nil {
-			v.problem("auth.tokens", c.Auth.Tokens, "%v", err)
+			v.problem("auth.tokens", c.Auth.Tokens, "%w", err)
 		}
 	}
 	if c.Insecure || c.TLS.Enabled() {

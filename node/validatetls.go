@@ -25,7 +25,7 @@ func (v *validator) etcdTLS() {
 	v.require(c.TLS.Enabled(), "etcd.tls.cert", c.Etcd.TLS.Cert, "requires tls.cert, tls.key and tls.ca")
 	if v.files("etcd.tls", TLSConfig(c.Etcd.TLS)) {
 		if _, err := transport.LoadTLS(transport.TLSFiles(c.Etcd.TLS), hclog.NewNullLogger()); err != nil {
-			v.problem("etcd.tls.cert", c.Etcd.TLS.Cert, "%v", err)
+			v.problem("etcd.tls.cert", c.Etcd.TLS.Cert, "%w", err)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func (v *validator) files(section string, t TLSConfig) bool {
 			v.problem(key, nil,
 				"required, since other tls keys are set: a node needs %[1]s.cert, %[1]s.key and %[1]s.ca", section)
 		} else if _, err := os.ReadFile(f.name); err != nil {
-			v.problem(key, f.name, "%v", err)
+			v.problem(key, f.name, "%w", err)
 		} else {
 			readable++
 		}

@@ -68,6 +68,11 @@ func TestCheckConfig(t *testing.T) {
 	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitOK || out != "configuration OK\n" {
 		t.Errorf("good: exit code %d, %q", code, out)
 	}
+	write("id = 'n1'\ndata-dir = '/data'\n[auth]\ntokens = '/nowhere'\n")
+	if code, out, _ := invoke(t, nil, "check-config", "--config", file); code != exitUsage ||
+		!strings.Contains(out, "auth.tokens") {
+		t.Errorf("a missing file: exit code %d, %q", code, out)
+	}
 	write("id = 'N 1'\npriority = 300\nprioritty = 3\n[election]\ntimeout-max = 'soon'\n[snapshot]\ntrailing-logs = 10\n")
 	code, out, stderr := invoke(t, []string{"NORTHSTAR_ELIGIBLE=perhaps"}, "check-config", "--config", file)
 	for _, want := range []string{

@@ -112,7 +112,7 @@ func report(stderr io.Writer, err error) int {
 	}
 	var usage *usageError
 	var problem *node.Problem
-	if errors.As(err, &usage) || errors.As(err, &problem) {
+	if errors.As(err, &usage) || errors.As(err, &problem) && !node.MayPass(err) {
 		return exitUsage
 	}
 	return exitFailed
@@ -155,8 +155,10 @@ type runCommand struct{ node.Flags }
 // Run runs the node. The first signal drains and stops it. The second one exits immediately, which is safe: a
 // node's data always survives a crash.
 func (c *runCommand) Run(p *commandEnv, parsed *kong.Context, l *node.Loader) error {
-	if err := l.Check(parsed, &c.Flags, time.Now()); err != nil {
+	if err := l.Check(parsed, &c.Flags, time.Now()); err != nil && !node.MayPass(err) {
 		return &usageError{err}
+	} else if err != nil {
+		return err
 	}
 	sink := telemetry.NewRaftSink()
 	if err := telemetry.InstallRaftSink(sink); err != nil {

@@ -51,6 +51,12 @@ func TestStartErrors(t *testing.T) {
 			"--data-dir", t.TempDir(), "--raft-addr", taken.Addr().String(),
 		}, exitFailed, "northstar-node: raft-addr: listen tcp " + taken.Addr().String()},
 		{"data dir is a file", append(free, "--data-dir", unwritable), exitFailed, "northstar-node: "},
+		{"token file that may still come", append(
+			free, "--data-dir", t.TempDir(), "--auth-tokens", "/nowhere",
+		), exitFailed, "northstar-node: auth.tokens = \"/nowhere\": open /nowhere: no such file"},
+		{"that and a wrong value", append(
+			free, "--data-dir", t.TempDir(), "--auth-tokens", "/nowhere", "--priority", "999",
+		), exitUsage, "northstar-node: auth.tokens = \"/nowhere\": open /nowhere: no such file"},
 		{
 			"parent is a file", append(free, "--data-dir", filepath.Join(unwritable, "x")), exitFailed,
 			"northstar-node: ",
