@@ -198,6 +198,7 @@ func (k *Call) sign(cmd *state.Command) {
 		cmd.LeaseGrant.Owner = caller
 	}
 	if k.c.caller.role == token.Operator {
+		k.recordRevoke(cmd)
 		return
 	}
 	if cmd.LeaseRevoke != nil {
@@ -308,6 +309,7 @@ func (k *Call) HoldLease(ctx context.Context, lease string, grace time.Duration)
 		places.give(by, 1)
 		return nil, err
 	}
+	k.recordHold(lease)
 	return func(lost bool) { end(lost); places.give(by, 1) }, nil
 }
 

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -45,6 +47,35 @@ func (c *request) checkOwner(ctx context.Context, ids ...string) error {
 func notOwner(s *state.Session) *cluster.Error {
 	return cluster.Errorf(cluster.CodeForbidden, "session %q belongs to another identity: only that and operators may use it",
 		s.ID)
+}
+
+// recordRevoke has an operator's end of another identity's lease recorded, unlike other writes of other protocols. This
+// node may not know the lease yet: whose it is, is then unknown.
+func (k *Call) recordRevoke(cmd *state.Command) {
+	if cmd.LeaseRevoke == nil {
+		return
+	}
+	if lease, ok := k.c.s.reads.View().Lease(cmd.LeaseRevoke.ID); !ok || k.c.isForeign(lease) {
+		k.c.auditFields.request = fmt.Sprintf(`{"ID":"%d"}`, cmd.LeaseRevoke.ID)
+		k.c.route.SkipAudit = false
+	}
+}
+
+// recordHold records that an operator's connection ends another identity's lease. It does so immediately: a connection
+// may last for months.
+func (k *Call) recordHold(session string) {
+	lease, ok := k.c.s.reads.View().Session(session)
+	if !ok || !k.c.isForeign(lease) || k.c.audited {
+		return
+	}
+	k.c.auditFields.request = fmt.Sprintf(`{"ID":"%d"}`, lease.Lease)
+	k.c.route.SkipAudit = false
+	k.c.audit(http.StatusOK)
+}
+
+// isForeign reports whether a session belongs to another identity than the caller.
+func (c *request) isForeign(s *state.Session) bool {
+	return s.Owner != "" && s.Owner != c.caller.header()
 }
 
 // checkCommand is checkOwner for the session that a command uses.

@@ -230,3 +230,61 @@ func TestRenewLeases_OfAnother(t *testing.T) {
 		}
 	})
 }
+
+// TestCall_EndsOfOthersAreRecorded: an operator's call of another protocol that ends another's lease, or whose
+// connection may, has an audit record. One that ends the operator's own lease has none.
+func TestCall_EndsOfOthersAreRecorded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		data, as := identities()
+		aud := &fakeAuditor{}
+		n := startServer(t, newFakeCluster("n1", true), withTokens(data), withAudit(aud))
+		n.lead()
+		call := func(name, who string) *Call {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/"+name, nil)
+			r.RemoteAddr = "127.0.0.1:5"
+			r.Header.Set(as[who][0], as[who][1])
+			c, err := n.Begin(t.Context(), r, nil, CallSpec{Name: name, Role: token.Client, Write: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		propose := func(name, who string, cmd state.Command) state.Result {
+			c := call(name, who)
+			result, err := c.Propose(t.Context(), cmd)
+			c.Leave(err)
+			if err != nil && !cluster.IsCode(err, cluster.CodeForbidden) {
+				t.Errorf("%s by %s: %v", name, who, err)
+			}
+			return result
+		}
+		for id, who := range map[int64]string{1: "alice", 2: "boss", 3: "alice", 4: "boss"} {
+			lease := propose("grant", who, state.Command{
+				Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id, TTL: 60},
+			}).Session
+			if id > 2 {
+				c := call("hold", "boss")
+				detach, err := c.HoldLease(t.Context(), lease.ID, time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := map[string]string{"alice": "record boss POST /hold: 200 0"}[who]
+				if got := aud.take(); got != want {
+					t.Errorf("%s's lease is held: %q", who, got)
+				}
+				detach(false)
+				c.Leave(nil)
+			}
+		}
+		for id, who := range map[int64]string{1: "boss", 2: "boss", 3: "alice"} {
+			propose("revoke", who, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: id}})
+		}
+		var recorded []string
+		for r := range n.fake.View().AuditAfter(0) {
+			recorded = append(recorded, r.Who+" "+r.What+" "+r.Request)
+		}
+		if !slices.Equal(recorded, []string{`boss POST /revoke {"ID":"1"}`}) || aud.take() != "" {
+			t.Errorf("recorded %q", recorded)
+		}
+	})
+}

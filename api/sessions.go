@@ -334,7 +334,7 @@ func attachSession(c *request) error {
 		return err
 	}
 	// Its end with this connection is an operator's deed.
-	c.recordRead = s != nil && s.Owner != "" && s.Owner != c.caller.header()
+	c.recordRead = s != nil && c.isForeign(s)
 	return c.s.attached.Serve(c, c.r, cluster.Connection{Attachment: cluster.Attachment{
 		Session: c.param, Grace: time.Duration(grace) * time.Millisecond, Passive: !hold,
 	}}, socketOf(c.r.Context()))
