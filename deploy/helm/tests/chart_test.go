@@ -119,7 +119,7 @@ type objects struct {
 	Deployment   *apps.Deployment // that leads to the leader
 	ConfigMaps   map[string]*core.ConfigMap
 	Services     []*core.Service
-	Policy       *networking.NetworkPolicy
+	Policies     map[string]*networking.NetworkPolicy
 	Disruption   *policy.PodDisruptionBudget
 	Certificates []*certmanager.Certificate
 	Monitor      *monitoring.ServiceMonitor
@@ -130,6 +130,7 @@ type objects struct {
 func parse(t *testing.T, files map[string]string) (all objects) {
 	t.Helper()
 	all.ConfigMaps = map[string]*core.ConfigMap{}
+	all.Policies = map[string]*networking.NetworkPolicy{}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		for doc := range strings.SplitSeq(files[path], "\n---\n") {
 			doc = strings.TrimPrefix(doc, "---\n")
@@ -160,8 +161,9 @@ func parse(t *testing.T, files map[string]string) (all objects) {
 				all.Services = append(all.Services, s)
 				into = s
 			case "networking.k8s.io/v1 NetworkPolicy":
-				all.Policy = &networking.NetworkPolicy{}
-				into = all.Policy
+				p := &networking.NetworkPolicy{}
+				all.Policies[head.Metadata.Name] = p
+				into = p
 			case "policy/v1 PodDisruptionBudget":
 				all.Disruption = &policy.PodDisruptionBudget{}
 				into = all.Disruption
