@@ -135,6 +135,12 @@ func TestEnvoy(t *testing.T) {
 	if len(static.Clusters) != 2 {
 		t.Errorf("%d clusters", len(static.Clusters))
 	}
+	// Only what was not sent is sent again.
+	for _, want := range []string{`"retry_policy":{`, `"retry_on":"connect-failure"`} {
+		if n := strings.Count(string(text), want); n != 2 {
+			t.Errorf("%d of the two routes have %s", n, want)
+		}
+	}
 }
 
 // TestCloudInit checks the form of the file, its commands with a shell, and its configuration with the program.

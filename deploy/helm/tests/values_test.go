@@ -2,9 +2,13 @@ package tests
 
 import (
 	"maps"
+	"os"
 	"reflect"
+	"regexp"
 	"testing"
+	"time"
 
+	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 )
 
@@ -48,5 +52,55 @@ func TestPoliciesOfTheProxies(t *testing.T) {
 		if all := rendered(t, v); all.Policies["northstar-leader"] != nil {
 			t.Errorf("%s: the proxies have a policy", name)
 		}
+	}
+}
+
+// keyRow is a row of the table of keys: key, flag, variable and default.
+var keyRow = regexp.MustCompile("(?m)^\\| `([a-z0-9.-]+)` \\| `--([a-z0-9-]+)` \\| `([A-Z_]+)` \\| (?:`(.*?)`|–) \\|")
+
+// nodeKeys returns the rows of the table of keys, which the tests of the program hold equal to its keys.
+func nodeKeys(t *testing.T) [][]string {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := keyRow.FindAllStringSubmatch(string(page), -1)
+	if len(rows) < 50 {
+		t.Fatalf("the table has only %d keys", len(rows))
+	}
+	return rows
+}
+
+// TestStopsAfterTheServices: a pod that is told to stop goes on serving while the Services forget it, and has the time
+// for all of its drain after that.
+func TestStopsAfterTheServices(t *testing.T) {
+	all := rendered(t, map[string]any{"leaderService": map[string]any{"enabled": true}})
+	sleep := func(pod core.PodSpec) time.Duration {
+		l := pod.Containers[0].Lifecycle
+		if l == nil || l.PreStop == nil || l.PreStop.Sleep == nil || l.PreStop.Sleep.Seconds < 3 {
+			t.Errorf("%s stops immediately: %+v", pod.Containers[0].Name, l)
+			return 0
+		}
+		return time.Duration(l.PreStop.Sleep.Seconds) * time.Second
+	}
+	sleep(all.Deployment.Spec.Template.Spec)
+	pod := all.StatefulSet.Spec.Template.Spec
+	var drain time.Duration
+	for _, row := range nodeKeys(t) {
+		if row[1] == "drain-timeout" {
+			d, err := time.ParseDuration(row[4])
+			if err != nil {
+				t.Fatal(err)
+			}
+			drain = d
+		}
+	}
+	need := sleep(pod) + drain
+	if got := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second; got <= need || drain == 0 {
+		t.Errorf("a pod is killed after %v, and may need %v", got, need)
+	}
+	if _, err := render(t, map[string]any{"terminationGracePeriodSeconds": int(need / time.Second)}); err == nil {
+		t.Errorf("%v to stop are taken", need)
 	}
 }
