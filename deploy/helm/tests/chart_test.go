@@ -375,7 +375,8 @@ func TestSchema(t *testing.T) {
 		"mode":        {"tls": map[string]any{"mode": "maybe"}},
 		"dnsnames":    {"tls": map[string]any{"dnsNames": []any{"no name"}}},
 		"persistence": {"persistence": map[string]any{"size": 10}},
-		"not a key":   {"settings": map[string]any{"Not A Key": 1}},
+		"state-byte":  {"settings": map[string]any{"limits.state-byte": 1}},
+		"log.format":  {"settings": map[string]any{"log.format": "text"}},
 		"grace":       {"terminationGracePeriodSeconds": 10},
 	} {
 		if _, err := render(t, v); err == nil {

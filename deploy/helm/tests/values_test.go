@@ -1,10 +1,14 @@
 package tests
 
 import (
+	"encoding/json"
 	"maps"
 	"os"
 	"reflect"
+	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,5 +106,53 @@ func TestStopsAfterTheServices(t *testing.T) {
 	}
 	if _, err := render(t, map[string]any{"terminationGracePeriodSeconds": int(need / time.Second)}); err == nil {
 		t.Errorf("%v to stop are taken", need)
+	}
+}
+
+// TestSettingsAreKeys: settings are all keys of the configuration that the chart does not set. A flag, and the list of
+// a pod's file, would silently win over a setting.
+func TestSettingsAreKeys(t *testing.T) {
+	args, files := "", "\n"
+	for _, v := range []map[string]any{
+		{"etcd": map[string]any{"enabled": true}},
+		{"tls": map[string]any{"mode": "cert-manager"}},
+		{"tls": map[string]any{"mode": "none"}},
+	} {
+		all := rendered(t, v)
+		args += strings.Join(all.StatefulSet.Spec.Template.Spec.Containers[0].Args, "=\n") + "=\n"
+		for _, text := range all.ConfigMaps[all.StatefulSet.Name].Data {
+			files += text + "\n"
+		}
+	}
+	// Nodes refuse these two beside the list of initial nodes.
+	set := map[string]bool{"join-token": true, "discover": true}
+	var want []string
+	for _, row := range nodeKeys(t) {
+		key, flag := row[1], row[2]
+		set[key] = set[key] || strings.Contains(args, "--"+flag+"=") || strings.Contains(files, "\n"+key+" = ")
+		if !set[key] {
+			want = append(want, key)
+		}
+	}
+	for _, key := range []string{"id", "cluster-name", "insecure", "auth.tokens", "log.level", "initial-cluster", "join"} {
+		if !set[key] {
+			t.Errorf("the chart does not set %s", key)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Settings struct{ Properties map[string]any }
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(schema.Properties.Settings.Properties)); !slices.Equal(got, want) {
+		t.Errorf("values.schema.json has the settings\n%q, want\n%q", got, want)
 	}
 }
