@@ -48,8 +48,12 @@ func values(t *testing.T) map[string]map[string]any {
 			"leaderService": map[string]any{"enabled": true}, "tls": map[string]any{"mode": "none"},
 		},
 		"leader, csi": {"leaderService": map[string]any{"enabled": true}, "tls": map[string]any{"mode": "csi"}},
-		"five":        {"replicas": 5, "tls": map[string]any{"mode": "cert-manager"}},
-		"names":       {"fullnameOverride": "ns", "clusterDomain": "k8s.example.com", "clusterName": "prod"},
+		"leader, bundle": {
+			"leaderService": map[string]any{"enabled": true},
+			"tls":           map[string]any{"mode": "csi", "caBundle": "northstar-ca"},
+		},
+		"five":  {"replicas": 5, "tls": map[string]any{"mode": "cert-manager"}},
+		"names": {"fullnameOverride": "ns", "clusterDomain": "k8s.example.com", "clusterName": "prod"},
 		"everything": {
 			"imagePullSecrets": []any{map[string]any{"name": "x"}}, "priorityClassName": "high",
 			"nodeSelector":   map[string]any{"disk": "ssd"},

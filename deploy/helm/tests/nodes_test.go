@@ -55,8 +55,9 @@ func TestNodesAcceptTheChart(t *testing.T) {
 				"limits.state-bytes": 268435456.0, "failover.fast": false, // a number of a values file is a float
 			},
 		},
-		"csi":  {"replicas": 5, "tls": map[string]any{"mode": "csi"}},
-		"none": readValues(t, "../examples/one-machine.yaml"),
+		"csi":    {"replicas": 5, "tls": map[string]any{"mode": "csi"}},
+		"bundle": {"replicas": 5, "tls": map[string]any{"mode": "csi", "caBundle": "northstar-ca"}},
+		"none":   readValues(t, "../examples/one-machine.yaml"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := rendered(t, v)
@@ -85,7 +86,9 @@ func (p pod) run(t *testing.T, env []string, program string, args ...string) {
 
 func (p pod) configure(t *testing.T, all objects) {
 	t.Helper()
-	for _, dir := range []string{"etc/northstar/config", "etc/northstar/tls", "etc/northstar/tokens", "var/lib/northstar"} {
+	for _, dir := range []string{
+		"etc/northstar/config", "etc/northstar/tls", "etc/northstar/ca", "etc/northstar/tokens", "var/lib/northstar",
+	} {
 		if err := os.MkdirAll(filepath.Join(p.dir, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -113,6 +116,9 @@ func (p pod) certify(t *testing.T, all objects, i int) {
 	host := p.name + ".northstar-peers.default.svc.cluster.local"
 	tls := filepath.Join(p.dir, "etc/northstar/tls")
 	p.run(t, nil, "northstarctl", "tls", "ca", "--out", tls)
+	if err := os.Link(filepath.Join(tls, "ca.crt"), filepath.Join(p.dir, "etc/northstar/ca/ca.crt")); err != nil {
+		t.Fatal(err)
+	}
 	p.run(t, nil, "northstarctl", "tls", "cert", "--ca", tls, "--out", tls, "--node", p.name, "--cluster-name", cluster,
 		"--host", host)
 	for _, ext := range []string{"crt", "key"} { // as the driver of cert-manager names them

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
-	"reflect"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -155,4 +155,61 @@ func TestSettingsAreKeys(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(schema.Properties.Settings.Properties)); !slices.Equal(got, want) {
 		t.Errorf("values.schema.json has the settings\n%q, want\n%q", got, want)
 	}
+}
+
+// TestCABundle: with a bundle, nodes, proxies and Prometheus trust it alone. The ca.crt beside a certificate has one
+// authority, and changes before the certificates of the other nodes do.
+func TestCABundle(t *testing.T) {
+	for _, mode := range []string{"secret", "cert-manager", "csi"} {
+		all := rendered(t, map[string]any{
+			"tls":           map[string]any{"mode": mode, "caBundle": "both"},
+			"leaderService": map[string]any{"enabled": true},
+			"monitoring":    map[string]any{"serviceMonitor": true},
+		})
+		for _, pod := range []core.PodSpec{all.StatefulSet.Spec.Template.Spec, all.Deployment.Spec.Template.Spec} {
+			checkMounts(t, pod)
+			if got := trusted(pod); !slices.Equal(got, []string{"ca of both"}) {
+				t.Errorf("%s: %s has ca.crt from %v", mode, pod.Containers[0].Name, got)
+			}
+		}
+		if args := all.StatefulSet.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args,
+			"--tls-ca=/etc/northstar/ca/ca.crt") {
+			t.Errorf("%s: the nodes do not trust the bundle: %v", mode, args)
+		}
+		if c := all.ConfigMaps[all.Deployment.Name].Data["haproxy.cfg"]; !strings.Contains(c, "verify required") {
+			t.Errorf("%s: the proxies do not verify nodes:\n%s", mode, c)
+		}
+		tls := all.Monitor.Spec.Endpoints[0].TLSConfig
+		if ca := tls.CA.ConfigMap; ca == nil || ca.Name != "both" || ca.Key != "ca.crt" || tls.InsecureSkipVerify != nil {
+			t.Errorf("%s: Prometheus trusts %+v", mode, tls)
+		}
+	}
+	all := rendered(t, map[string]any{"tls": map[string]any{"mode": "cert-manager"}})
+	if got := trusted(all.StatefulSet.Spec.Template.Spec); !slices.Equal(got, []string{"tls of northstar-0-tls"}) {
+		t.Errorf("without a bundle: ca.crt from %v", got)
+	}
+}
+
+// trusted returns the sources of ca.crt among a pod's volumes, in which it is named.
+func trusted(pod core.PodSpec) (from []string) {
+	has := func(items []core.KeyToPath) bool {
+		return slices.ContainsFunc(items, func(i core.KeyToPath) bool { return i.Path == "ca.crt" })
+	}
+	for _, v := range pod.Volumes {
+		if c := v.ConfigMap; c != nil && has(c.Items) {
+			from = append(from, v.Name+" of "+c.Name)
+		}
+		if s := v.Secret; s != nil && has(s.Items) {
+			from = append(from, v.Name+" of "+s.SecretName)
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for _, s := range v.Projected.Sources {
+			if s.Secret != nil && has(s.Secret.Items) {
+				from = append(from, v.Name+" of "+s.Secret.Name)
+			}
+		}
+	}
+	return from
 }

@@ -59,3 +59,26 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "northstar.setting" -}}
 {{ if kindIs "float64" . }}{{ toJson . }}{{ else }}{{ . }}{{ end }}
 {{- end -}}
+
+{{/* The ConfigMap or Secret that has ca.crt, as a field of a volume; empty where none has it. */}}
+{{- define "northstar.caVolume" -}}
+{{- if eq .Values.tls.mode "none" -}}
+{{- else if .Values.tls.caBundle -}}
+configMap: {name: {{ .Values.tls.caBundle }}, defaultMode: 0444, items: [{key: ca.crt, path: ca.crt}]}
+{{- else if eq .Values.tls.mode "secret" -}}
+secret: {secretName: {{ .Values.tls.secretName }}, defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}
+{{- else if eq .Values.tls.mode "cert-manager" -}}
+secret: {secretName: {{ include "northstar.fullname" . }}-0-tls, defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}
+{{- end -}}
+{{- end -}}
+
+{{/* The same as the field ca of a ServiceMonitor. */}}
+{{- define "northstar.caSelector" -}}
+{{- if .Values.tls.caBundle -}}
+configMap: {name: {{ .Values.tls.caBundle }}, key: ca.crt}
+{{- else if eq .Values.tls.mode "secret" -}}
+secret: {name: {{ .Values.tls.secretName }}, key: ca.crt}
+{{- else if eq .Values.tls.mode "cert-manager" -}}
+secret: {name: {{ include "northstar.fullname" . }}-0-tls, key: ca.crt}
+{{- end -}}
+{{- end -}}
