@@ -213,3 +213,18 @@ func trusted(pod core.PodSpec) (from []string) {
 	}
 	return from
 }
+
+// TestProxiesReadTheirCAAgain: a proxy that finds no leader for long, such as after a change of the CA, is restarted.
+// It has run for more than the ten minutes after which the kubelet restarts it without a delay, also when it comes to
+// that again and again.
+func TestProxiesReadTheirCAAgain(t *testing.T) {
+	all := rendered(t, map[string]any{"leaderService": map[string]any{"enabled": true}})
+	c := all.Deployment.Spec.Template.Spec.Containers[0]
+	live, ready := c.LivenessProbe, c.ReadinessProbe
+	if !reflect.DeepEqual(live.ProbeHandler, ready.ProbeHandler) {
+		t.Fatalf("a proxy without a leader is alive by %+v, and ready by %+v", live, ready)
+	}
+	if after := time.Duration(live.PeriodSeconds*live.FailureThreshold) * time.Second; after <= 10*time.Minute {
+		t.Errorf("it is restarted after %v", after)
+	}
+}
