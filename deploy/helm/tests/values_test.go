@@ -228,3 +228,30 @@ func TestProxiesReadTheirCAAgain(t *testing.T) {
 		t.Errorf("it is restarted after %v", after)
 	}
 }
+
+// TestScrapesWithAToken: Prometheus sends the token of monitoring.tokenSecret. Without one, nodes whose metrics are not
+// public would refuse it.
+func TestScrapesWithAToken(t *testing.T) {
+	private := func(public any, mode, secret string) map[string]any {
+		return map[string]any{
+			"settings":   map[string]any{"auth.public": public},
+			"tls":        map[string]any{"mode": mode},
+			"monitoring": map[string]any{"serviceMonitor": true, "tokenSecret": secret},
+		}
+	}
+	for _, public := range []any{false, "false"} {
+		if _, err := render(t, private(public, "secret", "")); err == nil || !strings.Contains(err.Error(),
+			"monitoring.tokenSecret") {
+			t.Errorf("auth.public %v without a token: %v", public, err)
+		}
+	}
+	a := rendered(t, private(false, "secret", "prometheus")).Monitor.Spec.Endpoints[0].Authorization
+	if a == nil || a.Credentials == nil || a.Credentials.Name != "prometheus" || a.Credentials.Key != "token" {
+		t.Errorf("Prometheus authenticates with %+v", a)
+	}
+	for _, v := range []map[string]any{private(true, "secret", ""), private(false, "none", "")} {
+		if a := rendered(t, v).Monitor.Spec.Endpoints[0].Authorization; a != nil {
+			t.Errorf("%v: Prometheus authenticates with %+v", v, a)
+		}
+	}
+}
