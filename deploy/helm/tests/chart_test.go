@@ -89,11 +89,15 @@ func readValues(t *testing.T, path string) map[string]any {
 // render returns the files that the chart makes of values, by name.
 func render(t *testing.T, v map[string]any) (map[string]string, error) {
 	t.Helper()
+	return renderAs(t, v, chartutil.ReleaseOptions{Name: "northstar", Namespace: "default", IsInstall: true})
+}
+
+func renderAs(t *testing.T, v map[string]any, options chartutil.ReleaseOptions) (map[string]string, error) {
+	t.Helper()
 	c, err := loader.Load(chartDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := chartutil.ReleaseOptions{Name: "northstar", Namespace: "default", IsInstall: true}
 	full, err := chartutil.ToRenderValues(c, v, options, chartutil.DefaultCapabilities)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"helm.sh/helm/v3/pkg/chartutil"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 )
@@ -252,6 +254,28 @@ func TestScrapesWithAToken(t *testing.T) {
 	for _, v := range []map[string]any{private(true, "secret", ""), private(false, "none", "")} {
 		if a := rendered(t, v).Monitor.Spec.Endpoints[0].Authorization; a != nil {
 			t.Errorf("%v: Prometheus authenticates with %+v", v, a)
+		}
+	}
+}
+
+// TestFirstStartHasAMajority: pods that are no majority of the first members never elect. Later there may be fewer.
+func TestFirstStartHasAMajority(t *testing.T) {
+	for _, tc := range []struct {
+		replicas, initial int
+		ok                bool
+	}{{1, 3, false}, {2, 3, true}, {2, 5, false}, {3, 5, true}, {1, 1, true}, {3, 7, false}, {7, 3, true}} {
+		v := map[string]any{"replicas": tc.replicas, "initialReplicas": tc.initial}
+		_, err := render(t, v)
+		if (err == nil) != tc.ok {
+			t.Errorf("%d of %d pods: %v", tc.replicas, tc.initial, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), fmt.Sprintf("replicas %d ", tc.replicas)) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("initialReplicas %d:", tc.initial))) {
+			t.Errorf("%d of %d pods: %v", tc.replicas, tc.initial, err)
+		}
+		upgrade := chartutil.ReleaseOptions{Name: "northstar", Namespace: "default", IsUpgrade: true, Revision: 2}
+		if _, err := renderAs(t, v, upgrade); err != nil {
+			t.Errorf("an upgrade to %d pods: %v", tc.replicas, err)
 		}
 	}
 }
