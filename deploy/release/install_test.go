@@ -56,6 +56,14 @@ func TestDeb(t *testing.T) {
 	if text, err := os.ReadFile(config); err != nil || !strings.Contains(string(text), "mine") {
 		t.Errorf("the configuration was replaced: %v\n%s", err, text)
 	}
+	// A removed configuration does not come back, and the upgrade needs none.
+	if err := os.Remove(config); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "", "dpkg", "--root="+root, "--force-script-chrootless", "--force-architecture", "-i", deb)
+	if _, err := os.Stat(config); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the removed configuration: %v", err)
+	}
 	command(t, "", "dpkg", "--root="+root, "--force-script-chrootless", "-r", "northstar")
 	if _, err := os.Stat(filepath.Join(root, "usr/bin", server)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after the removal: %v", err)

@@ -11,7 +11,10 @@ elif ! grep -q '^northstar:' "$root/etc/passwd"; then
 fi
 # By number: with a root directory of its own, names are those of another system.
 gid=$(sed -n 's/^northstar:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/group")
-chgrp "$gid" "$root/etc/northstar" "$root/etc/northstar/northstar.toml"
+chgrp "$gid" "$root/etc/northstar"
+if [ -e "$root/etc/northstar/northstar.toml" ]; then # an upgrade does not bring back a removed one
+  chgrp "$gid" "$root/etc/northstar/northstar.toml"
+fi
 
 if [ -z "$root" ] && [ -d /run/systemd/system ]; then
   systemctl daemon-reload
