@@ -81,7 +81,8 @@ type app struct {
 	stdout, stderr io.Writer
 	model          *kong.Application
 	reach          reachability
-	onLine, given  map[string]bool // flags on the command line; those and the ones of the environment
+	leaseClock     func() time.Duration // of holders' own deadlines; nil: that of package client
+	onLine, given  map[string]bool      // flags on the command line; those and the ones of the environment
 }
 
 // run runs the program and returns the exit code.

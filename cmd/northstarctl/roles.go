@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 	"time"
 
 	"northstar/api/apiv1"
@@ -122,58 +121,97 @@ func (r *roleCampaignCmd) campaign(a *app, ctx context.Context, c *client.Client
 }
 
 // holdRole campaigns with its own session and keeps it until Ctrl-C. It returns an error if the session or the role
-// is lost.
+// is lost, and before the lease ends if that was not renewed in time.
 func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
-	ttl := r.TTL.Milliseconds()
+	lease := client.NewDeadline(a.leaseClock)
+	sent, ttl := lease.Now(), r.TTL.Milliseconds()
 	made, err := c.CreateSession(a.ctx, apiv1.SessionCreate{Name: cmp.Or(r.Name, client.ProcessName()), TTLMS: &ttl})
 	if err != nil {
 		return err
 	}
-	defer func() { // also after Ctrl-C
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), a.Timeout)
-		defer cancel()
-		if err := c.EndSession(ctx, made.SessionID); err != nil && !errors.Is(err, client.ErrSessionEnded) {
-			fmt.Fprintf(a.stderr, "northstarctl: cannot end session %s: %v (it expires after its TTL)\n",
-				made.SessionID, err)
-		}
-	}()
-	ctx, lost := context.WithCancelCause(a.ctx)
-	defer lost(nil)
-	var renewing sync.WaitGroup
-	renewing.Go(func() { lost(renewLoop(ctx, c, made.SessionID, r.TTL)) })
-	_, err = r.campaign(a, ctx, c, made.SessionID)
-	if err == nil {
-		<-ctx.Done()
-		err = context.Cause(ctx)
+	s := &renewedSession{c: c, id: made.SessionID, ttl: time.Duration(made.TTLMS) * time.Millisecond, lease: lease}
+	s.extend(sent)
+	if s.tenure, err = lease.Begin(client.Holder{Role: r.Role, Session: s.id}, nil); err != nil {
+		return fmt.Errorf("session %s was made too late for its TTL: %w", s.id, err)
 	}
-	lost(nil)
-	renewing.Wait()
-	return a.untilInterrupted(err)
+	defer s.end(a) // also after Ctrl-C
+	ctx, cancel := s.tenure.Context(a.ctx, killTime(s.ttl))
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { defer cancel(); ended <- s.renew(ctx) }()
+	_, err = r.campaign(a, ctx, c, s.id)
+	if err != nil && ctx.Err() == nil {
+		cancel()
+		<-ended
+		return err
+	}
+	return a.untilInterrupted(<-ended)
 }
 
-// renewLoop renews a session until ctx ends, the role is revoked, or the session has ended or was not renewed for
-// its TTL.
-func renewLoop(ctx context.Context, c *client.Client, session string, ttl time.Duration) error {
-	for last := time.Now(); ; {
+// renewedSession is a session of role campaign. Its tenure lasts as long as the lease.
+type renewedSession struct {
+	c      *client.Client
+	id     string
+	ttl    time.Duration
+	lease  *client.Deadline
+	tenure *client.Leadership
+}
+
+// extend records a renewal that was sent at a time on the lease's clock. Clocks may drift by a tenth.
+func (s *renewedSession) extend(sent time.Duration) {
+	valid := s.ttl - s.ttl/10
+	s.lease.Extend(sent, valid)
+}
+
+// renew renews the session until ctx ends, the role is revoked, or the session has ended. ctx ends with the lease.
+func (s *renewedSession) renew(ctx context.Context) error {
+	var last error
+	for wait := s.ttl / 3; ; {
 		select {
-		case <-time.After(ttl / 3):
+		case <-time.After(wait):
 		case <-ctx.Done():
-			return ctx.Err()
+			return s.lost(ctx, last)
 		}
-		sent := time.Now()
-		try, cancel := context.WithTimeout(ctx, ttl/2)
-		_, err := c.RenewSession(try, session)
+		sent := s.lease.Now()
+		try, cancel := context.WithTimeout(ctx, s.ttl/3)
+		_, err := s.c.RenewSession(try, s.id)
 		cancel()
 		switch {
 		case err == nil:
-			last = sent
-		case ctx.Err() != nil:
-			return ctx.Err()
+			s.extend(sent)
+			wait, last = s.ttl/3, nil
+			continue
 		case errors.Is(err, client.ErrFenced):
 			return fmt.Errorf("role revoked: %v", err) // without %w: not a condition of the command itself
-		case errors.Is(err, client.ErrSessionEnded), time.Since(last) > ttl-ttl/10:
+		case errors.Is(err, client.ErrSessionEnded):
 			return fmt.Errorf("role may be lost: %v", err)
 		}
+		wait, last = s.ttl/10, err
+	}
+}
+
+// lost returns why ctx has ended. last is the error of the last renewal.
+func (s *renewedSession) lost(ctx context.Context, last error) error {
+	err := context.Cause(ctx)
+	switch {
+	case !errors.Is(err, client.ErrNotLeader):
+		return err
+	case last != nil:
+		err = last
+	}
+	return fmt.Errorf("role may be lost: %v", err)
+}
+
+// end ends the session. It takes no longer than the lease lasts: a holder that is cut off must not linger.
+func (s *renewedSession) end(a *app) {
+	limit := min(s.tenure.ValidFor()-killTime(s.ttl), a.Timeout)
+	if limit <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), limit)
+	defer cancel()
+	if err := s.c.EndSession(ctx, s.id); err != nil && !errors.Is(err, client.ErrSessionEnded) {
+		fmt.Fprintf(a.stderr, "northstarctl: cannot end session %s: %v (it expires after its TTL)\n", s.id, err)
 	}
 }
 

@@ -69,14 +69,14 @@ func (s *supervisor) extendLease(k *shimHandle, l *client.Leadership) {
 		k.deadline = now + left
 		k.send(shimCommand{Deadline: k.deadline})
 	}
-	if now > k.deadline-s.effectiveKillMargin()/2 {
+	if now > k.deadline-killTime(s.TTL)/2 {
 		k.stopRequested = true
 		k.kill()
 	}
 }
 
-// effectiveKillMargin returns the time between SIGKILL and the end of the lease.
-func (s *supervisor) effectiveKillMargin() time.Duration { return min(killMargin, s.TTL/20) }
+// killTime returns the time between the forced end of a holder's work and the end of its lease.
+func killTime(ttl time.Duration) time.Duration { return min(killMargin, ttl/20) }
 
 // startShim starts a shim with the command.
 func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
@@ -113,7 +113,7 @@ func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
 	now := s.clock()
 	k := &shimHandle{cmd: cmd, commands: commandsW, reports: reports, deadline: now + l.ValidFor()}
 	k.send(shimConfig{
-		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: s.effectiveKillMargin(),
+		Path: s.path, Args: s.Cmd, Deadline: k.deadline, Stop: s.StopTimeout, Kill: killTime(s.TTL),
 		Release: roleRelease{Cluster: s.a.globals, Postgres: s.Postgres, Role: s.Role, Session: l.Session},
 		Env: append(commandEnviron(os.Environ()), "NORTHSTAR_ROLE="+s.Role,
 			"NORTHSTAR_FENCING_TOKEN="+strconv.FormatUint(l.Token, 10), "NORTHSTAR_SESSION="+l.Session),
