@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,29 +30,40 @@ func waitChildExit(pid int) {
 // becomeSubreaper makes this process the parent of its orphaned descendants.
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // exists since Linux 3.4
 
-// killChildren kills every child of this process but the check, and their children, which become its own.
-func killChildren(check *checkCommand) {
+// killOrphans kills every orphan that this process has, and their children, which become its own.
+func (o *ownChildren) killOrphans() {
 	for deadline := time.Now().Add(killWait); time.Now().Before(deadline); {
-		if !killRound(check) {
+		if !o.killRound() {
 			return
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// killRound kills the present children, and reports whether there were any.
-func killRound(check *checkCommand) (any bool) {
-	check.mu.Lock()
-	defer check.mu.Unlock()
-	for _, pid := range children() {
-		if pid == check.pid {
-			continue
-		}
+// killRound kills the present orphans, and reports whether there were any.
+func (o *ownChildren) killRound() (any bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, pid := range o.orphans() {
 		any = true
 		_ = unix.Kill(pid, unix.SIGKILL)
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // otherwise in the next round
 	}
 	return any
+}
+
+// reap waits for the orphans that have exited.
+func (o *ownChildren) reap() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, pid := range o.orphans() {
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // no effect on one that runs
+	}
+}
+
+// orphans lists the children that this process has not started. The caller holds mu.
+func (o *ownChildren) orphans() []int {
+	return slices.DeleteFunc(children(), func(pid int) bool { return slices.Contains(o.pids, pid) })
 }
 
 // reapGroup waits for the killed processes of a group that are children of this one.

@@ -17,7 +17,8 @@ func waitChildExit(pid int) {
 	}
 }
 
-// becomeSubreaper, killChildren and reapGroup need Linux.
-func becomeSubreaper()           {}
-func killChildren(*checkCommand) {}
-func reapGroup(int)              {}
+// becomeSubreaper, killOrphans, reap and reapGroup need Linux.
+func becomeSubreaper()            {}
+func (*ownChildren) killOrphans() {}
+func (*ownChildren) reap()        {}
+func reapGroup(int)               {}

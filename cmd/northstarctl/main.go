@@ -82,7 +82,8 @@ type app struct {
 	model          *kong.Application
 	reach          reachability
 	leaseClock     func() time.Duration // of holders' own deadlines; nil: that of package client
-	onLine, given  map[string]bool      // flags on the command line; those and the ones of the environment
+	own            ownChildren
+	onLine, given  map[string]bool // flags on the command line; those and the ones of the environment
 }
 
 // run runs the program and returns the exit code.

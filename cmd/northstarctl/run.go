@@ -99,6 +99,7 @@ func (r *runCmd) Run(a *app) error {
 		return &commandError{startCode(err), err.Error()}
 	}
 	becomeSubreaper()
+	defer a.own.reapOrphans()()
 	// Only this function reads these signals; main's context ends with the first one.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwardedSignals...)

@@ -253,6 +253,7 @@ func TestRun(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, endpoint string, c *client.Client){
 		"environment and exit code": testRunEnvironment,
 		"signals":                   testRunSignals,
+		"orphans":                   testRunOrphans,
 		"waiting":                   testRunWaiting,
 		"evicted":                   testRunEvicted,
 		"killed":                    testRunKilled,

@@ -108,11 +108,7 @@ func checkEnviron(role string, token uint64) []string {
 }
 
 // checkCommand runs the health check as a child of run, at most one at a time.
-type checkCommand struct {
-	running sync.WaitGroup
-	mu      sync.Mutex // held while the child starts, and while killChildren lists the children
-	pid     int        // of the running check; 0: none
-}
+type checkCommand struct{ running sync.WaitGroup }
 
 // awaitEnd waits until no check is running. Their contexts have ended.
 func (c *checkCommand) awaitEnd() {
@@ -133,21 +129,15 @@ func (c *checkCommand) run(ctx context.Context, a *app, command string, env []st
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
 	cmd.Env, cmd.Stderr, cmd.SysProcAttr = env, a.stderr, commandAttributes()
 	cmd.Cancel = func() error { signalGroup(cmd.Process.Pid, syscall.SIGKILL); return nil }
-	c.mu.Lock()
-	err := cmd.Start()
+	err := a.own.start(cmd)
 	if err != nil {
-		c.mu.Unlock()
 		return err
 	}
-	c.pid = cmd.Process.Pid
-	c.mu.Unlock()
+	defer a.own.forget(cmd)
 	waitChildExit(cmd.Process.Pid)
 	signalGroup(cmd.Process.Pid, syscall.SIGKILL) // processes left in the group, while its ID is reserved
 	err = cmd.Wait()
 	reapGroup(cmd.Process.Pid)
-	c.mu.Lock()
-	c.pid = 0
-	c.mu.Unlock()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -117,10 +117,11 @@ func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
 		Path: cfg.Path, Args: cfg.Args, Env: cfg.Env, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		SysProcAttr: commandAttributes(),
 	}
-	if err := cmd.Start(); err != nil {
+	if err := a.own.start(&cmd); err != nil {
 		_ = reports.Encode(exitReport{Code: startCode(err), Error: err.Error()})
 		return startCode(err), nil
 	}
+	defer a.own.reapOrphans()()
 	p.pgid = cmd.Process.Pid
 	ended := make(chan struct{})
 	go func() {
@@ -130,7 +131,8 @@ func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
 	orphan := p.wait(ended, readCommands(decoder))
 	signalGroup(p.pgid, syscall.SIGKILL) // processes left in the group, while its ID is reserved
 	_ = cmd.Wait()                       // the process state has the result
-	killChildren(&checkCommand{})        // processes that have left the group
+	a.own.forget(&cmd)
+	a.own.killOrphans() // processes that have left the group
 	code := exitStatus(cmd.ProcessState)
 	_ = reports.Encode(exitReport{Code: code, Stopped: p.stopping})
 	if orphan {

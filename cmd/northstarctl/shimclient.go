@@ -34,7 +34,7 @@ func (s *supervisor) runOnce(l *client.Leadership) (exitReport, error) {
 		return exitReport{}, err
 	}
 	exited := false
-	defer func() { k.close(exited, &s.checkCmd) }()
+	defer func() { k.close(exited, &s.a.own) }()
 	poll := time.NewTicker(min(suspendPollInterval, s.TTL/20))
 	defer poll.Stop()
 	lost := l.Done()
@@ -96,7 +96,7 @@ func (s *supervisor) startShim(l *client.Leadership) (*shimHandle, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.a.stdin, s.a.stdout, s.a.stderr
 	cmd.ExtraFiles = []*os.File{commandsR, reportsW} // commandFD, reportFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	if err := s.a.own.start(cmd); err != nil {
 		commandsW.Close()
 		reportsR.Close()
 		return nil, fmt.Errorf("start the supervisor shim: %w", err)
@@ -133,7 +133,7 @@ func (k *shimHandle) send(v any) {
 func (k *shimHandle) kill() { _ = k.cmd.Process.Kill() } // it may have exited
 
 // close returns when the shim and the command have ended. exited reports that the shim has sent its report.
-func (k *shimHandle) close(exited bool, check *checkCommand) {
+func (k *shimHandle) close(exited bool, own *ownChildren) {
 	if !exited {
 		k.kill()
 	}
@@ -143,7 +143,8 @@ func (k *shimHandle) close(exited bool, check *checkCommand) {
 	}
 	_ = k.cmd.Wait() // the report has the result
 	timeout.Stop()
-	killChildren(check) // left by a killed shim
+	own.forget(k.cmd)
+	own.killOrphans() // left by a killed shim
 }
 
 // commandEnviron returns the environment without this program's own secrets: the command may be less trusted.
