@@ -279,6 +279,7 @@ func TestYAML(t *testing.T) {
 		"strings": []any{
 			"", "yes", "no", "null", "~", "12", "1e3", "0x1f", "a: b", "- a", "#", "two\nlines\n", " space ",
 			"\x1b[31m", "тест", "2026-03-01",
+			"\u007f", "a\u0080b", "\u0085", "\u009b2J", "\ufffe", "\uffff", "\ufeff", "\u2028",
 		},
 		"numbers": []any{float64(1 << 53), 0.5, -1.0}, "none": nil, "yes": true, "empty": []any{},
 		"object": map[string]any{},

@@ -34,10 +34,38 @@ func (a *app) printResult(v any, people func() error) error {
 	case "table":
 		return people()
 	}
-	enc := json.NewEncoder(a.stdout)
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	return a.printf("%s", escapeControls(out.Bytes()))
+}
+
+// escapeControls escapes in a JSON text what the encoder leaves and a terminal takes for a command or YAML does not
+// allow: U+007F to U+009F, U+FFFE and U+FFFF. A client may have chosen the text.
+func escapeControls(text []byte) []byte {
+	unsafe := func(r rune) bool { return r >= 0x7f && r <= 0x9f || r == 0xfffe || r == 0xffff }
+	if bytes.IndexFunc(text, unsafe) < 0 {
+		return text
+	}
+	var out bytes.Buffer
+	for _, r := range string(text) {
+		if unsafe(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.Bytes()
+}
+
+// marshal returns the JSON form of a value, on one line.
+func marshal(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	return escapeControls(text), err
 }
 
 // printf prints text on stdout.
@@ -48,7 +76,7 @@ func (a *app) printf(format string, args ...any) error {
 
 // printItem prints item i, from 0, of a streamed array.
 func (a *app) printItem(i int, v any) error {
-	text, err := json.Marshal(v)
+	text, err := marshal(v)
 	if err != nil {
 		return err
 	}
@@ -74,7 +102,7 @@ func (a *app) printStreamed(v any) error {
 
 // toYAML returns the JSON form of a value as YAML: the same names and order. JSON is YAML, in another style.
 func toYAML(v any) ([]byte, error) {
-	data, err := json.Marshal(v)
+	data, err := marshal(v)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +128,13 @@ func setBlockStyle(n *yaml.Node) {
 }
 
 // printJSONLine prints one of many results as one line of JSON.
-func (a *app) printJSONLine(v any) error { return json.NewEncoder(a.stdout).Encode(v) }
+func (a *app) printJSONLine(v any) error {
+	text, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	return a.printf("%s\n", text)
+}
 
 // tableOf prints a table with one row for each item.
 func tableOf[T any](a *app, header []string, items []T, row func(T) []any) error {

@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"northstar/api/apiv1"
 	"northstar/client"
@@ -100,6 +104,40 @@ func TestNamesAreNoCommandsOfTheTerminal(t *testing.T) {
 		_, stdout, stderr := ctl(t, nil, "", append(strings.Fields(args), "--endpoints", s.URL, "--timeout", "5s")...)
 		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\a") || !strings.Contains(out, `\x1b[2J`) {
 			t.Errorf("%s: %q", args, out)
+		}
+	}
+}
+
+// Programs get such names as they are, escaped in JSON and YAML: one client cannot make a list fail, either.
+func TestNamesAreNoCommandsInJSON(t *testing.T) {
+	t.Parallel()
+	const name = "\x1b\x7f\u0080\u0085\u009b2J\ufffe\uffff"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case apiv1.PathLeader:
+			reply(w, apiv1.Leader{LeaderID: "n1", LeaderAddress: r.Host, Term: 4, ObservedBy: "n1"})
+		case apiv1.PathRoles:
+			reply(w, apiv1.Roles{Items: []apiv1.Role{{Role: name}}})
+		case apiv1.PathKV:
+			reply(w, apiv1.List{Items: []apiv1.Item{{Key: name}}})
+		case apiv1.PathWatch:
+			w.Header().Set("Content-Type", apiv1.TypeEventStream)
+			data, _ := json.Marshal(keyValue{Key: name, Revision: 10})
+			fmt.Fprintf(w, "id: 10\nevent: put\ndata: %s\n\n", data)
+			fmt.Fprint(w, "event: error\ndata: {\"code\":4015,\"status\":410,\"detail\":\"a backup was restored\"}\n\n")
+		}
+	}))
+	defer s.Close()
+	raw := regexp.MustCompile("[^\n -~]")
+	for _, args := range []string{"role ls", "kv ls", "kv watch --since 9"} {
+		for _, format := range []string{"json", "yaml"} {
+			code, stdout, stderr := ctl(t, nil, "",
+				append(strings.Fields(args), "-o", format, "--endpoints", s.URL, "--timeout", "5s")...)
+			var got any
+			if err := yaml.Unmarshal([]byte(stdout), &got); err != nil || raw.MatchString(stdout) ||
+				!strings.Contains(fmt.Sprint(got), name) {
+				t.Errorf("%s -o %s: exit %d, %q, %v, %s", args, format, code, stdout, err, stderr)
+			}
 		}
 	}
 }
