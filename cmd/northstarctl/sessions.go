@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -90,7 +91,7 @@ func (s *sessionsEndCmd) Run(a *app) error {
 		call = s.endMatching
 	}
 	if s.DryRun {
-		return show(a, "asking what would end", call, func(p apiv1.SessionsEnded) error {
+		return a.endSessions("asking what would end", call, func(p apiv1.SessionsEnded) error {
 			return a.printf("%s would end; roles vacated: %s; keys deleted: %d\n", plural(len(p.SessionIDs), "session"),
 				orDash(strings.Join(p.Roles, ", ")), p.Keys)
 		})
@@ -99,27 +100,47 @@ func (s *sessionsEndCmd) Run(a *app) error {
 		what); err != nil {
 		return err
 	}
-	return show(a, "ending sessions", call, func(ended apiv1.SessionsEnded) error {
+	return a.endSessions("ending sessions", call, func(ended apiv1.SessionsEnded) error {
 		return a.printf("%s ended\n", plural(len(ended.SessionIDs), "session"))
 	})
+}
+
+// endSessions makes the calls, and prints what they have ended, also if one of them fails.
+func (a *app) endSessions(
+	what string, call callFunc[apiv1.SessionsEnded], text func(apiv1.SessionsEnded) error,
+) error {
+	ended, err := request(a, what, call)
+	if err != nil && len(ended.SessionIDs) == 0 {
+		return err
+	}
+	if e := a.printResult(ended, func() error { return text(ended) }); err == nil {
+		err = e
+	}
+	return err
 }
 
 func (s *sessionsEndCmd) request() client.SessionsEnd {
 	return client.SessionsEnd{Identity: s.Identity, Prefix: s.Prefix, Reason: s.Reason, DryRun: s.DryRun}
 }
 
+// endEach ends one session after another. Those that have ended before are an error at the end.
 func (s *sessionsEndCmd) endEach(c *client.Client, ctx context.Context) (apiv1.SessionsEnded, error) {
 	all := apiv1.SessionsEnded{SessionIDs: []string{}, DryRun: s.DryRun}
+	var missing []error
 	for _, id := range s.IDs {
 		e := s.request()
 		e.ID = id
 		one, err := c.EndSessionsWith(ctx, e)
-		if err != nil {
-			return all, fmt.Errorf("%w (ended before: %d)", err, len(all.SessionIDs))
+		switch {
+		case err == nil:
+			addEnded(&all, one)
+		case errors.Is(err, client.ErrSessionEnded):
+			missing = append(missing, err)
+		default:
+			return all, err
 		}
-		addEnded(&all, one)
 	}
-	return all, nil
+	return all, errors.Join(missing...)
 }
 
 // endMatching ends one page of sessions after another. A dry run shows the first page, of up to 1000.
@@ -128,7 +149,7 @@ func (s *sessionsEndCmd) endMatching(c *client.Client, ctx context.Context) (api
 	for {
 		page, err := c.EndSessionsWith(ctx, s.request())
 		if err != nil {
-			return all, fmt.Errorf("%w (ended before: %d)", err, len(all.SessionIDs))
+			return all, err
 		}
 		addEnded(&all, page)
 		if !page.More || s.DryRun {

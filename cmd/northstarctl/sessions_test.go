@@ -39,7 +39,11 @@ func (s *server) serveSessions(w http.ResponseWriter, r *http.Request, body stri
 	case "GET /v1/sessions/s1":
 		reply(w, session("s1", "worker-a"))
 	case "DELETE /v1/sessions/s1", "DELETE /v1/sessions/s2":
-		reply(w, apiv1.SessionEnded{SessionID: "s1"})
+		reply(w, apiv1.SessionEnded{SessionID: r.URL.Path[len("/v1/sessions/"):]})
+	case "DELETE /v1/sessions/gone":
+		problem(w, cluster.Errorf(cluster.CodeSessionEnded, "it has ended"))
+	case "DELETE /v1/sessions/other":
+		problem(w, cluster.Errorf(cluster.CodeForbidden, "not yours"))
 	case "DELETE /v1/sessions":
 		more := len(s.requests) == 1
 		reply(w, apiv1.SessionsEnded{SessionIDs: []string{fmt.Sprint("s", len(s.requests))}, More: more})
@@ -110,6 +114,33 @@ func TestSessionsAndRoles_Requests(t *testing.T) {
 		_, _, stderr := ctl(t, s, "", strings.Fields(args)...)
 		if n := len(s.requests) - 1; n < 0 || s.requests[n]+" "+s.bodies[n] != want {
 			t.Errorf("%s: %s\n got %q %q\nwant %s", args, stderr, s.requests, s.bodies, want)
+		}
+	}
+}
+
+// A session that has ended keeps no other from being ended. What has ended is printed in any case.
+func TestSessionsEnd_Some(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]struct {
+		code          int
+		ended, stderr string
+	}{
+		"s1 gone s2":  {exitMissing, `["s1","s2"]`, "end session gone: ERR_SESSION_ENDED: it has ended"},
+		"gone":        {exitMissing, "", "end session gone: ERR_SESSION_ENDED: it has ended"},
+		"s1 other s2": {exitRefused, `["s1"]`, "end session other: ERR_FORBIDDEN: not yours"},
+	} {
+		s := newServer(t)
+		code, stdout, stderr := ctl(t, s, "", append([]string{"sessions", "end", "--yes", "-o", "json"},
+			strings.Fields(args)...)...)
+		var out apiv1.SessionsEnded
+		_ = json.Unmarshal([]byte(stdout), &out) // no output: nothing has ended
+		ended, _ := json.Marshal(out.SessionIDs)
+		if out.SessionIDs == nil {
+			ended = nil
+		}
+		if code != want.code || string(ended) != want.ended ||
+			withoutProgress(stderr) != "northstarctl: "+want.stderr+"\n" {
+			t.Errorf("%s: exit %d, %s%s", args, code, stdout, stderr)
 		}
 	}
 }
