@@ -159,7 +159,8 @@ type kvLsCmd struct {
 	Consistency string `enum:"linearizable,lease,stale" default:"linearizable" help:"One of ${enum}."`
 }
 
-// Run streams the JSON array item by item; it is not closed if the list fails. Other output is collected in memory.
+// Run streams the JSON array item by item. If the list fails, the array is not closed, so that no program takes it for
+// all keys. Other output is collected in memory.
 func (k *kvLsCmd) Run(a *app) error {
 	if k.Limit < 0 {
 		return usagef("--limit: must be 0 (all) or more")

@@ -471,6 +471,23 @@ func TestJSONOutput_IsOneDocument(t *testing.T) {
 	}
 }
 
+// A list of which a later page fails is not valid JSON: a pipe that ignores the exit code does not take it for all.
+func TestKVLs_LaterPageFails(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == apiv1.PathKV && r.URL.Query().Get("after") == "" {
+			reply(w, apiv1.List{Items: []apiv1.Item{{Key: "a"}}, Next: "a"})
+			return
+		}
+		problem(w, cluster.Errorf(cluster.CodeForbidden, "the token was removed"))
+	})
+	code, stdout, stderr := ctl(t, s, "", "kv", "ls", "-o", "json")
+	if code != exitRefused || !strings.Contains(stdout, `"key":"a"`) || json.Valid([]byte(stdout)) {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+}
+
 // A transfer to a zone leaves the choice of the node to the cluster.
 func TestTransfer_ToZone(t *testing.T) {
 	t.Parallel()
