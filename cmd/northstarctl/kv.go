@@ -105,7 +105,7 @@ func (k *kvPutCmd) Run(a *app) error {
 		return err
 	}
 	opts.IfAbsent, opts.Session = opts.IfAbsent || k.IfAbsent, k.Session
-	value, err := k.readValue(a.stdin)
+	value, err := k.readValue(a.input())
 	if err != nil {
 		return err
 	}

@@ -675,6 +675,44 @@ func TestConfirmation(t *testing.T) {
 	}
 }
 
+// cancelWriter ends a context with the first output.
+type cancelWriter struct {
+	bytes.Buffer
+	cancel context.CancelFunc
+}
+
+func (w *cancelWriter) Write(p []byte) (int, error) {
+	w.cancel()
+	return w.Buffer.Write(p)
+}
+
+// Ctrl-C ends a command that waits for an answer or a value.
+func TestInterrupt_WhileWaitingForInput(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"members remove n4", "kv put app/config"} {
+		s := newServer(t)
+		stdin, typing := io.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		stderr := &cancelWriter{cancel: cancel}
+		ended := make(chan int, 1)
+		go func() {
+			ended <- run(ctx, append(strings.Fields(args), "--endpoints", s.URL), stdin, io.Discard, stderr)
+		}()
+		if strings.HasPrefix(args, "kv") { // it asks nothing
+			cancel()
+		}
+		select {
+		case code := <-ended:
+			if code != exitFailed || len(s.requests) > 0 {
+				t.Errorf("%s: exit %d, %q, %s", args, code, s.requests, stderr.String())
+			}
+		case <-time.After(testTimeout):
+			t.Errorf("%s: it goes on", args)
+		}
+		typing.Close()
+	}
+}
+
 // A recovery shows its plan with the question, and runs exactly that plan.
 func TestRecover_ConfirmsPlan(t *testing.T) {
 	t.Parallel()

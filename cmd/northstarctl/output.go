@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -248,15 +249,40 @@ func (a *app) confirm(format string, args ...any) error {
 		return nil
 	}
 	fmt.Fprintf(a.stderr, format+" Continue? [y/N] ", args...)
-	line, err := bufio.NewReader(io.LimitReader(a.stdin, 1024)).ReadString('\n')
+	line, err := bufio.NewReader(io.LimitReader(a.input(), 1024)).ReadString('\n')
 	if err != nil {
 		fmt.Fprintln(a.stderr)
+	}
+	if a.ctx.Err() != nil {
+		return errNotConfirmed
 	}
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return nil
 	}
 	return errNotConfirmed
+}
+
+// input returns stdin. Reading ends with the command's context: Ctrl-C ends a command that waits for input, too.
+func (a *app) input() io.Reader { return interruptible{a.ctx, a.stdin} }
+
+// interruptible is a reader whose Read returns when ctx ends. What arrives later is lost.
+type interruptible struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i interruptible) Read(p []byte) (int, error) {
+	var n int
+	var err error
+	data, ended := make([]byte, len(p)), make(chan struct{})
+	go func() { defer close(ended); n, err = i.r.Read(data) }()
+	select {
+	case <-ended:
+		return copy(p, data[:n]), err
+	case <-i.ctx.Done():
+		return 0, context.Cause(i.ctx)
+	}
 }
 
 func orDash(s string) string { return cmp.Or(s, "-") }
