@@ -133,17 +133,22 @@ func (e *electionsShowCmd) Run(a *app) error {
 			if i > 0 {
 				fmt.Fprintln(a.stdout)
 			}
-			a.printSentences(el.Explanation)
+			if err := a.printSentences(el.Explanation); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 }
 
 // printSentences prints one sentence or paragraph a line.
-func (a *app) printSentences(lines []string) {
+func (a *app) printSentences(lines []string) error {
 	for _, line := range lines {
-		fmt.Fprintln(a.stdout, cluster.Printable(line))
+		if err := a.printf("%s\n", cluster.Printable(line)); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // history is what the cluster has recorded of its elections.

@@ -713,6 +713,28 @@ func TestInterrupt_WhileWaitingForInput(t *testing.T) {
 	}
 }
 
+// full is a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// A command whose output is lost fails.
+func TestOutputIsLost(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{
+		"why", "why ERR_FENCED", "elections show", "status", "status -o json", "status -o yaml", "kv ls -o json",
+		"kv get app/config", "recover --survivors n1 --confirm c --yes", "splitbrain", "version", "completion bash",
+		"transfer", "events --follow", "role show job",
+	} {
+		s := newServer(t)
+		var stderr bytes.Buffer
+		if code := run(t.Context(), append(strings.Fields(args), "--endpoints", s.URL), strings.NewReader(""), full{},
+			&stderr); code != exitFailed {
+			t.Errorf("%s: exit %d, %s", args, code, stderr.String())
+		}
+	}
+}
+
 // A recovery shows its plan with the question, and runs exactly that plan.
 func TestRecover_ConfirmsPlan(t *testing.T) {
 	t.Parallel()

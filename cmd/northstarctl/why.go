@@ -55,7 +55,7 @@ func (w *whyCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.printResult(answer{w.What, lines}, func() error { a.printSentences(lines); return nil })
+	return a.printResult(answer{w.What, lines}, func() error { return a.printSentences(lines) })
 }
 
 // parseCode returns the error code with a number or a name.
