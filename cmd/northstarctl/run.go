@@ -223,6 +223,8 @@ func (s *supervisor) runTenure(l *client.Leadership) (over bool, err error) {
 		switch {
 		case err != nil:
 			return true, err
+		case rep.Stopped && s.terminating:
+			return true, outcome(rep)
 		case rep.Stopped:
 			l.End(client.ErrLeaseLapsed) // the shim may have noticed it first
 			return false, nil

@@ -256,6 +256,7 @@ func TestRun(t *testing.T) {
 		"orphans":                   testRunOrphans,
 		"waiting":                   testRunWaiting,
 		"evicted":                   testRunEvicted,
+		"lost while ending":         testRunLostWhileEnding,
 		"killed":                    testRunKilled,
 		"paused":                    testRunPaused,
 		"shim killed":               testRunShimKilled,
@@ -425,6 +426,17 @@ func testRunNotEligible(t *testing.T, endpoint string, c *client.Client) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("exit: %v, want 0", err)
 	}
+}
+
+// A command that is to end when its role is lost: run exits with the command's code.
+func testRunLostWhileEnding(t *testing.T, endpoint string, _ *client.Client) {
+	r := startRun(t, endpoint, `trap 'echo TERM' TERM; echo pid $$; while :; do sleep 1000; done`, "--role", "ending",
+		"--ttl", "5m", "--stop-timeout", "10ms")
+	r.line("pid")
+	r.signal(syscall.SIGTERM)
+	r.line("TERM")
+	evict(t, endpoint, "ending")
+	r.exit(137)
 }
 
 func testRunEvicted(t *testing.T, endpoint string, c *client.Client) {

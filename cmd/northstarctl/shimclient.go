@@ -43,7 +43,7 @@ func (s *supervisor) runOnce(l *client.Leadership) (exitReport, error) {
 		case rep, ok := <-k.reports:
 			switch {
 			case !ok && k.stopRequested:
-				return exitReport{Stopped: true}, nil
+				return exitReport{Code: 128 + int(syscall.SIGKILL), Stopped: true}, nil
 			case !ok:
 				return exitReport{}, errors.New("supervisor shim was killed and the command terminated")
 			}
