@@ -78,7 +78,8 @@ func (e *electionsLsCmd) follow(a *app) error {
 			return nil, "" // only reports the leader
 		}
 		text := fmt.Sprintf("%s  term %-4d %-15s %-8s %-4s  in %d ms, leaderless %d ms: %s", formatTime(&ev.At),
-			ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS, orDash(el.Reason))
+			ev.Term, el.Trigger, el.CandidateID, el.Result, el.DurationMS, el.LeaderlessMS,
+			orDash(cluster.Printable(el.Reason)))
 		for _, v := range el.Votes {
 			if e.Votes {
 				text += strings.TrimRight(fmt.Sprintf("\n    %-8s %-3s  %s", v.VoterID, yesNo(v.Granted), v.Reason), " ")

@@ -174,7 +174,7 @@ func (a *app) printAutoFailover(set apiv1.AutoFailoverState) error {
 		}
 	}
 	if set.Operator != "" {
-		line += fmt.Sprintf(" (by %s: %s)", set.Operator, orDash(set.Reason))
+		line += fmt.Sprintf(" (by %s: %s)", set.Operator, orDash(cluster.Printable(set.Reason)))
 	}
 	return a.printf("%s\n", line)
 }

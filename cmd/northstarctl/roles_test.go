@@ -81,7 +81,7 @@ func TestRoleShow_Vacant(t *testing.T) {
 	}
 }
 
-// A client chooses the names of its sessions. They must not act on an operator's terminal.
+// A client chooses the names of its sessions, and an operator a reason. They must not act on an operator's terminal.
 func TestNamesAreNoCommandsOfTheTerminal(t *testing.T) {
 	t.Parallel()
 	const name = "\x1b[2J\x1b]0;title\a\nn1"
@@ -94,13 +94,25 @@ func TestNamesAreNoCommandsOfTheTerminal(t *testing.T) {
 		case apiv1.PathSessions:
 			reply(w, apiv1.Sessions{Items: []apiv1.Session{{SessionID: "s1", Name: name, Identity: "client a"}}})
 		case apiv1.PathEvents:
+			if strings.Contains(r.Header.Get("Accept"), "event-stream") {
+				w.Header().Set("Content-Type", apiv1.TypeEventStream)
+				lost := map[string]any{"result": "lost", "reason": name}
+				data, _ := json.Marshal(apiv1.Event{Seq: "p1-1", Type: "election", Fields: lost})
+				fmt.Fprintf(w, "id: p1-1\nevent: election\ndata: %s\n\n", data)
+				fmt.Fprint(w, "event: error\ndata: {\"code\":4403,\"status\":403}\n\n")
+				return
+			}
 			reply(w, apiv1.Events{Items: []apiv1.Event{{Type: "role", Message: name + " holds role job"}}})
+		case apiv1.PathAuto:
+			reply(w, apiv1.AutoFailoverState{Operator: "anna", Reason: name})
 		default:
 			problem(w, cluster.Errorf(cluster.CodeNotFound, "%s of %s", r.URL.Path, name))
 		}
 	}))
 	defer s.Close()
-	for _, args := range []string{"role ls", "sessions ls", "events", "role show job"} {
+	for _, args := range []string{
+		"role ls", "sessions ls", "events", "role show job", "auto-failover", "elections --follow",
+	} {
 		_, stdout, stderr := ctl(t, nil, "", append(strings.Fields(args), "--endpoints", s.URL, "--timeout", "5s")...)
 		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\a") || !strings.Contains(out, `\x1b[2J`) {
 			t.Errorf("%s: %q", args, out)
