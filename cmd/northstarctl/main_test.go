@@ -564,6 +564,9 @@ func TestExitCodes(t *testing.T) {
 		"bad fence":        {nil, "kv put a b --fence role", exitUsage},
 		"bad endpoint":     {nil, "leader --endpoints ftp://x", exitUsage},
 		"bad wait":         {nil, "transfer --wait 2m", exitUsage},
+		"long wait":        {nil, "role campaign job --wait 6m", exitUsage},
+		"short TTL":        {nil, "role campaign job --ttl 100ms", exitUsage},
+		"bad delay":        {nil, "role campaign job --takeover-delay=-1s", exitUsage},
 		"bad target":       {nil, "failover --to N2", exitUsage},
 		"empty target":     {nil, "transfer --to=", exitUsage}, // a variable of a script that is not set
 		"bare emergency":   {nil, "failover --emergency --reason r", exitUsage},

@@ -11,6 +11,7 @@ import (
 	"northstar/api/apiv1"
 	"northstar/client"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 type roleCmd struct {
@@ -95,6 +96,15 @@ type roleCampaignCmd struct {
 }
 
 func (r *roleCampaignCmd) Run(a *app) error {
+	const maxWait = apiv1.MaxWaitMS * time.Millisecond
+	switch {
+	case r.Wait < 0 || r.Wait > maxWait:
+		return usagef("--wait: must be 0 to %v (got %v)", maxWait, r.Wait)
+	case r.TTL < state.MinSessionTTL || r.TTL > state.MaxSessionTTL:
+		return usagef("--ttl: must be %v to %v (got %v)", state.MinSessionTTL, state.MaxSessionTTL, r.TTL)
+	case r.TakeoverDelay < 0:
+		return usagef("--takeover-delay: must be 0 or more (got %v)", r.TakeoverDelay)
+	}
 	c, err := a.connect()
 	if err != nil {
 		return err
