@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,8 +182,7 @@ func (c *request) planEnd(cmd state.Command) error {
 // heldBy returns the roles of sessions, and how many keys are tied to them.
 func heldBy(v *state.View, sessions ...string) (held []string, keys int) {
 	for _, id := range sessions {
-		roles, tied, _ := v.OwnedBy(id)
-		held, keys = append(held, roles...), keys+len(tied)
+		held, keys = append(held, v.OwnedRoles(id)...), keys+v.OwnedKeys(id, math.MaxInt)
 	}
 	return held, keys
 }
@@ -296,11 +296,10 @@ func (c *request) page() (limit int, after string, err error) {
 }
 
 func (c *request) wireSession(v *state.View, s *state.Session) apiv1.Session {
-	roles, keys, _ := v.OwnedBy(s.ID)
 	out := apiv1.Session{
 		SessionID: s.ID, Name: s.Name, Identity: s.Owner, TTLMS: s.TTL.Milliseconds(), CreatedAt: unixNano(s.CreatedAt),
-		Meta: s.Meta, Roles: append([]string{}, roles...), RevokedRoles: attach.EncodeRevocations(v.Revocations(s.ID)),
-		Keys: len(keys),
+		Meta: s.Meta, Roles: append([]string{}, v.OwnedRoles(s.ID)...),
+		RevokedRoles: attach.EncodeRevocations(v.Revocations(s.ID)), Keys: v.OwnedKeys(s.ID, math.MaxInt),
 	}
 	if !c.stale() {
 		out.RemainingMS = c.s.deps.Sessions.Remaining(s).Milliseconds()

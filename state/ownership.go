@@ -34,10 +34,9 @@ func (w *txn) ownedBy(session string, kind ownedKind) []string {
 	return ownedNames(w.write.ownership.now(), session, kind)
 }
 
-// OwnedBy returns the names of the roles, keys and nodes that a session owns.
-func (v *View) OwnedBy(session string) (roles, keys, nodes []string) {
-	return ownedNames(v.ownership, session, ownedRole), ownedNames(v.ownership, session, ownedKey),
-		ownedNames(v.ownership, session, ownedNode)
+// OwnedRoles returns the names of the roles that a session holds, sorted.
+func (v *View) OwnedRoles(session string) []string {
+	return ownedNames(v.ownership, session, ownedRole)
 }
 
 // OwnedKeys returns how many keys a session owns, and most if they are more than that. It looks at no more of them.

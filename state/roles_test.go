@@ -140,7 +140,7 @@ func TestSessionKeys(t *testing.T) {
 	if got, want := strings.Join(left, " "), "2: 4:"+b+" 5:"+b; got != want {
 		t.Fatalf("got %s, want %s", got, want)
 	}
-	if _, keys, _ := s.View().OwnedBy(b); len(keys) != 2 {
+	if keys := s.View().OwnedKeys(b, 9); keys != 2 {
 		t.Fatal(keys)
 	}
 }
