@@ -11,7 +11,7 @@ import (
 const (
 	minTick          = 50 * time.Millisecond  // minimum time between two ticks
 	maxTick          = 250 * time.Millisecond // maximum time between two ticks, and the delay of new sessions' timers
-	maxExpireBatch   = 500                    // sessions in one command
+	maxExpireBatch   = 500                    // sessions, or dead application nodes, in one command
 	expireRetryDelay = 100 * time.Millisecond // after a command with unknown outcome
 	fewTimers        = 1000                   // of sessions that have ended: not looked for
 	maxLookedAt      = 10_000                 // timers in one tick: renewals wait meanwhile
@@ -251,21 +251,32 @@ const deadNodeSweepInterval = time.Minute
 func (k *SessionManager) purgeDeadNodes(ctx context.Context) {
 	for sleep(ctx, deadNodeSweepInterval) {
 		before := time.Now().Add(-k.deps.NodeRetention).UnixNano()
-		var ids []string
-		for n := range k.deps.Consensus.View().AppNodesAfter("") {
-			if n.Status == state.AppDead && n.ChangedAt < before && len(ids) < maxExpireBatch {
-				ids = append(ids, n.ID)
-			}
-		}
-		if len(ids) == 0 {
-			continue
-		}
-		cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{
-			IDs:       ids,
-			DeadSince: before,
-		}}
-		if _, err := k.deps.Consensus.Propose(ctx, cmd); err != nil {
-			k.logger.Debug("removing dead application nodes failed, will retry", "nodes", len(ids), "error", err)
+		for k.purgeSomeDeadNodes(ctx, before) {
 		}
 	}
+}
+
+// purgeSomeDeadNodes removes application nodes that died before a time, in Unix nanoseconds. It reports whether it
+// removed as many as one command takes, so that there may be more.
+func (k *SessionManager) purgeSomeDeadNodes(ctx context.Context, before int64) (more bool) {
+	var ids []string
+	for n := range k.deps.Consensus.View().AppNodesAfter("") {
+		if n.Status == state.AppDead && n.ChangedAt < before {
+			if ids = append(ids, n.ID); len(ids) == maxExpireBatch {
+				break
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return false
+	}
+	cmd := state.Command{Kind: state.KindAppNodeRemove, AppNodeRemove: &state.AppNodeRemove{
+		IDs:       ids,
+		DeadSince: before,
+	}}
+	if _, err := k.deps.Consensus.Propose(ctx, cmd); err != nil {
+		k.logger.Debug("removing dead application nodes failed, will retry", "nodes", len(ids), "error", err)
+		return false
+	}
+	return len(ids) == maxExpireBatch
 }

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -29,6 +30,31 @@ func TestDeadNodesArePurged(t *testing.T) {
 		}
 		if n, _ := b.View().AppNode("w2"); n == nil || n.Status != state.AppActive {
 			t.Fatalf("%+v", n)
+		}
+	})
+}
+
+// More dead nodes than one command removes are gone after one sweep: what is registered again and again does not fill
+// the registry.
+func TestManyDeadNodesArePurged(t *testing.T) {
+	withLeader(t, func(b *bench) {
+		session := b.session(t, "fleet", time.Second)
+		for i := range 1200 {
+			node := state.AppNode{ID: fmt.Sprint("w", i), Session: session, Status: state.AppActive}
+			if r := b.apply(state.Command{
+				Kind:       state.KindAppNodePut,
+				AppNodePut: &state.AppNodePut{Node: node},
+			}); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		time.Sleep(nodeRetention + deadNodeSweepInterval*3/2) // one sweep, as they died in the first minute
+		left := 0
+		for range b.View().AppNodesAfter("") {
+			left++
+		}
+		if left != 0 {
+			t.Fatalf("%d nodes are left", left)
 		}
 	})
 }
