@@ -335,7 +335,11 @@ func (n *Node) warnings() []string {
 		all = append(all, what)
 	}
 	view := n.consensus.View()
-	if what := lastResortWarning(n.consensus.Status().Servers, view.Members()); what != "" {
+	members := view.Members()
+	if what := lastResortWarning(n.consensus.Status().Servers, members); what != "" {
+		all = append(all, what)
+	}
+	if what := nodeIDsWarning(len(members)); what != "" {
 		all = append(all, what)
 	}
 	if in, own := view.Limits(), n.cfg.limits(); in != own && in != (state.Limits{}) {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"northstar/cluster"
@@ -13,6 +14,8 @@ const (
 	limitsTimeout  = 5 * time.Second
 	// quotaEventAfter is how long nothing must be refused until a refusal is an event again.
 	quotaEventAfter = time.Minute
+	// nodeIDsLeft is how few node IDs must be left for a warning.
+	nodeIDsLeft = state.MaxMembers / 10
 )
 
 // limits returns the configured limits of the state.
@@ -97,4 +100,13 @@ func (l *eventList) addQuota(prev, next stateSnapshot) {
 func (n *Node) stateSize() (keys int, bytes int64, limit uint64) {
 	v := n.consensus.View()
 	return v.Keys(), v.StateBytes(), v.Limits().StateBytes
+}
+
+// nodeIDsWarning warns when few nodes with a new ID can be added. Records of removed members count, and always stay.
+func nodeIDsWarning(records int) string {
+	if state.MaxMembers-records > nodeIDsLeft {
+		return ""
+	}
+	return fmt.Sprintf("node IDs: the cluster knows %d, with those of removed nodes, and takes %d at most: from now on "+
+		"add nodes with the IDs of removed ones", records, state.MaxMembers)
 }

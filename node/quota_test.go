@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -83,4 +85,36 @@ func TestLimitsChange(t *testing.T) {
 			t.Errorf("members read version %d: %+v", reads, cmd)
 		}
 	}
+}
+
+// A cluster takes a fixed number of node IDs in its life. It warns before they run out, also if the nodes are gone.
+func TestNodeIDsRunOut(t *testing.T) {
+	t.Parallel()
+	for records, want := range map[int]bool{
+		3: false, state.MaxMembers - nodeIDsLeft - 1: false,
+		state.MaxMembers - nodeIDsLeft: true, state.MaxMembers: true,
+	} {
+		if got := nodeIDsWarning(records); (got != "") != want {
+			t.Errorf("%d records: %q", records, got)
+		}
+	}
+	n := newCluster(t, 1, nil)[0]
+	startAll(t, []*testNode{n})
+	eventually(t, "the node has a record", func() bool { return len(n.Consensus().View().Members()) == 1 })
+	var proposals sync.WaitGroup
+	for i := range state.MaxMembers - nodeIDsLeft - 1 {
+		proposals.Go(func() {
+			id := cluster.NodeID(fmt.Sprint("gone", i))
+			for _, cmd := range []state.Command{
+				{Kind: state.KindMember, Member: &cluster.Member{ID: id, Lifecycle: cluster.Active}},
+				{Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: id}},
+			} {
+				if _, err := n.Consensus().Propose(t.Context(), cmd); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	proposals.Wait()
+	want(t, plain, "GET", "http://"+n.httpAddr+"/status", "", 200, `node IDs: the cluster knows 900`)
 }
