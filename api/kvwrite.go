@@ -222,7 +222,8 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 	return &state.FencingToken{Role: role, Token: tok}, nil
 }
 
-// idempotency reads Idempotency-Key; nil without it. Keys belong to a caller: two callers may use the same key.
+// idempotency reads Idempotency-Key; nil without it. Keys belong to the name of a caller: two names may use the same
+// key. The role is no part of them: builds that differ in that would apply a repeated write twice.
 func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 	values := c.r.Header[apiv1.HeaderIdempotencyKey]
 	if len(values) == 0 {
