@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -190,6 +191,27 @@ func TestNodes_ReplacedMeanwhile(t *testing.T) {
 		got := into[apiv1.Node](t, n.register("w1", a, ",'load':{'jobs':3}"))
 		if got.SessionID != b || got.Load != nil {
 			t.Errorf("session %s is registered, want %s; load %v of the other one", got.SessionID, b, got.Load)
+		}
+	})
+}
+
+// An operator removes a node while it registers, and its session lives on: the answer is that it is not registered.
+func TestNodes_RemovedMeanwhile(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		session := n.session("a")
+		n.fake.set(func() {
+			n.fake.propose = func(_ context.Context, c state.Command) (state.Result, error) {
+				result := n.fake.apply(c)
+				remove := &state.AppNodeRemove{IDs: []string{"w1"}}
+				n.fake.apply(state.Command{Kind: state.KindAppNodeRemove, Now: c.Now, AppNodeRemove: remove})
+				return result, nil
+			}
+		})
+		n.register("w1", session, ",'load':{'jobs':3}").is(t, http.StatusNotFound, cluster.CodeNotFound)
+		n.fake.set(func() { n.fake.propose = nil })
+		if got := into[apiv1.Node](t, n.register("w1", session, "")); got.SessionID != session || got.Load != nil {
+			t.Errorf("session %s is registered, want %s; load %v", got.SessionID, session, got.Load)
 		}
 	})
 }
