@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"iter"
 	"net/http"
 	"time"
 
@@ -99,25 +100,51 @@ func (w *listWriter) end(next string) error {
 	return w.c.ignoreWriteError(w.err)
 }
 
-// replyItems answers with a list. It encodes each item from the state at that time: a slow client holds no old state
-// in memory.
-func replyItems[T, W any](c *request, items []T, next string, wire func(*state.View, T) W) error {
+// listing is a list of records of the state, in order of their keys.
+type listing[T any] struct {
+	after func(v *state.View, key string) iter.Seq[T] // the records with a greater key
+	key   func(T) string
+	want  func(T) bool // nil: all of them
+}
+
+func (l *listing[T]) next(v *state.View, after string) (item T, ok bool) {
+	for item = range l.after(v, after) {
+		if l.want == nil || l.want(item) {
+			return item, true
+		}
+	}
+	return item, false
+}
+
+// replyItems answers with at most limit records after a key. It takes each one from the state at that time: a slow
+// client holds no old state in memory.
+func replyItems[T, W any](
+	c *request, list listing[T], limit int, after string, wire func(*state.View, T) W,
+) error {
 	w := listWriter{c: c}
 	w.buf = append(w.buf, `{"items":[`...)
-	for i, item := range items {
-		body, err := json.Marshal(wire(c.s.reads.View(), item))
+	for n := 0; ; n++ {
+		view := c.s.reads.View()
+		item, ok := list.next(view, after)
+		if !ok {
+			return w.end("")
+		}
+		if n == limit {
+			return w.end(after)
+		}
+		body, err := json.Marshal(wire(view, item))
 		if err != nil && w.started {
 			panic(http.ErrAbortHandler) // only a broken connection shows that the list is incomplete
 		}
 		if err != nil {
 			return err
 		}
-		if i > 0 {
+		if n > 0 {
 			w.buf = append(w.buf, ',')
 		}
+		after = list.key(item)
 		if w.buf = append(w.buf, body...); !w.flush(listChunk) {
 			return c.ignoreWriteError(w.err)
 		}
 	}
-	return w.end(next)
 }

@@ -115,21 +115,16 @@ func listNodes(c *request) error {
 	default:
 		return problem.BadRequest("status: want joining, active, draining or dead, got %q", status)
 	}
-	return c.read(func(v *state.View) error {
-		var page []*state.AppNode
-		next := ""
-		for n := range v.AppNodesAfter(after) {
-			if status != "" && string(n.Status) != status || role != "" && !slices.Contains(n.Roles, role) ||
-				capability != "" && !slices.Contains(n.Capabilities, capability) {
-				continue
-			}
-			if len(page) == limit {
-				next = page[limit-1].ID
-				break
-			}
-			page = append(page, n)
-		}
-		return replyItems(c, page, next, func(_ *state.View, n *state.AppNode) apiv1.Node { return c.wireNode(n) })
+	return c.read(func(*state.View) error {
+		return replyItems(c, listing[*state.AppNode]{
+			after: (*state.View).AppNodesAfter,
+			key:   func(n *state.AppNode) string { return n.ID },
+			want: func(n *state.AppNode) bool {
+				return (status == "" || string(n.Status) == status) &&
+					(role == "" || slices.Contains(n.Roles, role)) &&
+					(capability == "" || slices.Contains(n.Capabilities, capability))
+			},
+		}, limit, after, func(_ *state.View, n *state.AppNode) apiv1.Node { return c.wireNode(n) })
 	})
 }
 

@@ -165,7 +165,7 @@ func listKeys(c *request) error {
 		for {
 			items, next := listPage(v, prefix, after, limit)
 			revision := v.Revision()
-			err := c.takeAnswer(valueBytes(items))
+			err := c.takeAnswer(pageBytes(items))
 			if err == nil {
 				return c.writeKeys(revision, items, next)
 			}
@@ -191,9 +191,12 @@ func listPage(v *state.View, prefix, after string, limit int) (items []state.Ite
 	return items, next
 }
 
-func valueBytes(items []state.Item) (size int) {
+// itemBytes is what an item of a page takes besides its key and its value.
+const itemBytes = 128
+
+func pageBytes(items []state.Item) (size int) {
 	for _, it := range items {
-		size += len(it.Value)
+		size += itemBytes + len(it.Key) + len(it.Value)
 	}
 	return size
 }
@@ -280,7 +283,7 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 
 func changedBytes(changes []state.Change) (size int) {
 	for i := range changes {
-		size += len(changes[i].Value)
+		size += len(changes[i].Key) + len(changes[i].Value)
 		if prev := changes[i].Prev; prev != nil { // it stays in memory with the change
 			size += len(prev.Value)
 		}

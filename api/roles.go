@@ -28,20 +28,12 @@ func listRoles(c *request) error {
 	if err != nil {
 		return err
 	}
-	return c.read(func(v *state.View) error {
-		var page []*state.Role
-		next := ""
-		for r := range v.RolesAfter(after) {
-			if !r.Held() && !all {
-				continue
-			}
-			if len(page) == limit {
-				next = page[limit-1].Name
-				break
-			}
-			page = append(page, r)
-		}
-		return replyItems(c, page, next, c.wireRole)
+	return c.read(func(*state.View) error {
+		return replyItems(c, listing[*state.Role]{
+			after: (*state.View).RolesAfter,
+			key:   func(r *state.Role) string { return r.Name },
+			want:  func(r *state.Role) bool { return all || r.Held() },
+		}, limit, after, c.wireRole)
 	})
 }
 

@@ -276,17 +276,11 @@ func listSessions(c *request) error {
 	if err != nil {
 		return err
 	}
-	return c.read(func(v *state.View) error {
-		var page []*state.Session
-		next := ""
-		for s := range v.SessionsAfter(after) {
-			if len(page) == limit {
-				next = page[limit-1].ID
-				break
-			}
-			page = append(page, s)
-		}
-		return replyItems(c, page, next, c.wireSession)
+	return c.read(func(*state.View) error {
+		return replyItems(c, listing[*state.Session]{
+			after: (*state.View).SessionsAfter,
+			key:   func(s *state.Session) string { return s.ID },
+		}, limit, after, c.wireSession)
 	})
 }
 
