@@ -34,21 +34,31 @@ func (c *request) giveAnswer() {
 	}
 }
 
-// answerRetryInterval is how long an answer waits before it tries takeAnswer again.
-const answerRetryInterval = 20 * time.Millisecond
+// Between two tries of takeAnswer an answer waits, twice as long each time.
+const (
+	minAnswerRetry = 20 * time.Millisecond
+	maxAnswerRetry = 160 * time.Millisecond
+)
 
-// awaitAnswer waits for the next try. When ctx ends it returns last, or the cause if that is nil.
-func (c *request) awaitAnswer(ctx context.Context, last error) error {
-	timer := time.NewTimer(answerRetryInterval)
+// awaitAnswer waits until an answer of size bytes may be made: it is not made for each try. When ctx ends it returns
+// last, or the cause if that is nil.
+func (c *request) awaitAnswer(ctx context.Context, size int, last error) error {
+	timer := time.NewTimer(minAnswerRetry)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		if last != nil {
-			return last
+	for step := minAnswerRetry; ; timer.Reset(step) {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			if last != nil {
+				return last
+			}
+			return context.Cause(ctx)
 		}
-		return context.Cause(ctx)
+		if c.takeAnswer(size) == nil {
+			c.giveAnswer()
+			return nil
+		}
+		step = min(2*step, maxAnswerRetry)
 	}
 }
 

@@ -123,6 +123,34 @@ func TestUnreadKeysAreLimited(t *testing.T) {
 	})
 }
 
+// A list that waits for room is not made again and again: one caller may have 1,500 of them.
+func TestWaitingListsCostLittle(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		file, tokens := limitedTokens(t)
+		f := newFakeCluster("n1", true)
+		reads := &countedReads{fakeCluster: f}
+		n := startServer(t, f, withTokens(file), func(d *Deps) { d.Limits.AnswerBytes, d.Reads = 4<<20, reads })
+		f.put("a", strings.Repeat("v", 1<<20))
+		f.put("b", strings.Repeat("v", 1<<19))
+		first, _ := n.unread("/v1/kv", tokens["alice"], 40)
+		reads.views.Store(0)
+		start := time.Now()
+		if r := n.do("GET", "/v1/kv?timeout_ms=10000", "", "Authorization", tokens["alice"]); r.status != 503 {
+			t.Errorf("a list beyond the share: %d", r.status)
+		}
+		if looked := reads.views.Load(); looked > 10 || time.Since(start) < 10*time.Second {
+			t.Errorf("it looked at the state %d times in %v", looked, time.Since(start))
+		}
+		go func() {
+			time.Sleep(time.Second)
+			_ = first.Close()
+		}()
+		if r := n.do("GET", "/v1/kv", "", "Authorization", tokens["alice"]); r.status != 200 {
+			t.Errorf("a list for which there is room later: %d", r.status)
+		}
+	})
+}
+
 // What one client does not read leaves room for others. It waits itself, and is then told so.
 func TestUnreadAnswersAreLimited(t *testing.T) {
 	virtual(t, func(t *testing.T) {

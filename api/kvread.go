@@ -58,14 +58,15 @@ func (c *request) writeValue(v *state.View) error {
 			c.WriteHeader(http.StatusNotModified)
 			return nil
 		}
-		err := c.takeAnswer(len(item.Value))
+		size := len(item.Value)
+		err := c.takeAnswer(size)
 		if err == nil {
 			return c.respond(http.StatusOK, typeBinary, item.Value)
 		}
 		delete(h, "Etag")
 		delete(h, "X-Northstar-Revision")
 		v, item = nil, state.Item{} // nothing old stays in memory meanwhile
-		if err := c.awaitAnswer(c.ctx, err); err != nil {
+		if err := c.awaitAnswer(c.ctx, size, err); err != nil {
 			return err
 		}
 		v = c.s.reads.View()
@@ -164,13 +165,13 @@ func listKeys(c *request) error {
 	return c.readKeys(func(v *state.View) error {
 		for {
 			items, next := listPage(v, prefix, after, limit)
-			revision := v.Revision()
-			err := c.takeAnswer(pageBytes(items))
+			revision, size := v.Revision(), pageBytes(items)
+			err := c.takeAnswer(size)
 			if err == nil {
 				return c.writeKeys(revision, items, next)
 			}
 			v, items = nil, nil // nothing old stays in memory meanwhile
-			if err := c.awaitAnswer(c.ctx, err); err != nil {
+			if err := c.awaitAnswer(c.ctx, size, err); err != nil {
 				return err
 			}
 			v = c.s.reads.View()
@@ -267,9 +268,10 @@ func (c *request) follow(feed *state.Feed, prefix string, encode func(*stream.Ev
 			return err
 		}
 		watch.before.Store(changes[0].Revision - 1)
-		if err := c.takeAnswer(changedBytes(changes)); err != nil {
+		size := changedBytes(changes)
+		if err := c.takeAnswer(size); err != nil {
 			*cursor, changes = before, nil // nothing old stays in memory meanwhile
-			return c.awaitAnswer(ctx, nil)
+			return c.awaitAnswer(ctx, size, nil)
 		}
 		defer c.giveAnswer()
 		for i := range changes {
