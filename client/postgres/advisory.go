@@ -99,7 +99,7 @@ func (a *AdvisoryLock) Acquire(ctx context.Context) (*client.Deadline, func(cont
 }
 
 func (a *AdvisoryLock) acquire(ctx context.Context) (*advisoryHold, error) {
-	conn, err := openSession(ctx, a.dial, max(a.cfg.TTL, 2*a.cfg.BackoffMax))
+	conn, err := openSession(ctx, a.dial, silence(a.cfg.TTL, a.cfg.BackoffMax))
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +107,9 @@ func (a *AdvisoryLock) acquire(ctx context.Context) (*advisoryHold, error) {
 		lock: a, conn: conn, deadline: client.NewDeadline(a.cfg.Clock), ended: make(chan struct{}),
 	}
 	for {
-		var standby, locked bool
 		sent := h.deadline.Now()
-		err := conn.QueryRow(ctx, tryAdvisorySQL, a.cfg.Key).Scan(&standby, &locked)
+		locked, err := a.try(ctx, conn)
 		switch {
-		case err == nil && standby:
-			err = ErrStandby
 		case err == nil && locked:
 			h.extend(sent)
 			h.ctx, h.cancel = context.WithCancel(context.Background())
@@ -125,6 +122,18 @@ func (a *AdvisoryLock) acquire(ctx context.Context) (*advisoryHold, error) {
 			return nil, err
 		}
 	}
+}
+
+// try asks for the lock once. Without a response in time, the lock may have been granted: the session must end.
+func (a *AdvisoryLock) try(ctx context.Context, conn *pgx.Conn) (locked bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, silence(a.cfg.TTL, a.cfg.BackoffMax))
+	defer cancel()
+	var standby bool
+	err = conn.QueryRow(ctx, tryAdvisorySQL, a.cfg.Key).Scan(&standby, &locked)
+	if err == nil && standby {
+		err = ErrStandby
+	}
+	return locked, err
 }
 
 // advisoryHold is the lock in the hands of one session. Its connection belongs to run.

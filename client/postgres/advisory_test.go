@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -125,6 +126,25 @@ func TestAdvisoryLock_NetworkCut(t *testing.T) {
 		t.Errorf("another program has the lock, and the holder %v left", held.ValidFor())
 	}
 	_ = release(t.Context()) // it does not reach the server
+}
+
+// A candidate whose connection is dead, although neither end knows, fails, so that the bridge gives the role to others.
+func TestAdvisoryLock_WaitsOnDeadConnection(t *testing.T) {
+	t.Parallel()
+	p, conn := newProxy(t), dialed(t)
+	a := advisory(t, func(c *AdvisoryLockConfig) { c.DSN, c.TTL = p.dsn(), 2*time.Second })
+	if !try(t, conn, a.cfg.Key) {
+		t.Fatal("the lock is not free")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { _, _, err := a.Acquire(ctx); ended <- err }()
+	asked(t, fmt.Sprintf("northstar lock %d", a.cfg.Key), "pg_try_advisory_lock")
+	p.set(true)
+	if err := <-ended; err == nil || ctx.Err() != nil {
+		t.Errorf("Acquire: %v", err)
+	}
 }
 
 // A proof fails if the session does not hold the lock: a pooler may have moved it.

@@ -96,6 +96,8 @@ func (e *Elector) waitForLock(ctx context.Context, conn *pgx.Conn) (*lease, erro
 
 // prepare creates the table and the row if they are missing, and listens.
 func (e *Elector) prepare(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := e.limit(ctx)
+	defer cancel()
 	if err := e.makeTable(ctx, conn); err != nil {
 		return fmt.Errorf("make table %s: %w", e.cfg.Table, err)
 	}
@@ -123,6 +125,8 @@ func (e *Elector) makeTable(ctx context.Context, conn *pgx.Conn) error {
 
 // tryLock tries to get the lock, and reads the heartbeat row.
 func (e *Elector) tryLock(ctx context.Context, conn *pgx.Conn, seen *heartbeatSeen) (locked bool, err error) {
+	ctx, cancel := e.limit(ctx)
+	defer cancel()
 	var r heartbeatRow
 	var ttl int64
 	if err := conn.QueryRow(ctx, e.sql.tryLock, e.cfg.Role, e.cfg.LockKey).Scan(&locked, &r.epoch, &r.heartbeatSeq,
@@ -162,6 +166,8 @@ func (e *Elector) waitOutLease(ctx context.Context, conn *pgx.Conn, seen *heartb
 
 // writeTenure writes the new tenure into the row.
 func (e *Elector) writeTenure(ctx context.Context, conn *pgx.Conn) (*lease, error) {
+	ctx, cancel := e.limit(ctx)
+	defer cancel()
 	l := &lease{
 		e: e, conn: conn, session: rand.Text(), deadline: client.NewDeadline(e.cfg.Clock),
 		heartbeatRequests: make(chan chan error), ended: make(chan struct{}),
@@ -192,6 +198,8 @@ func (e *Elector) lifetime() time.Duration { return e.cfg.TTL - e.cfg.TTL/10 }
 
 // read reads the row.
 func (e *Elector) read(ctx context.Context, conn *pgx.Conn) (heartbeatRow, change, error) {
+	ctx, cancel := e.limit(ctx)
+	defer cancel()
 	var r heartbeatRow
 	var ttl int64
 	c := change{Role: e.cfg.Role}

@@ -242,6 +242,8 @@ func (e *Elector) clearStale(ctx context.Context, conn *pgx.Conn) (err error) {
 		}
 		defer closeConn(conn)
 	}
+	ctx, cancel := e.limit(ctx)
+	defer cancel()
 	if _, err := conn.Exec(ctx, e.sql.release, e.cfg.Role, stale, causeLost); err != nil {
 		return fmt.Errorf("release role %s: %w", e.cfg.Role, err)
 	}
@@ -287,16 +289,26 @@ func Release(ctx context.Context, cfg Config, session string) error {
 
 // connect opens a session for candidates.
 func (e *Elector) connect(ctx context.Context) (*pgx.Conn, error) {
-	return openSession(ctx, e.dial, max(e.cfg.TTL, 2*e.cfg.BackoffMax))
+	return openSession(ctx, e.dial, silence(e.cfg.TTL, e.cfg.BackoffMax))
 }
 
-// openSession opens a session that the server ends if this process is silent for so long: a network failure may not
-// close the connection.
+// limit bounds the statements of a candidate, as silence says. The outcome of one that took longer is unknown.
+func (e *Elector) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, silence(e.cfg.TTL, e.cfg.BackoffMax))
+}
+
+// silence returns how long one end of a candidate's connection waits for the other: a network failure may not close the
+// connection. Then the server has ended the session, and the candidate connects again.
+func silence(ttl, backoffMax time.Duration) time.Duration { return max(ttl, 2*backoffMax) }
+
+// openSession opens a session that the server ends if this process is silent for so long.
 func openSession(ctx context.Context, dial *pgx.ConnConfig, idle time.Duration) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, dial)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, idle)
+	defer cancel()
 	if _, err := conn.Exec(ctx, sessionSetupSQL, fmt.Sprint(idle.Milliseconds())); err != nil {
 		closeConn(conn)
 		if code(err) == "42704" {

@@ -170,6 +170,43 @@ func TestClose_EndsWithContext(t *testing.T) {
 	p.set(false)
 }
 
+// asked waits until another connection has run a statement.
+func asked(t *testing.T, application, statement string) {
+	t.Helper()
+	_, watching := connected(t, "watching", nil)
+	const sql = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND position($2 IN query) > 0)`
+	for there := false; !there; {
+		if err := watching.QueryRow(t.Context(), sql, application, statement).Scan(&there); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A candidate whose connection is dead, although neither end knows, connects again.
+func TestFollower_DeadConnection(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	holder := b.campaign(candidate(t, "a", func(c *Config) { c.TTL = time.Minute }))
+	p := newProxy(t)
+	// Its pauses are long, so that the cut is in one.
+	elected := b.later(candidate(t, "b", func(c *Config) {
+		c.DSN, c.TTL, c.BackoffMin, c.BackoffMax = p.dsn(), 2*time.Second, time.Second, time.Second
+	}))
+	asked(t, "northstar role "+role(t), "pg_try_advisory_lock")
+	before := p.connections()
+	p.set(true)
+	for began := time.Now(); p.connections() == before; <-time.After(time.Millisecond) {
+		if time.Since(began) > testTimeout {
+			t.Fatal("it waits for the dead connection")
+		}
+	}
+	p.set(false)
+	if err := holder.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-elected
+}
+
 // Failed connections are retried after a doubling pause, up to a limit.
 func TestConnect_BacksOff(t *testing.T) {
 	t.Parallel()
