@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,9 @@ type Candidate struct {
 	c   *Client
 	cfg CandidateConfig
 
-	campaigning chan struct{} // capacity 1: held during Campaign
+	campaigning chan struct{}   // capacity 1: held during Campaign
+	closed      context.Context // ended by Close
+	close       context.CancelFunc
 
 	mu      sync.Mutex
 	session *Session // nil: none yet
@@ -53,7 +56,9 @@ func (c *Client) NewCandidate(cfg CandidateConfig) (*Candidate, error) {
 	if cfg.Role == "" {
 		return nil, errors.New("candidate configuration: Role: empty")
 	}
-	return &Candidate{c: c, cfg: cfg, campaigning: make(chan struct{}, 1)}, nil
+	k := &Candidate{c: c, cfg: cfg, campaigning: make(chan struct{}, 1)}
+	k.closed, k.close = context.WithCancel(context.Background())
+	return k, nil
 }
 
 // Session returns the current session of the candidate; nil if there is none. Its ID can be shared, to tie keys and
@@ -73,10 +78,12 @@ func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
 		return nil, fmt.Errorf("campaign for role %s: %w", k.cfg.Role, context.Cause(ctx))
 	}
 	defer func() { <-k.campaigning }()
-	if k.cfg.Eligible == nil || k.holdsRole() {
-		return k.campaign(ctx)
-	}
-	return WhileEligible(ctx, k.cfg.Eligible, k.withdraw, k.campaign)
+	return UntilClosed(ctx, k.closed, func(ctx context.Context) (*Leadership, error) {
+		if k.cfg.Eligible == nil || k.holdsRole() {
+			return k.campaign(ctx)
+		}
+		return WhileEligible(ctx, k.cfg.Eligible, k.withdraw, k.campaign)
+	})
 }
 
 // holdsRole reports whether a tenure of this candidate lasts.
@@ -139,13 +146,23 @@ func (k *Candidate) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return k.c.Observe(ctx, k.cfg.Role)
 }
 
-// Close implements Elector. A campaign in progress goes on with a new session: end its context first.
+// Close implements Elector.
 func (k *Candidate) Close(ctx context.Context) error {
-	s := k.Session()
-	if s == nil {
-		return nil
+	k.close()
+	if s := k.Session(); s != nil {
+		s.deadline.End(errSessionClosed) // its tenure ends before the wait for a campaign
 	}
-	return s.Close(ctx)
+	var err error
+	select {
+	case k.campaigning <- struct{}{}:
+		defer func() { <-k.campaigning }()
+	case <-ctx.Done(): // a campaign in progress ends its session itself
+		err = fmt.Errorf("release role %s: %w", k.cfg.Role, context.Cause(ctx))
+	}
+	if s := k.Session(); s != nil {
+		err = cmp.Or(s.Close(ctx), err)
+	}
+	return err
 }
 
 // RunAsLeader calls RunAsLeader with a candidate that has the default configuration and the name of this process.

@@ -113,8 +113,8 @@ func (d *Deadline) ValidFor() time.Duration {
 	return d.remaining()
 }
 
-// Begin starts a tenure under the lease. resign releases the role; it is never called concurrently. Begin returns
-// ErrLeaseLapsed if the lease has lapsed, or the cause if it has ended.
+// Begin starts a tenure under the lease. resign releases the role; it may be called more than once, and concurrently.
+// Begin returns ErrLeaseLapsed if the lease has lapsed, or the cause if it has ended.
 func (d *Deadline) Begin(h Holder, resign func(ctx context.Context) error) (*Leadership, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

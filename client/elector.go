@@ -37,7 +37,8 @@ type Elector interface {
 	// the last value.
 	Observe(ctx context.Context) iter.Seq2[Holder, error]
 	// Close releases the role or the place in the queue, and returns when that is known. After an error, the role
-	// is free after the TTL at the latest.
+	// is free after the TTL at the latest. The candidate is not elected again: a Campaign in progress and each later
+	// one return ErrResigned.
 	Close(ctx context.Context) error
 }
 
@@ -59,7 +60,10 @@ func RunAsLeader(
 ) error {
 	for {
 		l, err := e.Campaign(ctx)
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrResigned):
+			return nil // Leave or Close: the last tenure may have ended before
+		case err != nil:
 			return err
 		}
 		over, err := tenure(ctx, l, early, lead)
@@ -103,6 +107,29 @@ func Leave(ctx context.Context, g *Gate, e Elector) error {
 		return err
 	}
 	return e.Close(ctx)
+}
+
+// UntilClosed campaigns until closed ends, which the elector's Close does first. Then it releases what campaign has won
+// meanwhile, and returns ErrResigned. It is exported for implementations of Elector.
+func UntilClosed(
+	ctx, closed context.Context, campaign func(ctx context.Context) (*Leadership, error),
+) (*Leadership, error) {
+	if closed.Err() != nil {
+		return nil, ErrResigned
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(closed, func() { cancel(ErrResigned) })()
+	l, err := campaign(ctx)
+	if closed.Err() == nil {
+		return l, err
+	}
+	if err == nil {
+		release, done := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer done()
+		_ = l.Resign(release) // Close reports it
+	}
+	return nil, ErrResigned
 }
 
 // Why a tenure has ended: the causes of a Leadership, and the errors of a Gate. Test for them with errors.Is.

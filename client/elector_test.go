@@ -170,3 +170,73 @@ func TestLeave_EndsRunAsLeader(t *testing.T) {
 		}
 	}, "n1")
 }
+
+// A process that leaves without the role, because it waits for it or has just lost it, is not elected again.
+func TestLeave_WithoutTheRole(t *testing.T) {
+	t.Parallel()
+	for name, monitored := range map[string]bool{"candidate": false, "monitored": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				f := fc.withRoles()
+				c := fc.client("n1")
+				defer c.Close()
+				var k Elector = candidate(t, c, 3*time.Second)
+				if monitored {
+					k = monitor(t, k, ElectorConfig{})
+				}
+				var g Gate
+				tenures, lost := make(chan *Leadership, 10), make(chan struct{})
+				left, returned := make(chan struct{}), make(chan error, 1)
+				go func() {
+					returned <- RunAsLeader(t.Context(), k, 0, func(ctx context.Context, l *Leadership) error {
+						g.Bind(l)
+						tenures <- l
+						<-ctx.Done()
+						close(lost)
+						<-left // its work goes on
+						return nil
+					})
+				}()
+				l := <-tenures
+				f.evict("r")
+				<-lost
+				if err := Leave(t.Context(), &g, k); err != nil || errors.Is(l.Cause(), ErrResigned) {
+					t.Errorf("%v; the tenure: %v", err, l.Cause())
+				}
+				close(left)
+				if err := <-returned; err != nil || len(tenures) != 0 || f.sessionCount() != 0 {
+					t.Errorf("%v, %d tenures, %d sessions", err, len(tenures), f.sessionCount())
+				}
+				if _, err := k.Campaign(t.Context()); !errors.Is(err, ErrResigned) {
+					t.Errorf("a later campaign: %v", err)
+				}
+			}, "n1")
+		})
+	}
+}
+
+// Close ends a campaign in progress, and the candidate's place in the queue.
+func TestClose_EndsACampaign(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		if _, err := candidate(t, c, 3*time.Second).Campaign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		k := candidate(t, c, 3*time.Second)
+		returned := make(chan error, 1)
+		go func() {
+			returned <- RunAsLeader(t.Context(), k, 0, func(context.Context, *Leadership) error { return errSick })
+		}()
+		time.Sleep(time.Second)
+		if err := Leave(t.Context(), new(Gate), k); err != nil {
+			t.Error(err)
+		}
+		if err := <-returned; err != nil || len(f.queues["r"]) != 0 || f.sessionCount() != 1 {
+			t.Errorf("%v, queue %v, %d sessions", err, f.queues["r"], f.sessionCount())
+		}
+	}, "n1")
+}

@@ -50,7 +50,9 @@ type MonitoredElector struct {
 	cfg     ElectorConfig
 	check   *healthCheck // nil: none
 
-	campaigning chan struct{} // capacity 1: held during Campaign
+	campaigning chan struct{}   // capacity 1: held during Campaign
+	closed      context.Context // ended by Close
+	close       context.CancelFunc
 
 	mu        sync.Mutex
 	stats     ElectorStats
@@ -80,6 +82,7 @@ func NewElector(e Elector, cfg ElectorConfig) (*MonitoredElector, error) {
 		return nil, fmt.Errorf("elector configuration: %w", err)
 	}
 	m := &MonitoredElector{elector: e, cfg: cfg, campaigning: make(chan struct{}, 1)}
+	m.closed, m.close = context.WithCancel(context.Background())
 	m.stats.Role = cfg.Role
 	m.stats.Losses = map[LossCause]uint64{}
 	if cfg.Healthy != nil {
@@ -97,6 +100,10 @@ func (m *MonitoredElector) Campaign(ctx context.Context) (*Leadership, error) {
 		return nil, fmt.Errorf("campaign for role %s: %w", m.cfg.Role, context.Cause(ctx))
 	}
 	defer func() { <-m.campaigning }()
+	return UntilClosed(ctx, m.closed, m.campaign)
+}
+
+func (m *MonitoredElector) campaign(ctx context.Context) (*Leadership, error) {
 	for {
 		if err := m.waitHealthy(ctx); err != nil {
 			return nil, fmt.Errorf("campaign for role %s: %w: %w", m.cfg.Role, ErrUnhealthy, err)
@@ -122,6 +129,7 @@ func (m *MonitoredElector) Observe(ctx context.Context) iter.Seq2[Holder, error]
 
 // Close implements Elector.
 func (m *MonitoredElector) Close(ctx context.Context) error {
+	m.close()
 	m.mu.Lock()
 	u := m.unhealthy
 	m.mu.Unlock()
@@ -205,7 +213,7 @@ func (m *MonitoredElector) endUnhealthy(l *Leadership, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	if err := m.elector.Close(ctx); err != nil {
+	if err := l.Resign(ctx); err != nil {
 		m.cfg.Logger.Warn("cannot release the role: it is free when the lease has expired", "role", l.Role, "error", err)
 	}
 }

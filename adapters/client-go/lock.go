@@ -211,9 +211,13 @@ func (l *Lock) RecordEvent(what string) {
 	l.expiry = timer
 }
 
-// end ends the session of a candidate that is no more.
+// end ends the session of a candidate that is no more. If its loop runs again, it makes a new one.
 func (l *Lock) end() {
+	s := l.candidate.Session()
+	if s == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.ttl)
 	defer cancel()
-	_ = l.candidate.Close(ctx) // after an error, it ends after its TTL
+	_ = s.Close(ctx) // after an error, it ends after its TTL
 }

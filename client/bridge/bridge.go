@@ -82,7 +82,9 @@ func New(cfg Config) (client.Elector, error) {
 		return cfg.Elector, nil
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)).With("role", cfg.Role, "phase", cfg.Phase.String())
-	return &Elector{cfg: cfg, campaigning: make(chan struct{}, 1)}, nil
+	e := &Elector{cfg: cfg, campaigning: make(chan struct{}, 1)}
+	e.closed, e.close = context.WithCancel(context.Background())
+	return e, nil
 }
 
 const (
@@ -101,7 +103,9 @@ var errNoLock = errors.New("cannot acquire the lock of the other system")
 type Elector struct {
 	cfg Config
 
-	campaigning chan struct{} // capacity 1: held during Campaign
+	campaigning chan struct{}   // capacity 1: held during Campaign
+	closed      context.Context // ended by Close
+	close       context.CancelFunc
 	released    chan struct{} // of the last attempt: closed when it holds nothing; Campaign's own, nil: none
 
 	mu     sync.Mutex
@@ -119,6 +123,10 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 		return nil, e.campaignError(context.Cause(ctx))
 	}
 	defer func() { <-e.campaigning }()
+	return client.UntilClosed(ctx, e.closed, e.campaign)
+}
+
+func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 	if t := e.current(); t != nil {
 		if t.leadership.Cause() == nil {
 			return t.leadership, nil
@@ -202,12 +210,22 @@ func (e *Elector) Observe(ctx context.Context) iter.Seq2[client.Holder, error] {
 	return e.cfg.Elector.Observe(ctx)
 }
 
-// Close implements client.Elector. A campaign in progress goes on: end its context first.
+// Close implements client.Elector.
 func (e *Elector) Close(ctx context.Context) error {
+	e.close()
+	if t := e.current(); t != nil {
+		t.leadership.End(client.ErrResigned) // before the wait for a campaign
+	}
 	var err error
+	select {
+	case e.campaigning <- struct{}{}:
+		defer func() { <-e.campaigning }()
+	case <-ctx.Done(): // a campaign in progress releases what it holds
+		err = fmt.Errorf("release role %s: %w", e.cfg.Role, context.Cause(ctx))
+	}
 	if t := e.current(); t != nil {
 		t.leadership.End(client.ErrResigned)
-		err = t.release(ctx)
+		err = cmp.Or(t.release(ctx), err)
 	}
 	if e.cfg.Phase.needsRole() {
 		err = errors.Join(err, e.cfg.Elector.Close(ctx))

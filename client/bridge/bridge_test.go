@@ -473,3 +473,36 @@ func TestCampaign_WaitsForTheRelease(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 	})
 }
+
+// Close ends a campaign that waits for the lock or for the role, and nothing is held after it.
+func TestClose_EndsACampaign(t *testing.T) {
+	t.Parallel()
+	for _, phase := range []Phase{PhaseOld, PhaseNew} {
+		t.Run("beside "+phase.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet()
+				holder := campaigned(t, f.elector(t, phase, nil))
+				e, ended := f.elector(t, PhaseBoth, nil), make(chan error, 1)
+				go func() {
+					ended <- client.RunAsLeader(t.Context(), e, 0, func(context.Context, *client.Leadership) error {
+						return errRefused
+					})
+				}()
+				time.Sleep(5 * ttl)
+				if err := e.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if err := holder.Resign(t.Context()); err != nil || !f.role.free() || !f.lock.free() {
+					t.Errorf("%v; free: role %v, lock %v", err, f.role.free(), f.lock.free())
+				}
+				if _, err := e.Campaign(t.Context()); !errors.Is(err, client.ErrResigned) {
+					t.Errorf("a later campaign: %v", err)
+				}
+			})
+		})
+	}
+}

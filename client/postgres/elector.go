@@ -123,7 +123,9 @@ type Elector struct {
 	dial *pgx.ConnConfig
 	sql  statements
 
-	campaigning chan struct{} // capacity 1: held during Campaign
+	campaigning chan struct{}   // capacity 1: held during Campaign
+	closed      context.Context // ended by Close
+	close       context.CancelFunc
 
 	mu            sync.Mutex
 	lease         *lease   // latest lease; nil: none yet
@@ -143,7 +145,9 @@ func New(cfg Config) (*Elector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres elector: %w", err)
 	}
-	return &Elector{cfg: cfg, dial: dial, sql: newStatements(cfg.Table), campaigning: make(chan struct{}, 1)}, nil
+	e := &Elector{cfg: cfg, dial: dial, sql: newStatements(cfg.Table), campaigning: make(chan struct{}, 1)}
+	e.closed, e.close = context.WithCancel(context.Background())
+	return e, nil
 }
 
 // parseDSN returns how to connect, as an application of this name.
@@ -167,10 +171,12 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 		return nil, e.campaignError(context.Cause(ctx))
 	}
 	defer func() { <-e.campaigning }()
-	if l := e.current(); e.cfg.Eligible == nil || l != nil && l.deadline.ValidFor() > 0 {
-		return e.campaignUntil(ctx)
-	}
-	return client.WhileEligible(ctx, e.cfg.Eligible, e.withdraw, e.campaignUntil)
+	return client.UntilClosed(ctx, e.closed, func(ctx context.Context) (*client.Leadership, error) {
+		if l := e.current(); e.cfg.Eligible == nil || l != nil && l.deadline.ValidFor() > 0 {
+			return e.campaignUntil(ctx)
+		}
+		return client.WhileEligible(ctx, e.cfg.Eligible, e.withdraw, e.campaignUntil)
+	})
 }
 
 // withdraw releases what an ineligible candidate still holds.
@@ -215,8 +221,19 @@ func (e *Elector) current() *lease {
 	return e.lease
 }
 
-// Close implements client.Elector. A campaign in progress goes on: end its context first.
+// Close implements client.Elector.
 func (e *Elector) Close(ctx context.Context) error {
+	e.close()
+	if l := e.current(); l != nil {
+		l.end(client.ErrResigned) // before the wait for a campaign
+	}
+	var err error
+	select {
+	case e.campaigning <- struct{}{}:
+		defer func() { <-e.campaigning }()
+	case <-ctx.Done(): // a campaign in progress releases what it wins
+		err = fmt.Errorf("release role %s: %w", e.cfg.Role, context.Cause(ctx))
+	}
 	if l := e.current(); l != nil {
 		l.end(client.ErrResigned)
 		select {
@@ -226,7 +243,7 @@ func (e *Elector) Close(ctx context.Context) error {
 			<-l.ended
 		}
 	}
-	return e.clearStale(ctx, nil)
+	return cmp.Or(e.clearStale(ctx, nil), err)
 }
 
 // clearStale clears the row of this candidate's sessions whose tenures have ended. With a nil conn it opens a

@@ -150,6 +150,33 @@ func TestClose_ClearsStaleSessions(t *testing.T) {
 	}
 }
 
+// Close ends a campaign in progress, and the candidate is not elected later.
+func TestClose_EndsACampaign(t *testing.T) {
+	t.Parallel()
+	b := &tenureLog{t: t}
+	long := func(c *Config) { c.TTL = time.Minute }
+	holder, e := b.campaign(candidate(t, "a", long)), candidate(t, "b", long)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- client.RunAsLeader(t.Context(), e, 0, func(context.Context, *client.Leadership) error {
+			return errors.New("elected after Close")
+		})
+	}()
+	asked(t, "northstar role "+role(t), "pg_try_advisory_lock")
+	if err := client.Leave(t.Context(), new(client.Gate), e); err != nil {
+		t.Error(err)
+	}
+	if err := holder.Resign(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, err := e.Campaign(t.Context()); !errors.Is(err, client.ErrResigned) {
+		t.Errorf("a later campaign: %v", err)
+	}
+}
+
 // Close ends with its context, even if the network is cut.
 func TestClose_EndsWithContext(t *testing.T) {
 	t.Parallel()
