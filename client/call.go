@@ -99,8 +99,8 @@ func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader,
 	for k, v := range q.header {
 		req.Header[apiv1.HeaderKeyNoAutoRetry(k)] = v
 	}
-	if c.cfg.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
+	if token := c.token.current(); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	req.Header.Set("User-Agent", c.cfg.UserAgent)
 	pool := c.pool

@@ -14,15 +14,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +51,9 @@ type Config struct {
 	TLS *tls.Config
 	// Token is sent as a bearer token if it is not empty.
 	Token string
+	// TokenFile, if set, is a file with the token. It is read at the start if Token is empty, and then about every
+	// second while calls are made. A file without a token changes nothing.
+	TokenFile string
 	// Timeout bounds a call whose context has no deadline. 0: DefaultTimeout.
 	Timeout time.Duration
 	// HedgeAfter is how long an attempt may be silent before the client checks whether its node is hung or no
@@ -72,6 +72,7 @@ type Config struct {
 // Client talks to one cluster. It is safe for concurrent use. Close ends it.
 type Client struct {
 	cfg      Config
+	token    *bearer
 	pool     *http.Transport
 	longPool *http.Transport // of requests that last: they must not keep renewals waiting
 	attempts atomic.Int64    // in progress, of requests that do not last
@@ -107,8 +108,9 @@ func New(cfg Config) (*Client, error) {
 			errs = append(errs, fmt.Errorf("%s: must not be negative", name))
 		}
 	}
-	if strings.ContainsAny(cfg.Token, "\r\n") {
-		errs = append(errs, errors.New("token: contains a line break"))
+	token, err := newBearer(cfg.Token, cfg.TokenFile)
+	if err != nil {
+		errs = append(errs, err)
 	}
 	scheme := "http"
 	if cfg.TLS != nil {
@@ -125,7 +127,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	c := &Client{cfg: cfg, nodes: known, pool: newPool(cfg), longPool: newPool(cfg)}
+	c := &Client{cfg: cfg, token: token, nodes: known, pool: newPool(cfg), longPool: newPool(cfg)}
 	c.pool.MaxConnsPerHost = cfg.ConnsPerNode
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.finder = &leaderFinder{
@@ -140,7 +142,8 @@ func New(cfg Config) (*Client, error) {
 // attempt closes only its own connection. Each attempt has its own deadline.
 func newPool(cfg Config) *http.Transport {
 	return &http.Transport{
-		DialContext: cfg.Dial, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: dialTimeout, DisableCompression: true,
+		DialContext: cfg.Dial, DialTLSContext: dialTLS(cfg), TLSClientConfig: cfg.TLS,
+		TLSHandshakeTimeout: dialTimeout, DisableCompression: true,
 		MaxIdleConnsPerHost: cfg.ConnsPerNode, IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: 64 << 10,
 	}
 }
@@ -225,31 +228,4 @@ func (c *Client) refreshNodes() {
 		addresses[i] = m.HTTPAddress
 	}
 	c.nodes.refresh(addresses)
-}
-
-// LoadTLS returns a TLS 1.3 configuration from PEM files. ca has the certificates that sign the nodes' ("": the
-// system's). cert and key are this client's own (both or neither).
-func LoadTLS(ca, cert, key string) (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("read CA: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read CA: %s holds no certificate in PEM", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, errors.New("certificate and key belong together: one of them is missing")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("load certificate: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
 }

@@ -64,6 +64,9 @@ func (a *globals) connect(dial func(ctx context.Context, network, address string
 		Endpoints: a.Endpoints, Token: bearer, Timeout: a.Timeout, UserAgent: "northstarctl/" + version,
 		Dial: dial,
 	}
+	if a.Token == "" {
+		cfg.TokenFile = a.TokenFile
+	}
 	if a.CA != "" || a.Cert != "" || a.Key != "" {
 		tls, err := client.LoadTLS(caFile(a.CA), a.Cert, a.Key)
 		if err != nil {
