@@ -8,8 +8,10 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"northstar/api/apiv1"
 )
@@ -152,30 +154,50 @@ func (c *Client) FollowEvents(ctx context.Context, since, kind string) iter.Seq2
 		}
 	}
 	return func(yield func(Event, error) bool) {
-		for {
-			received := false
-			err := c.follow(ctx, q, resume, func(e event) (bool, error) {
-				if e.onlyID {
-					return false, nil
-				}
-				var ev Event
-				if err := json.Unmarshal(e.data, &ev); err != nil {
-					return true, fmt.Errorf("decode event: %w", err)
-				}
-				received = true
-				since = ev.Seq
-				return !yield(ev, nil), nil
-			})
+		for n := 0; ; n++ {
+			received := since == "" // or it starts now
+			var isOld func(Event) bool
+			var err error
+			if since == "" {
+				since, isOld, err = c.eventsNow(ctx, kind)
+			}
 			if err == nil {
-				return
+				err = c.follow(ctx, q, resume, func(e event) (bool, error) {
+					if e.onlyID {
+						return false, nil
+					}
+					var ev Event
+					if err := json.Unmarshal(e.data, &ev); err != nil {
+						return true, fmt.Errorf("decode event: %w", err)
+					}
+					received = true
+					since = ev.Seq
+					return (isOld == nil || !isOld(ev)) && !yield(ev, nil), nil
+				})
+				if err == nil {
+					return
+				}
 			}
-			if !received || !errors.Is(err, ErrCompacted) {
-				yield(Event{}, err)
-				return
+			if received && errors.Is(err, ErrCompacted) && pause(ctx, backoff(n, 0)) == nil {
+				since = ""
+				continue
 			}
-			since = ""
+			yield(Event{}, err)
+			return
 		}
 	}
+}
+
+// eventsNow returns the position after the newest event. Any node can continue from it, so that "now" survives a node
+// that fails before the first event. Nodes that do not answer have no position in it: isOld reports whether an event of
+// theirs is from before, by their clock and this one.
+func (c *Client) eventsNow(ctx context.Context, kind string) (since string, isOld func(Event) bool, err error) {
+	now := time.Now()
+	page, err := get[Events](ctx, c, &call{
+		op: "events", retryClass: localRead, path: apiv1.PathEvents, query: params("type", kind, "limit", "1"),
+	})
+	isOld = func(e Event) bool { return slices.Contains(page.Missing, e.Node) && e.At.Before(now) }
+	return page.Next, isOld, err
 }
 
 // Observe yields the current holder of a role, then each change, once and in order, until ctx ends with its error. It

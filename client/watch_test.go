@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -290,7 +292,13 @@ func TestFollowEvents(t *testing.T) {
 		c := fc.client("n1")
 		defer c.Close()
 		var requests []string
+		pages := 0
 		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Accept") != apiv1.TypeEventStream {
+				pages++
+				reply(w, apiv1.Events{Next: fmt.Sprintf("p%d", pages)})
+				return
+			}
 			requests = append(requests, r.Header.Get("Last-Event-ID")+" "+r.URL.RawQuery)
 			n := len(requests)
 			if n == 3 { // the process that had s2 has ended
@@ -309,7 +317,7 @@ func TestFollowEvents(t *testing.T) {
 				break
 			}
 		}
-		want := []string{" type=election", "s1 type=election", "s2 type=election", " type=election"}
+		want := []string{"p1 type=election", "s1 type=election", "s2 type=election", "p2 type=election"}
 		if !slices.Equal(got, []string{"s1", "s2", "s4"}) || !slices.Equal(requests, want) {
 			t.Errorf("events %q, requests %q", got, requests)
 		}
@@ -378,4 +386,49 @@ func TestEventReader(t *testing.T) {
 		errEventTooLarge) {
 		t.Errorf("error %v, want %v", err, errEventTooLarge)
 	}
+}
+
+// Events since now go on at another node when the first one hangs before any event: from when they were asked for, and
+// without old events of a node that did not answer then.
+func TestFollowEvents_NodeHangsBeforeTheFirstEvent(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		event := func(w http.ResponseWriter, node string, seq int, at time.Time) {
+			data, _ := json.Marshal(apiv1.Event{Seq: fmt.Sprint(seq), Node: node, Type: "failover", At: at})
+			fmt.Fprintf(w, "id: %d\nevent: failover\ndata: %s\n\n", seq, data)
+		}
+		var first atomic.Pointer[string] // the node that serves the first stream
+		for name, n := range fc.nodes {
+			n.handle = func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Accept") != apiv1.TypeEventStream {
+					reply(w, apiv1.Events{Next: "7", Missing: []string{"n3"}})
+					return
+				}
+				first.CompareAndSwap(nil, &name)
+				w.Header().Set("Content-Type", apiv1.TypeEventStream)
+				if *first.Load() == name {
+					_ = http.NewResponseController(w).Flush()
+					<-r.Context().Done()
+					return
+				}
+				if got := r.Header.Get("Last-Event-ID"); got != "7" {
+					t.Errorf("it goes on after %q", got)
+				}
+				event(w, "n3", 8, time.Now().Add(-time.Hour))
+				event(w, "n3", 9, time.Now())
+			}
+		}
+		go func() {
+			time.Sleep(5 * time.Second)
+			fc.hang(*first.Load())
+		}()
+		for ev, err := range c.FollowEvents(t.Context(), "", "") {
+			if err != nil || ev.Seq != "9" {
+				t.Errorf("%+v, %v", ev, err)
+			}
+			break
+		}
+	}, "n1", "n2")
 }
