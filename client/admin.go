@@ -20,6 +20,10 @@ import (
 // stallTimeout ends a backup or a restore that makes no progress.
 const stallTimeout = 30 * time.Second
 
+// restoreTimeout is how long a cluster may take for a restore after it has received the backup. Without it, only the
+// context would end the wait for a node that hangs. If its machine is lost, TCP ends it.
+const restoreTimeout = 10 * time.Minute
+
 // AddMember adds a node to the cluster. It joins as a non-voter and becomes a voter once it has caught up, unless
 // the request says otherwise.
 func (c *Client) AddMember(ctx context.Context, m MemberAdd) (MemberResult, error) {
@@ -137,8 +141,9 @@ func (c *Client) SnapshotSave(ctx context.Context, w io.Writer) (int64, error) {
 	return n, nil
 }
 
-// SnapshotRestore replaces the keys and settings of the cluster by those of a backup. It sends the backup once. If the
-// connection is lost, the error is ErrOutcomeUnknown. A damaged backup is rejected and changes nothing.
+// SnapshotRestore replaces the keys and settings of the cluster by those of a backup. It sends the backup once, and
+// then waits for up to ten minutes. If the connection is lost, or the time is over, the error is ErrOutcomeUnknown. A
+// damaged backup is rejected and changes nothing.
 func (c *Client) SnapshotRestore(ctx context.Context, r io.Reader) (RestoreResult, error) {
 	q := &call{
 		op: "snapshot restore", retryClass: nonIdempotentWrite, method: http.MethodPost, path: apiv1.PathRestore,
@@ -152,7 +157,7 @@ func (c *Client) SnapshotRestore(ctx context.Context, r io.Reader) (RestoreResul
 	defer cancel(nil)
 	idle := time.AfterFunc(stallTimeout, func() { cancel(errNodeUnresponsive) })
 	defer idle.Stop()
-	body := &progressReader{r: r, idle: idle}
+	body := &progressReader{r: r, idle: idle, afterEnd: restoreTimeout}
 	res, err := c.send(ctx, q, node, body, -1)
 	a := newResponse(node, 0, res, err)
 	a.sent = body.read.Load()

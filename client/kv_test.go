@@ -249,6 +249,28 @@ func TestSnapshotRestore(t *testing.T) {
 	}
 }
 
+// The cluster takes longer for a large backup than the limit of a transfer without progress. The wait for a node that
+// hangs ends, too.
+func TestSnapshotRestore_TakesLong(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]error{5 * time.Minute: nil, time.Hour: ErrOutcomeUnknown} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			c := fc.client("n1")
+			defer c.Close()
+			fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+				select {
+				case <-time.After(took):
+					reply(w, apiv1.RestoreResult{Revision: 77})
+				case <-r.Context().Done():
+				}
+			}
+			if _, err := c.SnapshotRestore(t.Context(), strings.NewReader("backup")); !errors.Is(err, want) {
+				t.Errorf("a restore that takes %v: %v", took, err)
+			}
+		}, "n1")
+	}
+}
+
 func TestNew_InvalidConfig(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{

@@ -230,15 +230,19 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // progressReader reads from r and resets the stall timer at each read.
 type progressReader struct {
-	r    io.Reader
-	idle *time.Timer
-	read atomic.Bool // some bytes may have been read
+	r        io.Reader
+	idle     *time.Timer
+	afterEnd time.Duration // how long the timer runs after the last byte, if longer
+	read     atomic.Bool   // some bytes may have been read
 }
 
 func (p *progressReader) Read(b []byte) (int, error) {
 	p.read.Store(true)
 	n, err := p.r.Read(b)
-	if n > 0 {
+	switch {
+	case errors.Is(err, io.EOF):
+		p.idle.Reset(max(stallTimeout, p.afterEnd))
+	case n > 0:
 		p.idle.Reset(stallTimeout)
 	}
 	return n, err
