@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,8 +43,8 @@ type Registration struct {
 	c    *Client
 	cfg  RegistrationConfig
 	stop context.CancelFunc
-	// ended is closed when run has returned.
-	ended chan struct{}
+
+	closed atomic.Bool // Close was called: no report begins
 
 	// reporting has capacity 1 and is held during a report; it guards registered and reported.
 	reporting  chan struct{}
@@ -68,8 +69,7 @@ func (c *Client) Register(ctx context.Context, cfg RegistrationConfig) (*Registr
 	}
 	cfg.Session, cfg.Interval = session, cmp.Or(cfg.Interval, DefaultReportInterval)
 	r := &Registration{
-		c: c, cfg: cfg, status: cmp.Or(cfg.Node.Status, NodeActive), ended: make(chan struct{}),
-		reporting: make(chan struct{}, 1),
+		c: c, cfg: cfg, status: cmp.Or(cfg.Node.Status, NodeActive), reporting: make(chan struct{}, 1),
 	}
 	if err := r.report(ctx); err != nil {
 		r.abandon()
@@ -77,7 +77,7 @@ func (c *Client) Register(ctx context.Context, cfg RegistrationConfig) (*Registr
 	}
 	run, stop := context.WithCancel(c.ctx)
 	r.stop = stop
-	if !c.spawn(func() { defer close(r.ended); r.run(run) }) {
+	if !c.spawn(func() { r.run(run) }) {
 		stop()
 		return nil, ErrClosed
 	}
@@ -101,6 +101,9 @@ func (r *Registration) Status() string {
 // errNodeTaken is the error of a report while another live session has the node.
 var errNodeTaken = errors.New("another session has registered this node")
 
+// errRegistrationClosed is the error of a report after Close.
+var errRegistrationClosed = errors.New("the registration is closed")
+
 // SetStatus changes the status, and returns when the registry has it. After an error, later reports try again. It
 // returns an error while another process has registered the node: that one's status stays.
 func (r *Registration) SetStatus(ctx context.Context, status string) error {
@@ -115,10 +118,17 @@ func (r *Registration) SetStatus(ctx context.Context, status string) error {
 func (r *Registration) Drain(ctx context.Context) error { return r.SetStatus(ctx, NodeDraining) }
 
 // Close removes the node from the registry, unless another process has registered it since, and ends its session.
-// After an error, the node is dead after the session's TTL at the latest.
+// After an error, the node is dead after the session's TTL at the latest. StatusChanged may call Close.
 func (r *Registration) Close(ctx context.Context) error {
+	r.closed.Store(true)
 	r.stop()
-	<-r.ended
+	select {
+	case r.reporting <- struct{}{}: // held by no call of StatusChanged
+		defer func() { <-r.reporting }()
+	case <-ctx.Done():
+		r.abandon()
+		return fmt.Errorf("remove node %s: %w", r.cfg.ID, context.Cause(ctx))
+	}
 	known, err := r.c.GetNode(ctx, r.cfg.ID)
 	if err == nil && (known.SessionID == "" || known.SessionID == r.Session().ID()) {
 		err = r.c.RemoveNode(ctx, r.cfg.ID)
@@ -169,7 +179,14 @@ func (r *Registration) report(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("register node %s: %w", r.cfg.ID, context.Cause(ctx))
 	}
+	if r.closed.Load() {
+		<-r.reporting
+		return fmt.Errorf("register node %s: %w", r.cfg.ID, errRegistrationClosed)
+	}
 	adopted, err := r.reportOnce(ctx)
+	if r.closed.Load() { // perhaps Close could not wait
+		r.abandon()
+	}
 	<-r.reporting
 	if adopted != "" && r.cfg.StatusChanged != nil {
 		r.cfg.StatusChanged(adopted)

@@ -1,7 +1,9 @@
 package client
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -248,6 +250,57 @@ func TestClusterInfo(t *testing.T) {
 		if err != nil || info.Cluster.LeaderID != "n1" || info.Nodes.Active != 2 || len(info.Holders) != 2 ||
 			info.Holders["b"].Name != "y" {
 			t.Errorf("%+v, %v", info, err)
+		}
+	}, "n1")
+}
+
+// StatusChanged may close the registration. Close ends with its context while a report hangs.
+func TestRegistration_Close(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRegistry()
+		c := fc.client("n1")
+		defer c.Close()
+		var r *Registration
+		closed := make(chan error, 1)
+		r, err := c.Register(t.Context(), RegistrationConfig{
+			ID: "a", StatusChanged: func(string) { closed <- r.Close(t.Context()) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.lock.Lock()
+		n := f.nodes["a"]
+		n.Status = NodeDraining
+		f.nodes["a"] = n
+		f.lock.Unlock()
+		if err := <-closed; err != nil || f.node("a").ID != "" || f.sessionCount() != 0 {
+			t.Errorf("%v, node %+v, %d sessions", err, f.node("a"), f.sessionCount())
+		}
+		if err := r.SetStatus(t.Context(), NodeActive); err == nil || f.node("a").ID != "" {
+			t.Errorf("SetStatus after Close: %v", err)
+		}
+
+		hung, reports := make(chan struct{}), 0
+		r, err = c.Register(t.Context(), RegistrationConfig{ID: "b", Load: func() Load {
+			if reports++; reports > 1 {
+				<-hung
+			}
+			return Load{}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(DefaultReportInterval)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Close beside a report that hangs: %v", err)
+		}
+		close(hung)
+		synctest.Wait()
+		if f.sessionCount() != 0 {
+			t.Errorf("%d sessions", f.sessionCount())
 		}
 	}, "n1")
 }
