@@ -439,3 +439,50 @@ func TestDeadline_EndsBeforeSession(t *testing.T) {
 		t.Logf("%d elections, %d sessions ended", elected, ended)
 	}, "n1", "n2", "n3")
 }
+
+// An Eligible that hangs delays neither an election nor the end of a campaign, and counts as an error.
+func TestCandidate_EligibleHangs(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		holder, err := candidate(t, c, 3*time.Second).Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		hung := make(chan struct{})
+		defer close(hung)
+		calls := 0
+		k, err := c.NewCandidate(CandidateConfig{
+			Role: "r", Session: SessionConfig{TTL: 3 * time.Second, Clock: newClock().now},
+			Eligible: func(context.Context) error {
+				if calls++; calls > 1 {
+					<-hung
+				}
+				return nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It is called again after a second.
+		time.AfterFunc(eligibleInterval*3/2, func() {
+			if err := holder.Resign(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		l, err := k.Campaign(t.Context())
+		if err != nil || l.ValidFor() == 0 {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		if err := l.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := k.Campaign(ctx); !errors.Is(err, context.DeadlineExceeded) || f.sessionCount() != 0 {
+			t.Errorf("%v, %d sessions", err, f.sessionCount())
+		}
+	}, "n1")
+}

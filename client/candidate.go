@@ -25,7 +25,8 @@ type CandidateConfig struct {
 	Required bool
 	// Eligible returns nil while this process may be elected. It is called before each campaign, and about every
 	// second during a campaign; an error ends the campaign and the candidate's place in the queue until Eligible
-	// returns nil. A holder keeps its role: see ElectorConfig.Healthy for that. Nil: always eligible.
+	// returns nil. A call that does not return within DefaultCheckTimeout counts as an error. A holder keeps its role:
+	// see ElectorConfig.Healthy for that. Nil: always eligible.
 	Eligible func(ctx context.Context) error
 	Session  SessionConfig
 }

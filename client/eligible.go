@@ -13,17 +13,18 @@ const eligibleInterval = time.Second
 // errWithdrawn is the cause of the end of a campaign whose candidate became ineligible.
 var errWithdrawn = errors.New("the candidate is no longer eligible")
 
-// WhileEligible campaigns while eligible returns nil. If eligible returns an error, it ends the campaign, calls
-// withdraw, and campaigns again later. It is exported for implementations of Elector. withdraw releases what the
-// candidate still holds of earlier campaigns; nil: there is nothing to release.
+// WhileEligible campaigns while eligible returns nil. If eligible returns an error, or nothing for DefaultCheckTimeout,
+// it ends the campaign, calls withdraw, and campaigns again later. It is exported for implementations of Elector.
+// withdraw releases what the candidate still holds of earlier campaigns; nil: there is nothing to release.
 func WhileEligible(
 	ctx context.Context, eligible func(ctx context.Context) error, withdraw func(),
 	campaign func(ctx context.Context) (*Leadership, error),
 ) (*Leadership, error) {
+	check := eligibility(eligible)
 	for {
-		reason := eligible(ctx)
+		reason := check.run(ctx)
 		if reason == nil {
-			l, err := campaignWhile(ctx, eligible, campaign)
+			l, err := campaignWhile(ctx, check, campaign)
 			if !errors.Is(err, errWithdrawn) {
 				return l, err
 			}
@@ -38,17 +39,21 @@ func WhileEligible(
 	}
 }
 
-// campaignWhile campaigns until eligible returns an error. In that case, the error is errWithdrawn.
+// eligibility returns the check of a candidate's Eligible, which may hang.
+func eligibility(eligible func(ctx context.Context) error) *healthCheck {
+	return &healthCheck{healthy: eligible, timeout: DefaultCheckTimeout}
+}
+
+// campaignWhile campaigns until the check returns an error. In that case, the error is errWithdrawn.
 func campaignWhile(
-	ctx context.Context, eligible func(ctx context.Context) error,
-	campaign func(ctx context.Context) (*Leadership, error),
+	ctx context.Context, check *healthCheck, campaign func(ctx context.Context) (*Leadership, error),
 ) (*Leadership, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for pause(ctx, eligibleInterval) == nil {
-			if eligible(ctx) != nil {
+			if check.run(ctx) != nil {
 				cancel(errWithdrawn)
 			}
 		}

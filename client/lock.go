@@ -53,7 +53,7 @@ func (c *Client) Acquire(ctx context.Context, cfg CandidateConfig, permits int) 
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Eligible == nil || cfg.Eligible(ctx) == nil {
+	if cfg.Eligible == nil || eligibility(cfg.Eligible).run(ctx) == nil {
 		one := cfg
 		one.Eligible = nil // it was asked
 		if l, err := c.tryLock(ctx, one, roles); err == nil || !errors.Is(err, ErrRoleHeld) {
@@ -121,7 +121,7 @@ func (c *Client) tryLock(ctx context.Context, cfg CandidateConfig, roles []strin
 		return nil, err
 	}
 	if cfg.Eligible != nil {
-		if err := cfg.Eligible(ctx); err != nil {
+		if err := eligibility(cfg.Eligible).run(ctx); err != nil {
 			return nil, fmt.Errorf("lock %s: this process is not eligible: %w", cfg.Role, err)
 		}
 	}
