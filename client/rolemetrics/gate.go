@@ -24,12 +24,12 @@ type gateCollector struct {
 
 // Describe implements prometheus.Collector.
 func (c gateCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- refused
-	ch <- inFlight
+	ch <- refused.of(c.role)
+	ch <- inFlight.of(c.role)
 }
 
 // Collect implements prometheus.Collector.
 func (c gateCollector) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(refused, prometheus.CounterValue, float64(c.gate.Refused()), c.role)
-	ch <- prometheus.MustNewConstMetric(inFlight, prometheus.GaugeValue, float64(c.gate.InFlight()), c.role)
+	ch <- prometheus.MustNewConstMetric(refused.of(c.role), prometheus.CounterValue, float64(c.gate.Refused()))
+	ch <- prometheus.MustNewConstMetric(inFlight.of(c.role), prometheus.GaugeValue, float64(c.gate.InFlight()))
 }

@@ -10,8 +10,17 @@ import (
 
 const prefix = "northstar_elector_"
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prefix+name, help, append([]string{"role"}, labels...), nil)
+// family is the metrics of one name. Each role has a description of its own, so that collectors of two roles can be
+// registered.
+type family struct {
+	name, help string
+	labels     []string // besides the role
+}
+
+func desc(name, help string, labels ...string) family { return family{name, help, labels} }
+
+func (f family) of(role string) *prometheus.Desc {
+	return prometheus.NewDesc(prefix+f.name, f.help, f.labels, prometheus.Labels{"role": role})
 }
 
 var (
@@ -49,11 +58,14 @@ type collector []*client.MonitoredElector
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		isLeader, token, tenure, renewalAge, campaigns, elections, losses, campaignTimes, renewalTimes,
-		checkPassed, checks, checkFailures,
-	} {
-		ch <- d
+	for _, e := range c {
+		role := e.Stats().Role
+		for _, f := range []family{
+			isLeader, token, tenure, renewalAge, campaigns, elections, losses, campaignTimes, renewalTimes,
+			checkPassed, checks, checkFailures,
+		} {
+			ch <- f.of(role)
+		}
 	}
 }
 
@@ -65,12 +77,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 func collect(ch chan<- prometheus.Metric, s client.ElectorStats) {
-	gauge := func(d *prometheus.Desc, v float64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, s.Role)
+	gauge := func(f family, v float64) {
+		ch <- prometheus.MustNewConstMetric(f.of(s.Role), prometheus.GaugeValue, v)
 	}
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		labels = append([]string{s.Role}, labels...)
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	counter := func(f family, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(f.of(s.Role), prometheus.CounterValue, float64(v), labels...)
 	}
 	gauge(isLeader, boolToFloat(s.Leading))
 	gauge(token, float64(s.Token))
@@ -83,8 +94,8 @@ func collect(ch chan<- prometheus.Metric, s client.ElectorStats) {
 	for _, cause := range client.LossCauses() {
 		counter(losses, s.Losses[cause], string(cause))
 	}
-	histogram := func(d *prometheus.Desc, h client.DurationHistogram) {
-		ch <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum.Seconds(), h.Buckets(), s.Role)
+	histogram := func(f family, h client.DurationHistogram) {
+		ch <- prometheus.MustNewConstHistogram(f.of(s.Role), h.Count, h.Sum.Seconds(), h.Buckets())
 	}
 	histogram(campaignTimes, s.CampaignTimes)
 	histogram(renewalTimes, s.RenewalTimes)

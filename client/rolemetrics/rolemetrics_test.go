@@ -2,6 +2,7 @@ package rolemetrics
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"testing"
 	"time"
@@ -127,4 +128,37 @@ func TestGateCollector(t *testing.T) {
 		t.Error(err)
 	}
 	check(1, 0)
+}
+
+// A process that competes for two roles registers the collectors of both.
+func TestCollectors_OfTwoRoles(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+	for _, role := range []string{"cron", "mail"} {
+		e, err := client.NewElector(granted{client.NewDeadline(nil)}, client.ElectorConfig{Role: role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := NewGate(role, new(client.Gate))
+		if err := errors.Join(registry.Register(New(e)), registry.Register(gate)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		roles := map[string]bool{}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "role" {
+					roles[l.GetValue()] = true
+				}
+			}
+		}
+		if !roles["cron"] || !roles["mail"] {
+			t.Errorf("%s is of the roles %v", f.GetName(), roles)
+		}
+	}
 }
