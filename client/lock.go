@@ -56,7 +56,7 @@ func (c *Client) Acquire(ctx context.Context, cfg CandidateConfig, permits int) 
 	if cfg.Eligible == nil || eligibility(cfg.Eligible).run(ctx) == nil {
 		one := cfg
 		one.Eligible = nil // it was asked
-		if l, err := c.tryLock(ctx, one, roles); err == nil || !errors.Is(err, ErrRoleHeld) {
+		if l, err := c.tryLock(ctx, one, roles); err == nil || ctx.Err() != nil || isPermanent(err) {
 			return l, err
 		}
 	}

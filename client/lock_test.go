@@ -186,3 +186,22 @@ func TestSemaphore(t *testing.T) {
 		}
 	}, "n1")
 }
+
+// A process that waits for a permit goes on through an outage, whenever that begins.
+func TestAcquire_OutlastsAnOutage(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		fc.depose()
+		time.AfterFunc(time.Minute, func() { fc.elect("n1") })
+		l, err := c.Acquire(t.Context(), lockConfig("s"), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}
