@@ -70,8 +70,8 @@ func (w *watcher) check(r heartbeatRow, c change, now time.Time) (client.Holder,
 	return w.next(c)
 }
 
-// Observe implements client.Elector. Changes during a broken connection appear as one. A holder that is lost
-// without a release appears as lost after its TTL.
+// Observe implements client.Elector. Changes during a broken connection appear as one, and so can changes within
+// milliseconds. A holder that is lost without a release appears as lost after its TTL.
 func (e *Elector) Observe(ctx context.Context) iter.Seq2[client.Holder, error] {
 	return func(yield func(client.Holder, error) bool) {
 		var w watcher
@@ -105,21 +105,30 @@ func (e *Elector) observe(ctx context.Context, w *watcher, each func(client.Hold
 		if err != nil {
 			return false, err
 		}
-		if h, ok := w.check(r, c, time.Now()); ok && !each(h) {
-			return true, nil
-		}
-		stopped, err := e.receiveNotifications(ctx, conn, e.backoff(), func(c change) bool {
+		notified := false
+		next := func(c change) bool {
+			notified = true
 			h, ok := w.next(c)
 			return ok && !each(h)
-		})
+		}
+		// Those that came with the row have the changes that led to it.
+		if stopped, err := e.receiveNotifications(ctx, conn, 0, next); stopped || err != nil {
+			return stopped, err
+		}
+		if !notified { // otherwise the row may be older than they are
+			if h, ok := w.check(r, c, time.Now()); ok && !each(h) {
+				return true, nil
+			}
+		}
+		stopped, err := e.receiveNotifications(ctx, conn, e.backoff(), next)
 		if stopped || err != nil {
 			return stopped, err
 		}
 	}
 }
 
-// receiveNotifications passes the changes of the role to handle for at most d. stopped reports that handle returned
-// true.
+// receiveNotifications passes the changes of the role to handle: those that have arrived, and those of the next d.
+// stopped reports that handle returned true.
 func (e *Elector) receiveNotifications(
 	ctx context.Context, conn *pgx.Conn, d time.Duration, handle func(change) bool,
 ) (stopped bool, err error) {
@@ -128,6 +137,7 @@ func (e *Elector) receiveNotifications(
 	for {
 		n, err := conn.WaitForNotification(limited)
 		switch {
+		case err == nil:
 		case ctx.Err() != nil:
 			return false, context.Cause(ctx)
 		case limited.Err() != nil:

@@ -292,3 +292,24 @@ func refuse(t *testing.T, c net.Conn) {
 		t.Fatal(err)
 	}
 }
+
+// A notification that has arrived is handled, also if its time is over: a row that was read later would hide it.
+func TestReceiveNotifications_Queued(t *testing.T) {
+	t.Parallel()
+	e, conn := connected(t, "a", nil)
+	do(t, `SELECT pg_notify($1, json_build_object('role', $2::text, 'epoch', 7)::text)`, e.sql.channel, e.cfg.Role)
+	for began, got := time.Now(), int64(0); got != 7; {
+		if time.Since(began) > testTimeout {
+			t.Fatal("the notification is lost")
+		}
+		if _, err := conn.Exec(t.Context(), "SELECT"); err != nil { // it may receive the notification
+			t.Fatal(err)
+		}
+		if _, err := e.receiveNotifications(t.Context(), conn, 0, func(c change) bool {
+			got = c.Epoch
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
