@@ -6,6 +6,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"slices"
 )
 
 // A snapshot is the magic, the format (4 bytes, little endian) and frames. A frame is a section number (1 byte),
@@ -20,8 +21,17 @@ const (
 	snapshotFormat = 1
 	frameHeader    = 1 + 4 + 4
 	frameFull      = 64 << 10 // size of the content at which a frame is written
-	// maxFrame bounds what a reader allocates: a full frame and one record, which is at most a change of two values.
-	maxFrame = frameFull + 2*MaxTxnBytes + 64<<10
+	// maxFrame is the largest content that Apply can bring about: a frame that is almost full, and one record.
+	maxFrame = frameFull + max(maxChangeRecord, maxRoleRecord) + 64<<10
+)
+
+// The largest records. All others have at most 64 KiB.
+const (
+	maxField           = 2 + 10          // bytes of a number, or of what precedes a text: its tag and its length
+	maxChangeRecord    = 2 * MaxTxnBytes // two values, with their keys
+	maxCandidateRecord = 7*maxField + MaxSession + MaxSessionName + MaxRoleValue
+	maxTenureRecord    = 9*maxField + MaxSession + MaxSessionName + MaxRoleValue
+	maxRoleRecord      = MaxCandidates*maxCandidateRecord + (1+MaxTenures)*maxTenureRecord
 )
 
 type section byte
@@ -156,16 +166,26 @@ func (f *frameReader) next() error {
 	}
 	f.section = section(f.buf[0])
 	want := binary.LittleEndian.Uint32(f.buf[5:])
-	if cap(f.buf) < frameHeader+int(size) {
-		f.buf = append(make([]byte, 0, frameHeader+int(size)), f.buf...)
-	}
-	f.buf = f.buf[:frameHeader+int(size)]
-	if err := f.read(f.buf[frameHeader:]); err != nil {
+	if err := f.readContent(int(size)); err != nil {
 		return err
 	}
 	f.crc = frameSum(f.crc, f.buf)
 	if f.crc != want {
 		return damaged("checksum of a frame of section %d does not match", f.section)
+	}
+	return nil
+}
+
+// readContent reads the content of a frame. The buffer grows with what has arrived: the size is not checked yet.
+func (f *frameReader) readContent(size int) error {
+	for size > 0 {
+		at := len(f.buf)
+		n := min(size, max(frameFull, at))
+		f.buf = slices.Grow(f.buf, n)[:at+n]
+		if err := f.read(f.buf[at:]); err != nil {
+			return err
+		}
+		size -= n
 	}
 	return nil
 }
