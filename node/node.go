@@ -342,7 +342,9 @@ func (n *Node) warnings() []string {
 	if what := nodeIDsWarning(len(members)); what != "" {
 		all = append(all, what)
 	}
-	if in, own := view.Limits(), n.cfg.limits(); in != own && in != (state.Limits{}) {
+	in, own := view.Limits(), n.cfg.limits()
+	own.KeysPerSession = in.KeysPerSession // not configured
+	if in != own && in != (state.Limits{}) {
 		all = append(all, fmt.Sprintf("limits: %v of state and %d sessions per identity are in force, and this node's "+
 			"configuration says %v and %d (the leader's configuration counts)", Size(in.StateBytes),
 			in.SessionsPerIdentity, Size(own.StateBytes), own.SessionsPerIdentity))

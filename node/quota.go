@@ -22,6 +22,7 @@ const (
 func (c *Config) limits() state.Limits {
 	return state.Limits{
 		StateBytes: uint64(c.Limits.StateBytes), SessionsPerIdentity: c.Limits.SessionsPerIdentity,
+		KeysPerSession: state.MaxSessionKeys,
 	}
 }
 
@@ -57,8 +58,12 @@ func (n *Node) proposeLimitsOnce(ctx context.Context) error {
 }
 
 // limitsChange returns the command with which a leader sets its own limits, nil if there is nothing to do or some
-// member cannot read it. reads is the command version that all members read.
+// member cannot read it. reads is the command version that all members read: without that of the bound of a session's
+// keys, the other limits are set.
 func limitsChange(inForce, own state.Limits, reads uint32) *state.Command {
+	if reads < state.BoundsVersion {
+		own.KeysPerSession = inForce.KeysPerSession
+	}
 	change := state.LimitsChange(own)
 	cmd := state.Command{Kind: state.KindLimits, Limits: &change}
 	if inForce == own || reads < cmd.MinVersion() {

@@ -80,6 +80,18 @@ func TestLimitsChange(t *testing.T) {
 	if cmd := limitsChange(own, own, state.CommandVersion); cmd != nil {
 		t.Errorf("in force already: %+v", cmd)
 	}
+	bounded := own
+	bounded.KeysPerSession = state.MaxSessionKeys
+	if cmd := limitsChange(own, bounded, state.BoundsVersion-1); cmd != nil {
+		t.Errorf("only what some member cannot read: %+v", cmd)
+	}
+	if cmd := limitsChange(state.Limits{}, bounded, state.BoundsVersion-1); cmd == nil ||
+		state.Limits(*cmd.Limits) != own {
+		t.Errorf("without what some member cannot read: %+v", cmd)
+	}
+	if cmd := limitsChange(own, bounded, state.BoundsVersion); cmd == nil || state.Limits(*cmd.Limits) != bounded {
+		t.Errorf("upgraded: %+v", cmd)
+	}
 	for reads := uint32(1); reads <= 4; reads++ {
 		if cmd := limitsChange(state.Limits{}, own, reads); cmd != nil {
 			t.Errorf("members read version %d: %+v", reads, cmd)

@@ -91,6 +91,7 @@ func (p *Recovery) fields(c *codec) {
 func (p *LimitsChange) fields(c *codec) {
 	number(c, 16, &p.StateBytes)
 	number(c, 17, &p.SessionsPerIdentity)
+	number(c, 18, &p.KeysPerSession)
 }
 
 // memberRecord is a cluster.Member as a payload that writes the whole record.
@@ -255,6 +256,7 @@ func (m *meta) fields(c *codec) {
 	number(c, 49, &v.idempotency.forgotten)
 	number(c, 50, &m.records[sectionSenders])
 	boolean(c, 51, &v.withoutTxns)
+	number(c, 52, &v.limits.KeysPerSession)
 }
 
 func (el *Election) fields(c *codec) {
@@ -299,19 +301,6 @@ func (en *idempotencyEntry) fields(c *codec) {
 		nested(c, 6, (*errorRecord)(en.result.Err))
 	}
 	number(c, 7, &en.index)
-}
-
-func (s *senderRecord) fields(c *codec) {
-	text(c, 1, &s.key)
-	number(c, 2, &s.answered)
-	number(c, 3, &s.index)
-	variant(c, 4, &s.result)
-}
-
-func (r *numberedResult) fields(c *codec) {
-	number(c, 1, &r.number)
-	blob(c, 2, &r.requestHash)
-	nested(c, 3, &r.result)
 }
 
 // errorRecord is the recorded part of a command's error.

@@ -142,6 +142,9 @@ func filledCommand(kind Kind, version uint32) Command {
 	if p := c.AppNodePut; p != nil {
 		p.Node.owner = "" // set by apply
 	}
+	if p := c.Limits; p != nil && version < BoundsVersion {
+		p.KeysPerSession = 0
+	}
 	if p := c.Recovery; p != nil {
 		p.LockDelay = p.LockDelay && version >= lockDelayVersion
 	}
@@ -297,7 +300,10 @@ func recoveredState(t *testing.T) *State {
 // The encoding of snapshots and backups of the present version never changes.
 func TestSnapshotsGolden(t *testing.T) {
 	t.Parallel()
-	busy, recovered, limited := busyState(t), recoveredState(t), limitedState(t)
+	busy, recovered, limited, bounded := busyState(t), recoveredState(t), limitedState(t), limitedState(t)
+	change := limits(1<<30, 5)
+	change.Limits.KeysPerSession = 1000
+	mustApply(t, bounded, change)
 	merged, err := mergeBackup(recovered.Snapshot(), snapshotOf(t, busy))
 	if err != nil {
 		t.Fatal(err)
@@ -309,6 +315,7 @@ func TestSnapshotsGolden(t *testing.T) {
 	for name, raw := range map[string][]byte{
 		"empty": snapshotOf(t, New(Options{})), "busy": snapshotOf(t, busy), "recovered": snapshotOf(t, recovered),
 		"restored": backup.Bytes(), "limited": snapshotOf(t, limited),
+		"bounded": snapshotOf(t, bounded),
 	} {
 		compareGolden(t, "snapshot_"+name+".golden", []byte(hex.Dump(raw)))
 		again := New(Options{})
@@ -318,7 +325,7 @@ func TestSnapshotsGolden(t *testing.T) {
 		}
 	}
 	nums := map[int]bool{}
-	for _, s := range []*State{busy, recovered, limited} {
+	for _, s := range []*State{busy, recovered, limited, bounded} {
 		f := newFrameReader(bytes.NewReader(snapshotOf(t, s)))
 		if err := errors.Join(f.start(), f.next()); err != nil {
 			t.Fatal(err)
@@ -334,7 +341,7 @@ func TestSnapshotsGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(nums) != 35 {
-		t.Errorf("the golden snapshots have %d fields of 35 in their first sections: %v", len(nums), nums)
+	if len(nums) != 37 {
+		t.Errorf("the golden snapshots have %d fields of 37 in their first sections: %v", len(nums), nums)
 	}
 }

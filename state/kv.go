@@ -77,7 +77,11 @@ func (p *Put) decide(w *txn) (old, item *Item, refusal Result) {
 		return nil, nil, conditionFailed(p.Key, old)
 	}
 	if p.Session != "" {
-		if _, err := w.liveSession(p.Session); err != nil {
+		_, err := w.liveSession(p.Session)
+		if err == nil && (old == nil || old.Session != p.Session) {
+			err = w.keysLeft(p.Session)
+		}
+		if err != nil {
 			return nil, nil, Result{Err: err}
 		}
 	}
@@ -132,11 +136,11 @@ func (w *txn) pushChange(c change) {
 func (w *txn) linkKey(old, now *Item) {
 	if old != nil && old.Session != "" {
 		w.unlink(old.Session, ownedKey, old.Key)
-		w.countLeaseKey(old.Session, -1)
+		w.countKey(old.Session, -1)
 	}
 	if now != nil && now.Session != "" {
 		w.link(now.Session, ownedKey, now.Key)
-		w.countLeaseKey(now.Session, 1)
+		w.countKey(now.Session, 1)
 	}
 }
 

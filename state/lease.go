@@ -34,7 +34,7 @@ type LeaseRevoke struct {
 	Caller string // must be LeaseGrant.Owner, if both are set; "": an operator
 }
 
-// lease is the entry of a lease in the index of leases.
+// lease is what is known of a lease.
 type lease struct {
 	session *Session
 	keys    int // that are attached to it
@@ -84,18 +84,22 @@ func leaseKey(id int64) uint64 { return uint64(id) ^ 1<<63 }
 func (it *Item) Lease() int64 { return LeaseOf(it.Session) }
 
 // Lease returns a live lease.
-func (v *View) Lease(id int64) (*Session, bool) {
-	l, ok := v.findLease(id)
-	return l.session, ok
-}
+func (v *View) Lease(id int64) (*Session, bool) { return v.leases.get(leaseKey(id)) }
 
-func (v *View) findLease(id int64) (lease, bool) { return v.leases.get(leaseKey(id)) }
+func (v *View) findLease(id int64) (lease, bool) {
+	s, ok := v.Lease(id)
+	if !ok {
+		return lease{}, false
+	}
+	n, _ := v.keyCounts.get(s.ID)
+	return lease{s, n}, true
+}
 
 // Leases yields the live leases in order of their numbers.
 func (v *View) Leases() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
-		for l := range v.leases.all() {
-			if !yield(l.session) {
+		for s := range v.leases.all() {
+			if !yield(s) {
 				return
 			}
 		}
@@ -104,11 +108,11 @@ func (v *View) Leases() iter.Seq[*Session] {
 
 // LeaseKeys returns the keys of a lease, sorted.
 func (v *View) LeaseKeys(id int64) []string {
-	l, ok := v.findLease(id)
+	s, ok := v.Lease(id)
 	if !ok {
 		return nil
 	}
-	return ownedNames(v.ownership, l.session.ID, ownedKey)
+	return ownedNames(v.ownership, s.ID, ownedKey)
 }
 
 // checkLeases rejects a snapshot in which two sessions have the number of one lease.
@@ -125,16 +129,13 @@ func checkLeases(v *View) error {
 	return nil
 }
 
-func (w *txn) findLease(id int64) (lease, bool) { return w.write.leases.get(leaseKey(id)) }
-
-// countLeaseKey changes the number of keys of a session, if that is a lease.
-func (w *txn) countLeaseKey(session string, d int) {
-	if id := LeaseOf(session); id != 0 {
-		if l, ok := w.findLease(id); ok && l.session.ID == session {
-			l.keys += d
-			w.write.leases.put(leaseKey(id), l)
-		}
+func (w *txn) findLease(id int64) (lease, bool) {
+	s, ok := w.write.leases.get(leaseKey(id))
+	if !ok {
+		return lease{}, false
 	}
+	n, _ := w.write.keyCounts.get(s.ID)
+	return lease{s, n}, true
 }
 
 func (p *LeaseGrant) check() *cluster.Error {
@@ -168,15 +169,15 @@ func (p *LeaseGrant) apply(w *txn) Result {
 		return Result{Err: err}
 	}
 	w.leaseSeq++
-	w.write.leases.put(leaseKey(p.ID), lease{session: s})
+	w.write.leases.put(leaseKey(p.ID), s)
 	return Result{Revision: w.revision, Created: true, Session: s}
 }
 
 // replay adds to a recorded result what is not recorded.
 func (p *LeaseGrant) replay(w *txn, recorded Result) Result {
 	recorded.Session = &Session{TTL: p.granted(), Lease: p.ID}
-	if l, ok := w.findLease(p.ID); ok {
-		recorded.Session = l.session
+	if s, ok := w.write.leases.get(leaseKey(p.ID)); ok {
+		recorded.Session = s
 	}
 	return recorded
 }

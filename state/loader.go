@@ -170,7 +170,8 @@ func (l *loader) addMeta(raw []byte) error {
 		return damaged("lock delay of %v", v.clusterLockDelay)
 	case max(v.compacted, v.valuesSince) > v.revision:
 		return damaged("revision of a compaction is out of bounds")
-	case v.limits.StateBytes > MaxStateBytes || v.limits.SessionsPerIdentity > MaxSessions:
+	case v.limits.StateBytes > MaxStateBytes || v.limits.SessionsPerIdentity > MaxSessions ||
+		v.limits.KeysPerSession > MaxStateBytes:
 		return damaged("limits %+v are out of bounds", v.limits)
 	case max(v.history.floor, v.roleChanges.floor, v.nodeChanges.floor) > v.revision || v.revision >= maxRevision:
 		return damaged("revision %d is out of bounds", v.revision)

@@ -3,6 +3,8 @@ package state
 import (
 	"iter"
 	"strings"
+
+	"northstar/cluster"
 )
 
 // ownedKind is the kind of a thing that a session owns. The ownership index has one entry for each: the session's ID, a
@@ -39,19 +41,33 @@ func (v *View) OwnedRoles(session string) []string {
 	return ownedNames(v.ownership, session, ownedRole)
 }
 
-// OwnedKeys returns how many keys a session owns, and most if they are more than that. It looks at no more of them.
-func (v *View) OwnedKeys(session string, most int) (n int) {
-	if l, ok := v.findLease(LeaseOf(session)); ok && l.session.ID == session {
-		return min(l.keys, most)
+// OwnedKeys returns how many keys a session owns, and most if they are more than that.
+func (v *View) OwnedKeys(session string, most int) int {
+	n, _ := v.keyCounts.get(session)
+	return min(n, most)
+}
+
+// countKey changes the number of keys of a session that has not ended.
+func (w *txn) countKey(session string, d int) {
+	n, counted := w.write.keyCounts.get(session)
+	switch n += d; {
+	case n > 0:
+		w.write.keyCounts.put(session, n)
+	case counted:
+		w.write.keyCounts.remove(session)
 	}
-	prefix := ownershipKey(session, ownedKey, "")
-	for key := range v.ownership.from(prefix) {
-		if n >= most || !strings.HasPrefix(key, prefix) {
-			break
-		}
-		n++
+}
+
+// keysLeft returns CodeQuotaExceeded if a session may own no further key. A lease may not have more than MaxLeaseKeys.
+func (w *txn) keysLeft(session string) *cluster.Error {
+	most := w.limits.KeysPerSession
+	if LeaseOf(session) != 0 {
+		most = min(most, MaxLeaseKeys)
 	}
-	return n
+	if n, _ := w.write.keyCounts.get(session); most != 0 && uint64(n) >= most {
+		return cluster.Errorf(cluster.CodeQuotaExceeded, "session %q has %d keys, and %d are allowed", session, n, most)
+	}
+	return nil
 }
 
 // Revocations returns a session's revoked tenures that it has not acknowledged. It must not be renewed until then.

@@ -9,6 +9,9 @@ import (
 type Limits struct {
 	StateBytes          uint64 // of View.StateBytes
 	SessionsPerIdentity uint64 // live sessions of one Session.Owner
+	// KeysPerSession bounds the keys that one session owns, and so the time of its end. 0, as before BoundsVersion: any
+	// number.
+	KeysPerSession uint64
 }
 
 // LimitsChange replaces the limits. What exceeds the new ones stays, and cannot grow.
@@ -18,6 +21,10 @@ type LimitsChange Limits
 const (
 	MinStateBytes = 1 << 20
 	MaxStateBytes = 1 << 50
+
+	// MaxSessionKeys is the Limits.KeysPerSession that every leader sets: the end of a session changes no more keys
+	// than one transaction may.
+	MaxSessionKeys = MaxTxnChanges
 
 	MaxRolesPerIdentity    = MaxRoles / 2    // held by its sessions, or first in the queue of a vacant role
 	MaxAppNodesPerIdentity = MaxAppNodes / 2 // registered by its sessions, dead ones too
@@ -107,6 +114,9 @@ func (p *LimitsChange) check() *cluster.Error {
 	}
 	if p.SessionsPerIdentity < 1 || p.SessionsPerIdentity > MaxSessions {
 		return badRequest("sessions_per_identity: must be 1 to %d (got %d)", MaxSessions, p.SessionsPerIdentity)
+	}
+	if p.KeysPerSession > MaxStateBytes {
+		return badRequest("keys_per_session: must be at most %d (got %d)", int64(MaxStateBytes), p.KeysPerSession)
 	}
 	return nil
 }
@@ -210,20 +220,24 @@ func ownerOfRole(r *Role, get func(string) (*Session, bool)) string {
 	return ownerOf(r.Current.Session, get)
 }
 
-// recount sets the measure, the shares and the index of leases of a view by its records. Roles with a holder or a
-// candidate must not be published yet: recount sets their owners.
+// recount sets the measure, the shares, the numbers of keys and the index of leases of a view by its records. Roles
+// with a holder or a candidate must not be published yet: recount sets their owners.
 func (v *View) recount() {
 	shares := map[string]share{}
 	v.stateBytes = 0
+	counts := new(tree[string, int]).edit()
 	for it := range v.keys.after("") {
 		v.stateBytes += it.footprint()
+		if it.Session != "" {
+			n, _ := counts.get(it.Session)
+			counts.put(it.Session, n+1)
+		}
 	}
-	leases := new(tree[uint64, lease]).edit()
+	leases := new(tree[uint64, *Session]).edit()
 	for s := range v.SessionsAfter("") {
 		v.stateBytes += s.footprint()
 		if s.Lease != 0 {
-			keys := ownedNames(v.ownership, s.ID, ownedKey)
-			leases.put(leaseKey(s.Lease), lease{session: s, keys: len(keys)})
+			leases.put(leaseKey(s.Lease), s)
 		}
 		n := shares[s.Owner]
 		n.sessions++
@@ -249,5 +263,5 @@ func (v *View) recount() {
 	for owner, n := range shares {
 		txn.put(owner, n)
 	}
-	v.shares, v.leases = txn.commit(), leases.commit()
+	v.shares, v.leases, v.keyCounts = txn.commit(), leases.commit(), counts.commit()
 }

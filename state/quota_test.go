@@ -24,6 +24,9 @@ func sharesOf(v *View) map[string]share {
 func countsProblem(v *View) string {
 	again := *v
 	again.recount()
+	if got, want := maps.Collect(v.keyCounts.from("")), maps.Collect(again.keyCounts.from("")); !maps.Equal(got, want) {
+		return fmt.Sprintf("keys of sessions: %v, the records have %v", got, want)
+	}
 	if got, want := sharesOf(v), sharesOf(&again); v.stateBytes != again.stateBytes || !maps.Equal(got, want) {
 		return fmt.Sprintf("%d bytes and %v, the records have %d and %v", v.stateBytes, got, again.stateBytes, want)
 	}
@@ -274,7 +277,7 @@ func TestRestoreBeyondTheLimit(t *testing.T) {
 	}
 	restore(t, s, raw.Bytes())
 	v := s.View()
-	if v.Keys() != 3 || v.StateBytes() < 3*MaxValue || v.Limits() != (Limits{MinStateBytes, 3}) {
+	if v.Keys() != 3 || v.StateBytes() < 3*MaxValue || v.Limits() != (Limits{MinStateBytes, 3, 0}) {
 		t.Fatalf("%d keys, %d bytes, %+v", v.Keys(), v.StateBytes(), v.Limits())
 	}
 	wantCode(t, apply(s, put("n", "v"))[0].Err, cluster.CodeQuotaExceeded)
@@ -292,7 +295,7 @@ func TestRecoveryCounts(t *testing.T) {
 		Generation: cluster.Generation{Number: 2, RecoveryID: "again"}, LockDelay: true,
 	}})
 	dead := map[string]share{"client alice": {appNodes: 1}} // it stays for a time
-	if v := s.View(); !maps.Equal(sharesOf(v), dead) || v.Limits() != (Limits{1 << 30, 5}) {
+	if v := s.View(); !maps.Equal(sharesOf(v), dead) || v.Limits() != (Limits{1 << 30, 5, 0}) {
 		t.Fatalf("%v, %+v", sharesOf(v), v.Limits())
 	}
 	checkCounts(t, s)

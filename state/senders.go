@@ -80,6 +80,19 @@ type senderRecord struct {
 	result          *numberedResult
 }
 
+func (s *senderRecord) fields(c *codec) {
+	text(c, 1, &s.key)
+	number(c, 2, &s.answered)
+	number(c, 3, &s.index)
+	variant(c, 4, &s.result)
+}
+
+func (r *numberedResult) fields(c *codec) {
+	number(c, 1, &r.number)
+	blob(c, 2, &r.requestHash)
+	nested(c, 3, &r.result)
+}
+
 // records yields the senders in order of keys, each with its results behind it.
 func (t senderTable) records(yield func(*senderRecord) bool) {
 	for s := range t.byKey.after("") {

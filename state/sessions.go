@@ -185,6 +185,7 @@ func (p *SessionEnd) apply(w *txn) Result {
 		if s, existed := w.write.sessions.remove(id); existed {
 			w.stateBytes -= s.footprint()
 			w.addShare(s.Owner, share{sessions: -1})
+			w.write.keyCounts.remove(id)
 			if s.Lease != 0 {
 				w.write.leases.remove(leaseKey(s.Lease))
 			}

@@ -132,7 +132,8 @@ type writers struct {
 	ownership   treeWriter[string, struct{}]
 	appNodes    treeWriter[string, *AppNode]
 	shares      treeWriter[string, share]
-	leases      treeWriter[uint64, lease]
+	leases      treeWriter[uint64, *Session]
+	keyCounts   treeWriter[string, int]
 	senders     treeWriter[string, *sender]
 }
 
@@ -141,6 +142,7 @@ func writersOf(v *View) writers {
 		keys: writerOf(&v.keys), idempotency: writerOf(&v.idempotency.byKey), sessions: writerOf(&v.sessions),
 		roles: writerOf(&v.roles), ownership: writerOf(&v.ownership), appNodes: writerOf(&v.appNodes),
 		shares: writerOf(&v.shares), leases: writerOf(&v.leases), senders: writerOf(&v.senders.byKey),
+		keyCounts: writerOf(&v.keyCounts),
 	}
 }
 
@@ -153,6 +155,7 @@ func (w *writers) commit() {
 	w.appNodes.commit()
 	w.shares.commit()
 	w.leases.commit()
+	w.keyCounts.commit()
 	w.senders.commit()
 }
 
@@ -170,11 +173,11 @@ func (w *txn) apply(c *Command) Result {
 }
 
 // raiseVersion notes the version of a command. With txnVersion, changes begin to keep the items that they replace. A
-// number alone, which every write has, does not begin that.
+// number alone, which every write has, does not begin that, and neither do the limits that every leader proposes.
 func (w *txn) raiseVersion(c *Command) {
 	kept := w.KeepsReplaced()
 	w.version = max(w.version, c.MinVersion())
-	switch begins := c.versionWithoutNumber() >= txnVersion; {
+	switch begins := c.Kind != KindLimits && c.versionWithoutNumber() >= txnVersion; {
 	case kept:
 	case begins:
 		w.valuesSince, w.withoutTxns = w.revision, false

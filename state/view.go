@@ -47,11 +47,12 @@ type View struct {
 	shares           *tree[string, share] // by Session.Owner; follows from sessions, roles and nodes
 	clusterLockDelay time.Duration        // minimum lock delay of every role since a recovery; 0: over
 
-	leases      *tree[uint64, lease] // by number, see leaseKey; follows from sessions and keys
-	leaseSeq    uint64               // number of leases ever granted; part of their session IDs
-	compacted   uint64               // revision of the last Compact; 0: none
-	valuesSince uint64               // changes after it keep the item that they replaced; set with txnVersion
-	withoutTxns bool                 // version is txnVersion or higher, but no command has needed txnVersion itself
+	keyCounts   *tree[string, int]      // number of keys by session; none: 0; follows from keys
+	leases      *tree[uint64, *Session] // by number, see leaseKey; follows from sessions
+	leaseSeq    uint64                  // number of leases ever granted; part of their session IDs
+	compacted   uint64                  // revision of the last Compact; 0: none
+	valuesSince uint64                  // changes after it keep the item that they replaced; set with txnVersion
+	withoutTxns bool                    // version is txnVersion or higher, but no command has needed txnVersion itself
 }
 
 // Item is one key. All revisions are cluster-wide.
@@ -78,7 +79,7 @@ func emptyView() *View {
 		senders:  senderTable{byKey: new(tree[string, *sender])},
 		settings: Settings{AutoFailover: true}, sessions: new(tree[string, *Session]), roles: new(tree[string, *Role]),
 		ownership: new(tree[string, struct{}]), appNodes: new(tree[string, *AppNode]), shares: new(tree[string, share]),
-		leases: new(tree[uint64, lease]),
+		leases: new(tree[uint64, *Session]), keyCounts: new(tree[string, int]),
 	}
 }
 
