@@ -66,7 +66,7 @@ func (v *View) delayRolesOf(backup *View) {
 	for held := range backup.RolesAfter("") {
 		r, known := roles.get(held.Name)
 		if !known {
-			r = &Role{Name: held.Name, StateRevision: v.revision}
+			r = &Role{Name: held.Name, StateRevision: v.revision, Required: held.Required}
 		}
 		if d := backup.holderTTL(held); d > r.LockDelay {
 			delayed := *r

@@ -40,11 +40,12 @@ func (p *Recovery) apply(w *txn) Result {
 	w.generation = p.Generation
 	w.revision = max(w.revision, firstRevision(p.Generation.Number))
 	w.keys, w.bytes = withoutSessionKeys(&w.View)
+	required := w.version >= BoundsVersion
 	if p.LockDelay {
 		w.clusterLockDelay = max(w.clusterLockDelay, w.recoveryLockDelay())
-		w.endSessions(CauseRecovered, w.candidatesTTL)
+		w.endSessions(CauseRecovered, w.candidatesTTL, required)
 	} else {
-		w.endSessions(CauseRecovered, func(r *Role) time.Duration { return r.LockDelay })
+		w.endSessions(CauseRecovered, func(r *Role) time.Duration { return r.LockDelay }, required)
 	}
 	w.recount()
 	w.reassignRevisions()

@@ -109,7 +109,7 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.version = max(v.version, from.version)
 	v.withoutTxns = v.version >= txnVersion && !kept
 	v.forgetHistory()
-	v.endSessions(CauseRestored, v.holderTTL)
+	v.endSessions(CauseRestored, v.holderTTL, true)
 	if from.clusterID != v.clusterID || from.revision > current.view.revision {
 		v.delayRolesOf(from)
 	}
@@ -144,13 +144,13 @@ func withoutSessionKeys(v *View) (*tree[string, *Item], int64) {
 }
 
 // endSessions ends every session of a View that is not published yet. It writes no events: no watch outlasts a restore
-// or a recovery. lockDelay returns the lock delay of a role.
-func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration) {
+// or a recovery. lockDelay returns the lock delay of a role. required keeps the marks of required roles.
+func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration, required bool) {
 	roles := v.roles.edit()
 	for r := range v.RolesAfter("") {
 		vacant := &Role{
 			Name: r.Name, History: r.History, StateRevision: v.revision, Elections: r.Elections,
-			LockDelay: lockDelay(r),
+			LockDelay: lockDelay(r), Required: required && r.Required,
 		}
 		if r.Held() {
 			ended := r.Current

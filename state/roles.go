@@ -226,7 +226,8 @@ func (w *txn) withdraw(name, session string) *Role {
 	return w.setRole(r, false)
 }
 
-// evictVacantRoles evicts the longest vacant roles if there are MaxRoles. It reports whether there is room.
+// evictVacantRoles evicts the longest vacant roles if there are MaxRoles, required ones last: nothing else says that
+// they have no holder. It reports whether there is room.
 func (w *txn) evictVacantRoles() bool {
 	if w.write.roles.len() < MaxRoles {
 		return true
@@ -237,7 +238,15 @@ func (w *txn) evictVacantRoles() bool {
 			vacant = append(vacant, r)
 		}
 	}
-	slices.SortFunc(vacant, func(a, b *Role) int { return cmp.Compare(a.StateRevision, b.StateRevision) })
+	slices.SortFunc(vacant, func(a, b *Role) int {
+		if w.version >= BoundsVersion && a.Required != b.Required {
+			if a.Required {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(a.StateRevision, b.StateRevision)
+	})
 	for _, r := range vacant[:min(len(vacant), roleEvictionBatch)] {
 		w.accountRole(r, nil)
 		w.write.roles.remove(r.Name)
