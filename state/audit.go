@@ -146,16 +146,19 @@ func (l *auditLog) add(r *AuditRecord) *auditRing {
 	return ring
 }
 
-// push adds a record with the next Seq. It drops the records of the class that are too old or too many.
-func (l *auditLog) push(r *AuditRecord) {
+// push adds a record with the next Seq. It drops the records of the class that are too many, and up to aged others that
+// are too old.
+func (l *auditLog) push(r *AuditRecord, aged int) {
 	l.seq++
 	r.Seq = l.seq
 	ring := l.add(r)
 	for {
 		oldest := ring.records.at(ring.records.first)
-		if ring.records.len() <= MaxAuditRecords && ring.bytes <= MaxAuditBytes &&
-			r.At-oldest.At <= int64(MaxAuditAge) {
-			return
+		if ring.records.len() <= MaxAuditRecords && ring.bytes <= MaxAuditBytes {
+			if aged == 0 || r.At-oldest.At <= int64(MaxAuditAge) {
+				return
+			}
+			aged--
 		}
 		ring.records.pop()
 		ring.bytes -= oldest.size()
@@ -170,7 +173,7 @@ func (w *txn) record(c *Command, result Result) {
 	if err := result.Err; err != nil {
 		r.Status, r.Code, r.Detail = err.HTTPStatus(), err.Code, truncate(err.Detail)
 	}
-	w.audit.push(&r)
+	w.audit.push(&r, w.agedOut())
 }
 
 func (b *AuditBatch) apply(w *txn) Result {
@@ -198,7 +201,7 @@ func (b *AuditBatch) apply(w *txn) Result {
 		}
 		from.last = seq
 		r := b.Records[j]
-		w.audit.push(&r)
+		w.audit.push(&r, w.agedOut())
 	}
 	w.audit.producers = producers
 	return Result{}

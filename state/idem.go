@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -73,7 +74,7 @@ func (w *txn) applyOnce(c *Command) (result Result, repeated bool) {
 // applyKeyed is applyOnce for a key that names a request.
 func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
 	id := c.Idempotency
-	w.expireIdempotency()
+	w.expireIdempotency(w.agedOut())
 	if e, ok := w.write.idempotency.get(id.Key); ok {
 		if bytes.Equal(e.requestHash, id.RequestHash) {
 			// Builds that know no numbers record every attempt.
@@ -94,7 +95,7 @@ func (w *txn) applyKeyed(c *Command) (result Result, repeated bool) {
 	}
 	w.write.idempotency.put(id.Key, e)
 	w.idempotency.add(e)
-	w.expireIdempotency()
+	w.expireIdempotency(0)
 	return result, false
 }
 
@@ -134,16 +135,36 @@ func (w *txn) replay(c *Command, recorded Result) Result {
 	return recorded
 }
 
-// expireIdempotency drops the oldest entries of each kind: those that are too old and those beyond maxIdempotencyKeys.
-func (w *txn) expireIdempotency() {
-	w.expireOldest(&w.idempotency.order)
-	w.idempotency.forgotten = max(w.idempotency.forgotten, w.expireOldest(&w.idempotency.nodeOrder))
+// maxAgedOut is how many entries one command, or one audit record, drops because of their age. A clock that is far
+// ahead makes everything old, and the state has no other one to compare it with. So what is kept is forgotten only
+// about as fast as it is replaced.
+const maxAgedOut = 2
+
+// agedOut returns maxAgedOut if it is in force.
+func (v *View) agedOut() int {
+	if v.version < BoundsVersion {
+		return math.MaxInt
+	}
+	return maxAgedOut
+}
+
+// expireIdempotency drops the oldest entries of each kind: those beyond maxIdempotencyKeys, and up to aged others
+// that are too old.
+func (w *txn) expireIdempotency(aged int) {
+	w.expireOldest(&w.idempotency.order, aged)
+	w.idempotency.forgotten = max(w.idempotency.forgotten, w.expireOldest(&w.idempotency.nodeOrder, aged))
 }
 
 // expireOldest returns the index of the last entry that it has dropped.
-func (w *txn) expireOldest(order *queue[*idempotencyEntry]) (index uint64) {
+func (w *txn) expireOldest(order *queue[*idempotencyEntry], aged int) (index uint64) {
 	since := w.now - int64(idempotencyTTL)
-	for order.len() > 0 && (order.len() > maxIdempotencyKeys || order.at(order.first).at <= since) {
+	for order.len() > 0 {
+		if order.len() <= maxIdempotencyKeys {
+			if aged == 0 || order.at(order.first).at > since {
+				break
+			}
+			aged--
+		}
 		e := order.pop()
 		w.write.idempotency.remove(e.key)
 		index = e.index
