@@ -10,7 +10,7 @@ import (
 
 // Renew renews sessions. Live sessions then live for their TTL, counted from the call. The result holds for the whole
 // cluster: Renew proves after the call that this node leads. Otherwise it returns CodeNoLeader and nothing was
-// renewed. Concurrent callers share one proof.
+// renewed: a caller must not count on the sessions. Concurrent callers share one proof.
 //
 // A session does not expire while its renewal waits for the proof. If its expiry was already proposed, Renew waits
 // for the result, and renews the session only if it lives on. A session with a revoked role is not renewed until it
@@ -31,6 +31,7 @@ func (k *SessionManager) RenewAttached(ctx context.Context, list []cluster.Attac
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		a.release()
+		a.postpone(list, k.deps.Consensus.View())
 		return state.Renewed{}, err
 	}
 	out, late, noted := k.finishRenewal(a, list)
@@ -92,6 +93,17 @@ func (a pendingRenewal) release() {
 	for _, e := range a.timers {
 		if e != nil {
 			e.pendingRenewals--
+		}
+	}
+}
+
+// postpone counts the TTLs from the arrival of renewals whose proof has failed. If this node still leads, the fault was
+// its own: it could not apply its log in time, for instance, and the clients live. If it does not, it ends no session.
+// A revoked session gains no time, as in finishRenewal. The caller holds the lock.
+func (a pendingRenewal) postpone(list []cluster.Attachment, view *state.View) {
+	for i, e := range a.timers {
+		if e != nil && e.expiry == nil && !list[i].Passive && len(view.Revocations(e.id)) == 0 {
+			e.renew(a.arrivedAt)
 		}
 	}
 }
