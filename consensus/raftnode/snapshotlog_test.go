@@ -350,6 +350,9 @@ func (m *manySnapshots) Create(_ raft.SnapshotVersion, index, term uint64, _ raf
 	_ raft.Transport,
 ) (raft.SnapshotSink, error) {
 	meta := &raft.SnapshotMeta{ID: fmt.Sprint(index), Index: index, Term: term}
+	for slices.ContainsFunc(m.all, func(s *raft.SnapshotMeta) bool { return s.ID == meta.ID }) {
+		meta.ID += "+"
+	}
 	return metaSink{publish: func() { m.all = slices.Insert(m.all, 0, meta) }}, nil
 }
 
@@ -410,7 +413,12 @@ func TestRestoresAbandonedInARow(t *testing.T) {
 		t.Errorf("it starts with the snapshot of %v", *s.newest.Load())
 	}
 
-	takeSnapshot(t, s, LogPosition{6, 4})
+	for range 9 { // the leader sends one again and again, since this node cannot read it
+		takeSnapshot(t, s, LogPosition{6, 4})
+		if n := len(store.all); n > 3 || store.all[n-1].ID != "4" {
+			t.Fatalf("%d snapshots, the oldest is %s", n, store.all[n-1].ID)
+		}
+	}
 	takeSnapshot(t, s, LogPosition{7, 4})
 	put(8, 4)
 	f.applied.Store(8) // the last one is committed

@@ -204,7 +204,8 @@ const keptSnapshots = 2
 type remover interface{ Remove(id string) error }
 
 // removeOld removes the snapshots that no start needs. The newest one that the log continues is needed, and those after
-// it: each may be of a restore that is abandoned, also several in a row.
+// it: each may be of a restore that is abandoned, also several in a row. Of those that end at one place the newest is
+// enough: a leader repeats a snapshot that this node cannot read, and the storage would drop good ones for the copies.
 func (s *Snapshots) removeOld() error {
 	store, ok := s.SnapshotStore.(remover)
 	if !ok {
@@ -216,12 +217,17 @@ func (s *Snapshots) removeOld() error {
 	}
 	needless := false
 	for i, m := range list {
-		switch {
-		case !needless:
-			if needless, err = s.continued(LogPosition{m.Index, m.Term}); err != nil {
-				return fmt.Errorf("read the log: %w", err)
+		end := LogPosition{m.Index, m.Term}
+		remove := needless && i >= keptSnapshots
+		if !needless {
+			if remove = i > 0 && end.endsSnapshot(list[i-1]); !remove {
+				needless, err = s.continued(end)
 			}
-		case i >= keptSnapshots:
+		}
+		if err != nil {
+			return fmt.Errorf("read the log: %w", err)
+		}
+		if remove {
 			if err := store.Remove(m.ID); err != nil {
 				return fmt.Errorf("remove an old snapshot: %w", err)
 			}
