@@ -47,12 +47,15 @@ type Timeline struct {
 	ElectionStarted time.Time // raft.Raft accepted the TimeoutNow
 }
 
-// begin records a candidacy that failover starts.
+// begin records a candidacy that failover starts. A transfer and an order may be for the same term: whichever of them
+// makes Raft a candidate, the voters may have been asked to ignore their leader.
 func (b *candidacyLog) begin(c CandidacyRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i := b.find(c.Term); i >= 0 {
-		c.votes, c.preVotes, c.votedAt = b.last[i].votes, b.last[i].preVotes, b.last[i].votedAt
+		before := b.last[i]
+		c.Ordered = c.Ordered || before.Ordered
+		c.votes, c.preVotes, c.votedAt = before.votes, before.preVotes, before.votedAt
 		b.last = slices.Delete(b.last, i, i+1)
 	}
 	b.add(c)

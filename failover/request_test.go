@@ -70,6 +70,26 @@ func TestOrderedElection(t *testing.T) {
 	})
 }
 
+// TestOrderedElection_LeaderTransfersToo: the leader's TimeoutNow for the same term arrives after the order. n2 may win
+// by votes over a leader with a lease, and must wait for that lease.
+func TestOrderedElection_LeaderTransfersToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := ordered(t, func(w *testCluster) {
+			w.handsOver(toN2)
+			if why := w.c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" {
+				t.Errorf("refused: %s", why)
+			}
+			w.wins()
+		})
+		if _, err := w.obey(manual("n2")); err != nil {
+			t.Fatal(err)
+		}
+		if f := w.c.Facts(6); f.Trigger != "priority" || !f.Ordered {
+			t.Errorf("facts: %+v", f)
+		}
+	})
+}
+
 func TestEmergencyElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := ordered(t, (*testCluster).wins)
