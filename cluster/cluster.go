@@ -127,6 +127,9 @@ type Peer struct {
 	EtcdURL        string `json:"etcd_url,omitempty"`  // for etcd clients; "": it serves none, or is an older build
 	Bootstrap      string `json:"bootstrap,omitempty"` // digest of cluster-name and initial-cluster; "" if it has none
 	Start          Start  `json:"start,omitempty"`
+	// LeasePromise is for how long this process votes for no other node after a leader's message: election.timeout-min
+	// with election.lease. 0: it does not promise it, or is of an earlier version.
+	LeasePromise time.Duration `json:"lease_promise,omitempty"`
 	// RecordedIndex is a log index at which the node's applied state records this data directory; 0 if it
 	// does not. A node whose disk was wiped has 0 until an operator re-admits it.
 	RecordedIndex uint64 `json:"recorded,omitempty"`

@@ -49,11 +49,12 @@ type PeerStatus struct {
 
 // PeerAck is what a node knows about a peer from its responses.
 type PeerAck struct {
-	Incarnation   string    // the data directory that all fields but LastContact are about
-	Term          uint64    // newest term in which it acknowledged an append; the next two fields are of that term
-	LastSendAcked time.Time // newest send time of an acknowledged append
-	MatchIndex    uint64    // highest index that it is known to hold
-	LastContact   time.Time // of its last response to anything, also a refusal; zero: never
+	Incarnation   string        // the data directory that all fields but LastContact are about
+	Term          uint64        // newest term in which it acknowledged an append; the next three are of that term
+	LastSendAcked time.Time     // newest send time of an acknowledged append
+	LeasePromise  time.Duration // of the process that acknowledged it, or of a later one of that node
+	MatchIndex    uint64        // highest index that it is known to hold
+	LastContact   time.Time     // of its last response to anything, also a refusal; zero: never
 }
 
 // Asker is a node that asks the leader for a read index, as it is after the reads began for which it asks.

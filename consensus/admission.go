@@ -18,6 +18,7 @@ func (n *Node) LocalPeer() cluster.Peer {
 	}
 	p.CommandVersion, p.RecordedIndex = state.CommandVersion, ownRecordIndex(n.View(), ident.Identity)
 	p.Bootstrap, p.Start = n.digest, ident.start()
+	p.LeasePromise = n.cfg.LeasePromise()
 	p.Survivors = missingSurvivors(ident.Recovery, ident.Generation, n.View())
 	if ident.Bootstrap != "" {
 		p.Bootstrap = ident.Bootstrap // initial-cluster may have been removed from the configuration since

@@ -59,9 +59,9 @@ type Acks interface {
 	// QuorumSince reports whether a majority of voters has acknowledged an append of term that was sent at or after
 	// start. self counts as one.
 	QuorumSince(term uint64, self cluster.NodeID, voters []cluster.NodeID, start time.Time) bool
-	// QuorumTime returns the newest send time that a majority of voters has acknowledged; the zero time when there is
-	// none. self counts as now.
-	QuorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID) time.Time
+	// LeaseTime returns the newest send time that a majority of voters has acknowledged, each with a promise to vote
+	// for no other node for lease at least; the zero time when there is none. self counts as now.
+	LeaseTime(term uint64, self cluster.NodeID, voters []cluster.NodeID, lease time.Duration) time.Time
 	// Changed is closed at the next acknowledgement.
 	Changed() <-chan struct{}
 }
@@ -153,12 +153,13 @@ type Deps struct {
 	ObserveDisk func(op string, took time.Duration)
 }
 
-// LeaseWait returns how long a lease from before an election can outlast it, with the clocks' drift; 0 without leases.
-func (c *Config) LeaseWait() time.Duration {
+// LeasePromise returns for how long this node votes for no other one after a leader's message; 0 without leases. It is
+// longer than the lease, also by a clock that drifts.
+func (c *Config) LeasePromise() time.Duration {
 	if !c.Lease {
 		return 0
 	}
-	return time.Duration(float64(c.TimeoutMin) * (1 - c.LeaseDrift) * (1 + c.LeaseDrift))
+	return c.TimeoutMin
 }
 
 func (c *Config) validate() error {

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
@@ -32,6 +33,8 @@ type identityFile struct {
 	Roster      map[cluster.NodeID]cluster.Record `json:"roster,omitempty"`
 	RosterIndex uint64                            `json:"roster_index,omitempty"`
 	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: unknown
+	// LeasePromise is the promise of this process, or a longer one of an earlier process that may bind yet.
+	LeasePromise time.Duration `json:"lease_promise,omitempty"`
 	// AbandonedRestore is where a restore ended that the cluster has continued without.
 	AbandonedRestore raftnode.LogPosition `json:"undone,omitzero"`
 	// Recovery is how this data directory got to its generation; nil unless it was the recovered one.

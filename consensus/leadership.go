@@ -175,7 +175,7 @@ func keepsMembership(e *raft.Log) bool {
 
 // electedOverLiveLeader reports whether voters elected this node although they knew a leader that may have a lease.
 func (n *Node) electedOverLiveLeader(term uint64) bool {
-	return n.lease != nil && n.readyTerm.Load() != term && n.facts(term).OverLiveLeader
+	return n.LeaseWait() > 0 && n.readyTerm.Load() != term && n.facts(term).OverLiveLeader
 }
 
 // awaitPreviousLease waits until a leader that the voters ignored has no lease any longer: its lease reads then end
@@ -184,10 +184,11 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 	if !n.electedOverLiveLeader(term) {
 		return true
 	}
+	wait := n.LeaseWait()
 	n.log.Info("elected by operator request: waiting for the previous leader's lease to expire", "term", term, "wait",
-		n.cfg.LeaseWait())
+		wait)
 	select {
-	case <-time.After(n.cfg.LeaseWait()):
+	case <-time.After(wait):
 		return true
 	case <-ctx.Done():
 		return false

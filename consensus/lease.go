@@ -8,7 +8,8 @@ import (
 
 // lease is the clock-bounded right to serve reads without a round. It starts at the send time that a majority of voters
 // has acknowledged: each of them votes for no other node for timeout-min after it received that append. The transport
-// sees to that (transport/leadercontact.go), unless an order or a transfer asks for the vote.
+// sees to that (transport/leadercontact.go), unless an order or a transfer asks for the vote. Acknowledgements of
+// voters that promise less than this node's timeout-min do not count (leasepromise.go).
 //
 // Send times are on Go's monotonic clock, which stops while the machine is suspended. The lease clock does not stop.
 // When the two drift apart, earlier sends no longer count.
@@ -136,7 +137,11 @@ func (n *Node) leaseRemaining() time.Duration {
 	if term == 0 || !inst.Leads(term) {
 		return 0
 	}
-	return n.lease.left(term, n.deps.Acks.QuorumTime(term, n.cfg.Self.NodeID, voterIDs(inst.Servers())))
+	voters := voterIDs(inst.Servers())
+	if n.leaseObstacle(voters) != "" {
+		return 0
+	}
+	return n.lease.left(term, n.deps.Acks.LeaseTime(term, n.cfg.Self.NodeID, voters, n.cfg.LeasePromise()))
 }
 
 // MayVoteAfter reports whether a process that has run for so long may vote: with leases not before twice timeout-min.
@@ -144,7 +149,9 @@ func MayVoteAfter(running, timeoutMin time.Duration) bool { return running >= 2*
 
 // MayVote reports whether this node may grant votes. The transport calls it before each vote that it receives. With the
 // lease on it is false for twice timeout-min after the start of the process: the node may have acknowledged an append,
-// and with it a lease, that it does not remember. It is also false in a superseded generation.
+// and with it a lease, that it does not remember. A longer promise of an earlier process counts instead. It is also
+// false in a superseded generation.
 func (n *Node) MayVote() bool {
-	return n.mayTakePartInElections() && (n.lease == nil || MayVoteAfter(n.lease.running(), n.cfg.TimeoutMin))
+	return n.mayTakePartInElections() && (n.lease == nil || MayVoteAfter(n.lease.running(), n.cfg.TimeoutMin)) &&
+		n.promise.earlierBinds() == 0
 }

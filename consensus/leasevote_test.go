@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"strings"
 	"testing"
 
 	"northstar/cluster"
@@ -25,6 +26,49 @@ func leaseCluster(t *testing.T, size int) (c *testCluster, leader *testNode) {
 	}
 	eventually(t, "a lease", func() bool { return leader.Status().LeaseRemaining > timeoutMin/2 })
 	return c, leader
+}
+
+// TestLeaseNeedsThePromiseOfAll: a voter is restarted without leases, or with a shorter timeout. It may elect another
+// node sooner than the leader's lease would end, so that there is none. Its next process promises enough again. A node
+// that is elected by an order waits for the longest promise of all.
+func TestLeaseNeedsThePromiseOfAll(t *testing.T) {
+	t.Parallel()
+	for name, tune := range map[string]func(*consensus.Config){
+		"node n3 has election.lease off": func(cfg *consensus.Config) { cfg.Lease = false },
+		"node n3 has election.timeout-min": func(cfg *consensus.Config) {
+			cfg.TimeoutMin, cfg.TimeoutMax = cfg.TimeoutMin/2, cfg.TimeoutMax/2
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := leaseCluster(t, 3)
+			voter, equal := c.nodes["n3"], c.nodes["n3"].tune
+			restart := func(tune func(*consensus.Config)) {
+				voter.tune = func(cfg *consensus.Config) { equal(cfg); tune(cfg) }
+				voter.restart()
+				c.write("b", "1")
+				c.everywhere("b", "1")
+			}
+			restart(tune)
+			voter.idle.Store(true)
+			c.transferTo(c.nodes["n1"])
+			leader := c.nodes["n1"]
+			eventually(t, "the leader knows", func() bool { return strings.Contains(leader.LeaseObstacle(), name) })
+			if left := leader.Status().LeaseRemaining; left > 0 {
+				t.Errorf("the leader has a lease for %v", left)
+			}
+			if err := leader.LeaseReadBarrier(within(t, testTimeout)); err != nil {
+				t.Errorf("a read by lease without a lease: %v", err)
+			}
+			if wait := voter.LeaseWait(); wait != timeoutMin {
+				t.Errorf("elected by an order, the voter waits for %v, want %v", wait, timeoutMin)
+			}
+			restart(func(*consensus.Config) {})
+			eventually(t, "a lease", func() bool {
+				return c.leader().Status().LeaseRemaining > 0 && c.leader().LeaseObstacle() == ""
+			})
+		})
+	}
 }
 
 // elect has a node stand until it leads, and requires that the old leader has no lease then.

@@ -32,6 +32,7 @@ type Node struct {
 	// of this node's commit index, while it leads
 	subscribers *subscribers
 	lease       *lease // nil: election.lease is off
+	promise     leasePromise
 	peers       *peerRegistry
 
 	inst             atomic.Pointer[raftnode.Instance] // nil while Raft does not run
@@ -109,6 +110,10 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		return nil, errors.Join(err, n.store.Close())
 	}
 	n.ident = ident
+	n.promise, err = openLeasePromise(ident, cfg.LeasePromise())
+	if err != nil {
+		return nil, errors.Join(err, n.store.Close())
+	}
 	in, err := n.startInputs()
 	if err == nil {
 		err = checkStart(in) // before any message reports that this node runs
@@ -164,6 +169,7 @@ func (n *Node) Run(ctx context.Context) error {
 	background.Go(func() { _ = n.store.Run(ctx) }) // fail gets its error, too
 	background.Go(func() { n.persistIdentityLoop(ctx) })
 	background.Go(func() { n.probePeersLoop(ctx) })
+	background.Go(func() { n.forgetEarlierPromise(ctx) })
 	background.Go(func() {
 		select {
 		case err := <-n.fatal:

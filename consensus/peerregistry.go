@@ -306,8 +306,8 @@ func (n *Node) DiskHangs(fast bool) bool {
 }
 
 // MayStartElection reports whether this node may start an election. It may not before Raft runs, and ElectionView is
-// known, with a stalled or full disk, while peers only refuse it, before it has probed them, or before its log reaches
-// its own admission entry.
+// known, with a stalled or full disk, while peers only refuse it, before it has probed them, before its log reaches its
+// own admission entry, or while a longer promise of an earlier process binds it.
 func (n *Node) MayStartElection() bool {
 	return n.inst.Load() != nil && n.ElectionObstacle() == ""
 }
@@ -324,6 +324,8 @@ func (n *Node) ElectionObstacle() string {
 		return "its disk is stalled"
 	case n.store.ReadOnly():
 		return "its disk is full"
+	case n.promise.earlierBinds() > 0:
+		return "a lease from before its restart may be running"
 	case n.generationSuperseded():
 		return "a peer has a newer generation of the cluster"
 	case n.peers.onlyRefused():

@@ -46,6 +46,9 @@ type Consensus interface {
 	View() *state.View
 	// LeaderChanged returns a channel that is closed at the next change of leader or term.
 	LeaderChanged() <-chan struct{}
+	// LeaseWait returns how long a node elected over a live leader, which may have a lease, waits before it serves; 0
+	// without leases.
+	LeaseWait() time.Duration
 }
 
 // Transfer transfers leadership away from this node, the leader.
@@ -64,10 +67,8 @@ type Config struct {
 	Silence       time.Duration // failover.silence; 0: auto
 	TimeoutMin    time.Duration // election.timeout-min
 	TimeoutMax    time.Duration
-	Lease         bool // election.lease: wait until the leader's lease has expired
-	// LeaseWait is how long a node elected over a live leader, which may have a lease, waits before it serves.
-	LeaseWait time.Duration
-	Zones     []string // failover.zones: preferred for the leader, in this order
+	Lease         bool     // election.lease: wait until the leader's lease has expired
+	Zones         []string // failover.zones: preferred for the leader, in this order
 }
 
 // Deps are the dependencies of a Controller; all are required.

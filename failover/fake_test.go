@@ -266,6 +266,8 @@ func (f fakeConsensus) Peers() []cluster.PeerStatus {
 	return f.w.peers
 }
 
+func (f fakeConsensus) LeaseWait() time.Duration { return 0 }
+
 func (f fakeConsensus) View() *state.View { return f.w.view }
 
 func (f fakeConsensus) LeaderChanged() <-chan struct{} {

@@ -24,7 +24,7 @@ const (
 // Plan returns what a request would do. It changes nothing; it only polls the other nodes. Plan.Executor is the
 // node that must execute it. CodeNoLeader: another node must make the plan.
 func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
-	in := planInput{Order: o, LeaseWait: c.cfg.LeaseWait, Zones: c.cfg.Zones}
+	in := planInput{Order: o, LeaseWait: c.deps.Consensus.LeaseWait(), Zones: c.cfg.Zones}
 	if o.Action != cluster.ActionTransfer {
 		in.Survey = c.pollForRequest(ctx, o)
 	}
@@ -199,7 +199,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 // and has committed an entry of its own; again reports that another election may succeed.
 func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (again bool, err error) {
 	// A candidacy takes up to timeout-max, and the first entry follows.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*c.cfg.TimeoutMax+c.cfg.LeaseWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*c.cfg.TimeoutMax+c.deps.Consensus.LeaseWait())
 	defer cancel()
 	look := time.NewTicker(requestPollInterval)
 	defer look.Stop()

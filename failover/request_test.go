@@ -14,7 +14,7 @@ import (
 func ordered(t *testing.T, stands func(w *testCluster)) *testCluster {
 	w := newTestCluster(t, "n1", "n2", "n3")
 	w.cause, w.onStartElection = cluster.CauseOperator, stands
-	w.start(Config{LeaseWait: 0})
+	w.start(Config{})
 	return w
 }
 

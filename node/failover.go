@@ -17,12 +17,12 @@ import (
 
 // buildFailover builds the failover controller and its leader tasks.
 func (n *Node) buildFailover() {
-	c, lease := n.cfg, n.consensusConfig()
+	c := n.cfg
 	n.failover = failover.New(failover.Config{
 		Self: c.ID, Fast: c.Failover.Fast, TakeoverDelay: c.Failover.TakeoverDelay,
 		Silence:    time.Duration(c.Failover.Silence),
 		TimeoutMin: c.Election.TimeoutMin, TimeoutMax: c.Election.TimeoutMax, Lease: c.Election.Lease,
-		LeaseWait: lease.LeaseWait(), Zones: c.Failover.Zones,
+		Zones: c.Failover.Zones,
 	}, failover.Deps{
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
 		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append,

@@ -349,6 +349,9 @@ func (n *Node) warnings() []string {
 			"configuration says %v and %d (the leader's configuration counts)", Size(in.StateBytes),
 			in.SessionsPerIdentity, Size(own.StateBytes), own.SessionsPerIdentity))
 	}
+	if what := n.consensus.LeaseObstacle(); what != "" {
+		all = append(all, "election.lease: with this node as leader, consistency=lease reads as linearizable: "+what)
+	}
 	m, ok := view.Member(n.cfg.ID)
 	if !ok {
 		return all

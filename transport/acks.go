@@ -56,27 +56,30 @@ func (a *Acks) QuorumSince(term uint64, self cluster.NodeID, voters []cluster.No
 	return n >= cluster.Quorum(len(voters))
 }
 
-// QuorumTime returns the newest time at which a majority of voters followed this node in term: the majority-th newest
-// send time of their acknowledgements, with now for self. It is zero if there is none.
-func (a *Acks) QuorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID) time.Time {
-	return a.quorumTime(term, self, voters, time.Now())
+// LeaseTime returns the newest time at which a majority of voters followed this node in term: the majority-th newest
+// send time of their acknowledgements, with now for self. Only voters count that promised to vote for no other node for
+// lease at least. It is zero if there is no majority.
+func (a *Acks) LeaseTime(term uint64, self cluster.NodeID, voters []cluster.NodeID, lease time.Duration) time.Time {
+	return a.leaseTime(term, self, voters, lease, time.Now())
 }
 
-func (a *Acks) quorumTime(term uint64, self cluster.NodeID, voters []cluster.NodeID, now time.Time) time.Time {
+func (a *Acks) leaseTime(term uint64, self cluster.NodeID, voters []cluster.NodeID, lease time.Duration,
+	now time.Time,
+) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return QuorumTime(a.peers, term, self, voters, now)
+	return LeaseTime(a.peers, term, self, voters, lease, now)
 }
 
-// QuorumTime is Acks.QuorumTime at now with these acknowledgements.
-func QuorumTime(acks map[cluster.NodeID]cluster.PeerAck, term uint64, self cluster.NodeID, voters []cluster.NodeID,
-	now time.Time,
+// LeaseTime is Acks.LeaseTime at now with these acknowledgements.
+func LeaseTime(acks map[cluster.NodeID]cluster.PeerAck, term uint64, self cluster.NodeID, voters []cluster.NodeID,
+	lease time.Duration, now time.Time,
 ) time.Time {
 	var times []time.Time
 	for _, v := range voters {
 		if v == self {
 			times = append(times, now)
-		} else if p := acks[v]; p.Term == term && !p.LastSendAcked.IsZero() {
+		} else if p := acks[v]; p.Term == term && !p.LastSendAcked.IsZero() && p.LeasePromise >= lease {
 			times = append(times, p.LastSendAcked)
 		}
 	}
@@ -88,23 +91,23 @@ func QuorumTime(acks map[cluster.NodeID]cluster.PeerAck, term uint64, self clust
 	return times[need-1]
 }
 
-// ack records a successful response to a message of term, sent at sent. It shows that the peer holds the log up to
-// match (0: unknown) in the data directory of that incarnation, and no longer what it held in another one.
-func (a *Acks) ack(id cluster.NodeID, of string, term, match uint64, sent, now time.Time) {
+// ack records a successful response. It shows that the peer holds the log up to s.match (0: unknown) in the data
+// directory of s.incarnation, and no longer what it held in another one.
+func (a *Acks) ack(s sentAppend, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.peers[id]
+	p := a.peers[s.to]
 	p.LastContact = now
-	if term > p.Term || of != p.Incarnation {
-		p = cluster.PeerAck{Incarnation: of, Term: max(term, p.Term), LastContact: now}
+	if s.term > p.Term || s.incarnation != p.Incarnation {
+		p = cluster.PeerAck{Incarnation: s.incarnation, Term: max(s.term, p.Term), LastContact: now}
 	}
-	if term == p.Term {
-		if sent.After(p.LastSendAcked) {
-			p.LastSendAcked = sent
+	if s.term == p.Term {
+		if s.at.After(p.LastSendAcked) {
+			p.LastSendAcked, p.LeasePromise = s.at, s.leasePromise
 		}
-		p.MatchIndex = max(p.MatchIndex, match)
+		p.MatchIndex = max(p.MatchIndex, s.match)
 	}
-	a.peers[id] = p
+	a.peers[s.to] = p
 	if a.changed != nil {
 		close(a.changed)
 		a.changed = nil
@@ -118,4 +121,39 @@ func (a *Acks) contact(id cluster.NodeID, now time.Time) {
 	p := a.peers[id]
 	p.LastContact = now
 	a.peers[id] = p
+}
+
+// sentAppend is an append or a snapshot that was sent to a peer.
+type sentAppend struct {
+	to          cluster.NodeID
+	incarnation string // of the peer's newest admitted hello when it was sent; "" if none
+	term, match uint64 // match: the last index that the peer holds when it succeeds
+	at          time.Time
+
+	leasePromise time.Duration // of the peer's newest admitted hello when it was answered
+}
+
+// sending describes a message about to be sent. It copies what it keeps, because the library reuses its arguments.
+func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sentAppend {
+	s := sentAppend{to: to, term: term, match: match, at: at}
+	if p, err := r.peer(to); err == nil {
+		hello, _ := p.known()
+		s.incarnation = hello.Incarnation
+	}
+	return s
+}
+
+func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
+	r.t.cfg.Heard(s.to, nil)
+	if success && respTerm == s.term {
+		// If that hello is of a later process than the answer, it counts no less: that process grants no votes for
+		// twice as long after its start.
+		if p, err := r.peer(s.to); err == nil {
+			hello, _ := p.known()
+			s.leasePromise = hello.LeasePromise
+		}
+		r.t.acks.ack(s, time.Now())
+	} else {
+		r.t.acks.contact(s.to, time.Now())
+	}
 }

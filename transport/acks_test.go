@@ -9,13 +9,16 @@ import (
 
 func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
 	t.Parallel()
+	const promised = time.Second
 	base := time.Now()
 	at := func(ms int) time.Time { return base.Add(time.Duration(ms) * time.Millisecond) }
-	voters := []cluster.NodeID{"n1", "n2", "n3"}
+	five := []cluster.NodeID{"n1", "n2", "n3", "n4", "n5"}
+	voters := five[:3]
 	type ack struct {
 		id   cluster.NodeID
 		term uint64
 		sent int
+		less bool // its process promises less than a lease needs
 	}
 	for name, c := range map[string]struct {
 		acks   []ack
@@ -25,23 +28,30 @@ func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
 		quorum int // ms, -1: none
 	}{
 		"none":                  {nil, voters, 10, false, -1},
-		"one follower":          {[]ack{{"n2", 5, 11}}, voters, 10, true, 11},
-		"sent before the read":  {[]ack{{"n2", 5, 9}, {"n3", 5, 8}}, voters, 10, false, 9},
-		"sent at the read":      {[]ack{{"n2", 5, 10}}, voters, 10, false, 10},
-		"older term":            {[]ack{{"n2", 4, 20}, {"n3", 4, 20}}, voters, 10, false, -1},
-		"newer term":            {[]ack{{"n2", 6, 20}, {"n3", 6, 20}}, voters, 10, false, -1},
-		"a non-voter":           {[]ack{{"n4", 5, 20}, {"n5", 5, 20}}, voters, 10, false, -1},
-		"late answer of a term": {[]ack{{"n2", 5, 20}, {"n2", 4, 30}}, voters, 10, true, 20},
-		"answers out of order":  {[]ack{{"n2", 5, 20}, {"n2", 5, 12}}, voters, 15, true, 20},
-		"five, two followers":   {[]ack{{"n2", 5, 20}, {"n3", 5, 30}}, append(voters, "n4", "n5"), 15, true, 20},
-		"five, one follower":    {[]ack{{"n2", 5, 20}}, append(voters, "n4", "n5"), 15, false, -1},
+		"one follower":          {[]ack{{"n2", 5, 11, false}}, voters, 10, true, 11},
+		"sent before the read":  {[]ack{{"n2", 5, 9, false}, {"n3", 5, 8, false}}, voters, 10, false, 9},
+		"sent at the read":      {[]ack{{"n2", 5, 10, false}}, voters, 10, false, 10},
+		"older term":            {[]ack{{"n2", 4, 20, false}, {"n3", 4, 20, false}}, voters, 10, false, -1},
+		"newer term":            {[]ack{{"n2", 6, 20, false}, {"n3", 6, 20, false}}, voters, 10, false, -1},
+		"a non-voter":           {[]ack{{"n4", 5, 20, false}, {"n5", 5, 20, false}}, voters, 10, false, -1},
+		"late answer of a term": {[]ack{{"n2", 5, 20, false}, {"n2", 4, 30, false}}, voters, 10, true, 20},
+		"answers out of order":  {[]ack{{"n2", 5, 20, false}, {"n2", 5, 12, false}}, voters, 15, true, 20},
+		"five, two followers":   {[]ack{{"n2", 5, 20, false}, {"n3", 5, 30, false}}, five, 15, true, 20},
+		"five, one follower":    {[]ack{{"n2", 5, 20, false}}, five, 15, false, -1},
 		"alone":                 {nil, voters[:1], 10, true, 1000},
-		"self is no voter":      {[]ack{{"n2", 5, 20}}, voters[1:], 10, false, -1},
+		"self is no voter":      {[]ack{{"n2", 5, 20, false}}, voters[1:], 10, false, -1},
+		"promises less":         {[]ack{{"n2", 5, 11, true}}, voters, 10, true, -1},
+		"one promises less":     {[]ack{{"n2", 5, 20, true}, {"n3", 5, 12, false}}, voters, 10, true, 12},
+		"a later process":       {[]ack{{"n2", 5, 11, false}, {"n2", 5, 20, true}}, voters, 10, true, -1},
 		"no voters":             {nil, nil, 10, false, -1},
 	} {
 		a := newAcks()
 		for _, k := range c.acks {
-			a.ack(k.id, "i", k.term, 0, at(k.sent), at(k.sent+1))
+			s := sentAppend{to: k.id, incarnation: "i", term: k.term, at: at(k.sent), leasePromise: promised}
+			if k.less {
+				s.leasePromise--
+			}
+			a.ack(s, at(k.sent+1))
 		}
 		if got := a.QuorumSince(5, "n1", c.voters, at(c.since)); got != c.want {
 			t.Errorf("%s: quorum since %d is %v", name, c.since, got)
@@ -50,8 +60,8 @@ func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
 		if c.quorum >= 0 {
 			want = at(c.quorum)
 		}
-		if got := a.quorumTime(5, "n1", c.voters, at(1000)); !got.Equal(want) {
-			t.Errorf("%s: quorum time %v, want %v", name, got.Sub(base), want.Sub(base))
+		if got := a.leaseTime(5, "n1", c.voters, promised, at(1000)); !got.Equal(want) {
+			t.Errorf("%s: lease time %v, want %v", name, got.Sub(base), want.Sub(base))
 		}
 	}
 }
@@ -59,8 +69,8 @@ func TestAcksCountVotersSendTimesAndTerms(t *testing.T) {
 func TestAcksMatchAndContact(t *testing.T) {
 	t.Parallel()
 	a, now := newAcks(), time.Now()
-	a.ack("n2", "i", 5, 70, now, now)
-	a.ack("n2", "i", 5, 0, now, now) // a heartbeat
+	a.ack(sentAppend{to: "n2", incarnation: "i", term: 5, match: 70, at: now}, now)
+	a.ack(sentAppend{to: "n2", incarnation: "i", term: 5, at: now}, now) // a heartbeat
 	if p := a.Peer("n2"); p.MatchIndex != 70 {
 		t.Errorf("a heartbeat lowered it: %+v", p)
 	}
@@ -69,11 +79,13 @@ func TestAcksMatchAndContact(t *testing.T) {
 	if p := a.Peer("n2"); p.LastContact != later || !p.LastSendAcked.Equal(now) {
 		t.Errorf("%+v", p)
 	}
-	a.ack("n2", "i", 6, 3, later, later) // a new term: what it held may have been cut off
+	// a new term: what it held may have been cut off
+	a.ack(sentAppend{to: "n2", incarnation: "i", term: 6, match: 3, at: later}, later)
 	if p := a.Peer("n2"); p.MatchIndex != 3 || p.Term != 6 {
 		t.Errorf("%+v", p)
 	}
-	a.ack("n2", "wiped", 6, 0, later, later) // what another data directory held is gone
+	// what another data directory held is gone
+	a.ack(sentAppend{to: "n2", incarnation: "wiped", term: 6, at: later}, later)
 	if p := a.Peer("n2"); p.MatchIndex != 0 || p.Term != 6 || p.Incarnation != "wiped" {
 		t.Errorf("%+v", p)
 	}
@@ -91,7 +103,7 @@ func TestAcksWakeTheirWaiters(t *testing.T) {
 		t.Error("woken by nothing")
 	default:
 	}
-	a.ack("n2", "i", 5, 0, time.Now(), time.Now())
+	a.ack(sentAppend{to: "n2", incarnation: "i", term: 5, at: time.Now()}, time.Now())
 	select {
 	case <-ch:
 	default:

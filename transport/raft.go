@@ -170,33 +170,6 @@ func (r *Raft) sendAppend(
 	return nil
 }
 
-// sentAppend is an append or a snapshot that was sent to a peer.
-type sentAppend struct {
-	to          cluster.NodeID
-	incarnation string // of the peer's newest admitted hello when it was sent; "" if none
-	term, match uint64 // match: the last index that the peer holds when it succeeds
-	at          time.Time
-}
-
-// sending describes a message about to be sent. It copies what it keeps, because the library reuses its arguments.
-func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sentAppend {
-	s := sentAppend{to: to, term: term, match: match, at: at}
-	if p, err := r.peer(to); err == nil {
-		hello, _ := p.known()
-		s.incarnation = hello.Incarnation
-	}
-	return s
-}
-
-func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
-	r.t.cfg.Heard(s.to, nil)
-	if success && respTerm == s.term {
-		r.t.acks.ack(s.to, s.incarnation, s.term, s.match, s.at, time.Now())
-	} else {
-		r.t.acks.contact(s.to, time.Now())
-	}
-}
-
 // mayReplicateTo returns why this node must not lead a peer: it has no cluster ID, and has not recorded that peer's
 // incarnation. If that were lost, the others would not know that the peer's acknowledgements have counted.
 func (r *Raft) mayReplicateTo(to cluster.NodeID, target raft.ServerAddress) error {

@@ -129,7 +129,7 @@ func (s *state) useless(m *message) bool {
 
 // leaseWait returns the ticks for which a leader does not serve that its voters elected over another one.
 func (m *Model) leaseWait() (ticks uint8) {
-	wait := (&consensus.Config{Lease: m.Lease, TimeoutMin: timeoutMin, LeaseDrift: drift}).LeaseWait()
+	wait := (&consensus.Config{Lease: m.Lease, TimeoutMin: timeoutMin}).LeasePromise()
 	for m.ago(ticks) < wait {
 		ticks++
 	}

@@ -239,14 +239,16 @@ func (v view) lease() time.Duration {
 			all = append(all, ids[i])
 		}
 		if n.acked[i-1] != notAcked {
-			acks[ids[i]] = cluster.PeerAck{Term: uint64(n.term), LastSendAcked: v.m.at(n.acked[i-1])}
+			acks[ids[i]] = cluster.PeerAck{
+				Term: uint64(n.term), LastSendAcked: v.m.at(n.acked[i-1]), LeasePromise: timeoutMin,
+			}
 		}
 	}
 	limits := consensus.LeaseLimits{Length: consensus.LeaseLength(timeoutMin, drift)}
 	if n.leaseOff {
 		limits.OffTerm = uint64(n.term)
 	}
-	return limits.Left(now, uint64(n.term), transport.QuorumTime(acks, uint64(n.term), ids[v.n], all, now))
+	return limits.Left(now, uint64(n.term), transport.LeaseTime(acks, uint64(n.term), ids[v.n], all, timeoutMin, now))
 }
 
 // serves reports whether a leader has committed an entry of its own term, and has waited for leases of another one.

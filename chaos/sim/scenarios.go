@@ -46,6 +46,7 @@ var scenarios = map[string]func(seed uint64, nodes int) Config{
 	"rejoin-sole-voter":     rejoinSoleVoter,
 	"attached-sessions":     attachedSessions,
 	"lease-orders":          leaseOrders,
+	"lease-change":          leaseChange,
 	"restore":               restoreFaults,
 	"votepower":             votePower,
 	"etcd":                  etcdClients,

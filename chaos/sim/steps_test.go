@@ -33,6 +33,7 @@ func TestFaultWaitsForItsStep(t *testing.T) {
 func TestScenariosReachTheirSteps(t *testing.T) {
 	for scenario, want := range map[string][]string{
 		"lease-orders": {"lease read on a leader that is cut off", "rebuild within a lease"},
+		"lease-change": {"lease read on a leader that is cut off"},
 		"restore": {
 			stepRestoreBegun, stepSnapshotBegun, stepSnapshotStored, stepSnapshotSent, stepEntryStored, stepRestored,
 			stepAbandoned, "snapshot-stored: power-loss", "snapshot-stored: kill", "snapshot-stored: partition-node",
