@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 
 	"northstar/cluster"
@@ -26,6 +27,13 @@ func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 // the new state is installed. The followers get it as a snapshot; there is no election. Other errors: those of
 // ReadBarrier, CodeBusy, and CodeOutcomeUnknown once the library has started.
 func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
+	return n.restore(ctx, backup, state.MergeBackup)
+}
+
+// mergeBackup returns a state with the keys and settings of a backup. With many keys it takes seconds.
+type mergeBackup func(*state.Snapshot, *state.Backup) (*state.Snapshot, error)
+
+func (n *Node) restore(ctx context.Context, backup io.Reader, merge mergeBackup) error {
 	if !n.leads() {
 		return n.notLeading()
 	}
@@ -37,13 +45,10 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 	if err != nil {
 		return err
 	}
-	r := restoring{n: n, inst: inst, from: from}
+	r := restoring{n: n, inst: inst, from: from, merge: merge}
 	done := make(chan error, 1)
 	// it may outlast the caller: writes stay paused until the library has finished what it started
-	n.jobs.Go(func() {
-		defer release()
-		done <- r.run(ctx)
-	})
+	n.jobs.Go(func() { done <- r.run(ctx, release) })
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -60,43 +65,87 @@ type restoring struct {
 	n     *Node
 	inst  *raftnode.Instance
 	from  *state.Backup
+	merge mergeBackup
 	begun atomic.Bool // the library has got the new state
 }
 
-// run merges the backup into the state while nothing is proposed.
-func (r *restoring) run(ctx context.Context) error {
+// run merges the backup into the state while nothing is proposed. release gives the change lock back. A leadership that
+// ends meanwhile ends the pause of proposals, because this node may lead again before the merge is over.
+func (r *restoring) run(ctx context.Context, release func()) error {
 	n := r.n
 	n.queue.freeze(true)
-	defer n.queue.freeze(false)
+	resume := sync.OnceFunc(func() {
+		n.queue.freeze(false)
+		release()
+	})
+	defer resume()
 	if err := n.queue.idle(ctx); err != nil {
 		return cluster.Errorf(cluster.CodeBusy, "writes in flight did not end: %w", err)
 	}
-	term, merged, err := r.merge(ctx)
+	term := r.inst.CurrentTerm() // first: install refuses if the proof of prepare is of a later term
+	stop := r.afterLeadership(term, resume)
+	merged, err := r.prepare(ctx, term)
+	stop()
 	if err != nil {
 		return err
 	}
-	return r.install(term, merged)
+	return r.install(merged)
 }
 
-// merge returns the state with the backup, and a term: this node led it and no later one when it read the state.
-func (r *restoring) merge(ctx context.Context) (term uint64, merged *state.Snapshot, err error) {
-	term = r.inst.CurrentTerm() // first: install refuses if the proof below is of a later term
+// afterLeadership calls ended when this node's leadership of term is over, unless stop is called first. It is not
+// called once stop has returned.
+func (r *restoring) afterLeadership(term uint64, ended func()) (stop func()) {
+	quit := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for {
+			changed := r.n.LeaderChanged()
+			if !r.inst.Leads(term) {
+				ended()
+				return
+			}
+			select {
+			case <-changed:
+			case <-quit:
+				return
+			}
+		}
+	})
+	return func() {
+		close(quit)
+		watch.Wait()
+	}
+}
+
+// mergedState is a state with a backup.
+type mergedState struct {
+	*state.Snapshot
+	size int64  // the library needs it first
+	term uint64 // this node led it and no later one when it read the state
+}
+
+// prepare returns the state with the backup. term is the current one.
+func (r *restoring) prepare(ctx context.Context, term uint64) (m mergedState, err error) {
 	if err := r.n.ReadBarrier(ctx); err != nil {
-		return 0, nil, err
+		return m, err
 	}
-	if merged, err = state.MergeBackup(r.n.state.Snapshot(), r.from); err != nil {
-		return 0, nil, cluster.Errorf(cluster.CodeBadRequest, "the backup cannot be restored: %w", err)
+	m.term = term
+	if m.Snapshot, err = r.merge(r.n.state.Snapshot(), r.from); err != nil {
+		return m, cluster.Errorf(cluster.CodeBadRequest, "the backup cannot be restored: %w", err)
 	}
-	return term, merged, nil
+	if !r.inst.Leads(term) {
+		return m, leadershipOver(term)
+	}
+	if m.size, err = m.WriteTo(io.Discard); err != nil {
+		return m, cluster.Errorf(cluster.CodeInternal, "the merged state cannot be written: %w", err)
+	}
+	return m, nil
 }
 
 // install makes merged the cluster's state through the library. merged is of the state that this node had as leader of
-// term. Another leader may have changed the state since, and this node may lead again: then nothing is installed.
-func (r *restoring) install(term uint64, merged *state.Snapshot) error {
-	size, err := merged.WriteTo(io.Discard) // the library needs the size first
-	if err != nil {
-		return cluster.Errorf(cluster.CodeInternal, "the merged state cannot be written: %w", err)
-	}
+// its term. Another leader may have changed the state since, and this node may lead again: then nothing is installed.
+func (r *restoring) install(merged mergedState) error {
+	term := merged.term
 	if !r.inst.Leads(term) {
 		return leadershipOver(term)
 	}
@@ -109,7 +158,7 @@ func (r *restoring) install(term uint64, merged *state.Snapshot) error {
 	read := r.n.fsm.Progress()
 	r.n.replacing.Store(term)
 	r.begun.Store(true)
-	err = r.inst.Restore(term, size, content)
+	err := r.inst.Restore(term, merged.size, content)
 	restored := err == nil
 	if restored {
 		// The library has committed an entry that it does not hand to the state machine. This one makes its index

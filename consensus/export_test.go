@@ -152,9 +152,17 @@ func (n *Node) BeginRestore(ctx context.Context, backup io.Reader) (install func
 		return nil, err
 	}
 	release() // a transfer needs it: the leadership moves meanwhile
-	r := restoring{n: n, inst: inst, from: from}
-	term, merged, err := r.merge(ctx)
-	return func() error { return r.install(term, merged) }, err
+	r := restoring{n: n, inst: inst, from: from, merge: state.MergeBackup}
+	merged, err := r.prepare(ctx, inst.CurrentTerm())
+	return func() error { return r.install(merged) }, err
+}
+
+// RestoreWith is Restore that calls merging before it merges.
+func (n *Node) RestoreWith(ctx context.Context, backup io.Reader, merging func()) error {
+	return n.restore(ctx, backup, func(s *state.Snapshot, b *state.Backup) (*state.Snapshot, error) {
+		merging()
+		return state.MergeBackup(s, b)
+	})
 }
 
 // GuardedRead returns the reader of a restore's state, and reports whether it has refused to be read.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -258,6 +259,45 @@ func TestRestoreOfAnEarlierTerm(t *testing.T) {
 	wantCode(t, install(), cluster.CodeNoLeader)
 	c.write("c", "1")
 	c.everywhere("b", "of the other leader")
+}
+
+// TestLeadershipReturnsDuringAMerge: leadership moves away and back while a large backup is merged. The node serves
+// then, and does not wait for the end of the merge.
+func TestLeadershipReturnsDuringAMerge(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	c.write("a", "backup")
+	var backup bytes.Buffer
+	if err := leader.Backup(within(t, testTimeout), &backup); err != nil {
+		t.Fatal(err)
+	}
+	merging, merge := make(chan struct{}), make(chan struct{})
+	done, release := make(chan error, 1), sync.OnceFunc(func() { close(merge) })
+	defer release()
+	go func() {
+		done <- leader.RestoreWith(within(t, testTimeout), &backup, func() { close(merging); <-merge })
+	}()
+	<-merging
+	c.electOver(c.others(leader)[0])
+	c.write("b", "of the other leader")
+	c.electOver(leader)
+	c.write("c", "1")
+	c.transferTo(c.others(leader)[0])
+	release()
+	wantCode(t, <-done, cluster.CodeNoLeader)
+	c.everywhere("b", "of the other leader")
+}
+
+// electOver has a node elected over the leader.
+func (c *testCluster) electOver(n *testNode) {
+	c.t.Helper()
+	eventually(c.t, string(n.id)+" leads", func() bool {
+		if st := n.Status(); st.Role != cluster.Leader {
+			_, _ = n.tr.Raft().StartElection(within(c.t, timeoutMin), st.Term, cluster.CauseOperator)
+			return false
+		}
+		return true
+	})
 }
 
 // TestGuardedReader: the library reads what is restored before it replaces anything.
