@@ -77,7 +77,7 @@ func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool      
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
 func (raftDecides) MayStartElection() bool                                           { return true }
 
-func (raftDecides) MayVote() bool                          { return true }
+func (raftDecides) VoteObstacle() (kind, why string)       { return "", "" }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
 func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
 func (raftDecides) TermRaised(uint64)                      {}
@@ -96,7 +96,8 @@ func (d *deferredNode) LocalPeer() cluster.Peer {
 	return p
 }
 
-func (d *deferredNode) MayVote() bool          { return d.Node.MayVote() }
+func (d *deferredNode) VoteObstacle() (kind, why string) { return d.Node.VoteObstacle() }
+
 func (d *deferredNode) MayStartElection() bool { return d.Node.MayStartElection() && !d.n.idle.Load() }
 
 // testNode is one node over its restarts.

@@ -85,6 +85,12 @@ func (n *Node) HasOwn() bool {
 	return len(n.queue.own) > 0 || slices.ContainsFunc(n.queue.inFlight, func(p *proposal) bool { return p.own })
 }
 
+// MayVote reports whether the node may grant votes.
+func (n *Node) MayVote() bool {
+	kind, _ := n.VoteObstacle()
+	return kind == ""
+}
+
 // LeaseFloor is since when sends count for the lease.
 func (n *Node) LeaseFloor() time.Time {
 	n.lease.mu.Lock()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"northstar/cluster"
 )
 
 // lease is the clock-bounded right to serve reads without a round. It starts at the send time that a majority of voters
@@ -147,11 +149,18 @@ func (n *Node) leaseRemaining() time.Duration {
 // MayVoteAfter reports whether a process that has run for so long may vote: with leases not before twice timeout-min.
 func MayVoteAfter(running, timeoutMin time.Duration) bool { return running >= 2*timeoutMin }
 
-// MayVote reports whether this node may grant votes. The transport calls it before each vote that it receives. With the
-// lease on it is false for twice timeout-min after the start of the process: the node may have acknowledged an append,
-// and with it a lease, that it does not remember. A longer promise of an earlier process counts instead. It is also
-// false in a superseded generation.
-func (n *Node) MayVote() bool {
-	return n.mayTakePartInElections() && (n.lease == nil || MayVoteAfter(n.lease.running(), n.cfg.TimeoutMin)) &&
-		n.promise.earlierBinds() == 0
+// VoteObstacle returns why this node may grant no votes now, for the metric and as text; "" if it may. The transport
+// calls it before each vote that it receives. With the lease on it may not for twice timeout-min after the start of the
+// process: the node may have acknowledged an append, and with it a lease, that it does not remember. A longer promise
+// of an earlier process counts instead.
+func (n *Node) VoteObstacle() (kind, why string) {
+	switch {
+	case !n.peersProbed.Load():
+		return "starting", "has not reached enough peers since it started"
+	case n.generationSuperseded():
+		return string(cluster.RefusedSelfOld), "a peer has a newer generation of the cluster"
+	case n.lease != nil && !MayVoteAfter(n.lease.running(), n.cfg.TimeoutMin), n.promise.earlierBinds() > 0:
+		return "lease", "a lease from before this node's restart may be running"
+	}
+	return "", ""
 }

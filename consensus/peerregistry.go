@@ -335,8 +335,3 @@ func (n *Node) ElectionObstacle() string {
 	}
 	return ""
 }
-
-// mayTakePartInElections reports whether this node has probed the others, and knows no newer generation.
-func (n *Node) mayTakePartInElections() bool {
-	return n.peersProbed.Load() && !n.generationSuperseded()
-}

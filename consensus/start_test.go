@@ -3,6 +3,8 @@ package consensus
 import (
 	"testing"
 	"time"
+
+	"northstar/cluster"
 )
 
 // TestMayVoteAfterStart: the lease is enabled, and a node may have acknowledged one before it started. It grants no
@@ -11,8 +13,8 @@ func TestMayVoteAfterStart(t *testing.T) {
 	t.Parallel()
 	var clock time.Duration
 	n := &Node{cfg: Config{TimeoutMin: 150 * time.Millisecond}, peers: newPeerBook()}
-	if n.MayVote() {
-		t.Error("before it has asked the others")
+	if kind, _ := n.VoteObstacle(); kind != "starting" {
+		t.Errorf("before it has asked the others: %q", kind)
 	}
 	n.peersProbed.Store(true)
 	if !n.MayVote() {
@@ -24,8 +26,12 @@ func TestMayVoteAfterStart(t *testing.T) {
 		may bool
 	}{{0, false}, {299 * time.Millisecond, false}, {300 * time.Millisecond, true}} {
 		clock = tt.at
-		if n.MayVote() != tt.may {
-			t.Errorf("after %v: %v", tt.at, !tt.may)
+		if kind, _ := n.VoteObstacle(); (kind == "") != tt.may || kind != "" && kind != "lease" {
+			t.Errorf("after %v: %q", tt.at, kind)
 		}
+	}
+	n.peers.refusedBy["n2"] = refusal{why: cluster.RefusedGeneration, at: time.Now()}
+	if kind, _ := n.VoteObstacle(); kind != "newer_generation" {
+		t.Errorf("a peer has a newer generation: %q", kind)
 	}
 }

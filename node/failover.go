@@ -231,7 +231,12 @@ func (e elections) MayStartElection() bool {
 	return allowed && (m.IneligibleReason() == "" || n.failover.LastResort())
 }
 
-func (e elections) MayVote() bool { return e.n.consensus.MayVote() && e.n.splitBrain.MayVote() }
+func (e elections) VoteObstacle() (kind, why string) {
+	if !e.n.splitBrain.MayVote() {
+		return string(cluster.RefusedDuplicateID), "another process uses this node's ID"
+	}
+	return e.n.consensus.VoteObstacle()
+}
 
 func (e elections) VoteReceived(a cluster.VoteResponse) { e.n.failover.OnVoteResponse(a) }
 

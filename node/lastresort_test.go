@@ -62,7 +62,7 @@ func TestPriorityZeroEverywhere(t *testing.T) {
 	for _, n := range nodes {
 		eventually(t, "the node says why it starts no election", func() bool {
 			_, body, err := request(plain, http.MethodGet, "http://"+n.httpAddr+"/status", "")
-			return err == nil && n.Consensus().MayVote() && strings.Contains(body, `"election_obstacle":"it has priority 0"`)
+			return err == nil && n.mayVote() && strings.Contains(body, `"election_obstacle":"it has priority 0"`)
 		})
 	}
 	for _, n := range nodes {

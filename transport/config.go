@@ -97,9 +97,9 @@ type Elections interface {
 	ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) (reason string)
 	// MayStartElection reports whether this node may start elections by itself. If not, its own pre-votes fail.
 	MayStartElection() bool
-	// MayVote reports whether this node grants votes and pre-votes at all. It returns false while a lease from before
-	// a restart may be running, which must end after a bounded time.
-	MayVote() bool
+	// VoteObstacle returns why this node grants no votes and pre-votes at all, for the metric and as text; "" if it
+	// does. One is that a lease from before a restart may be running, which must end after a bounded time.
+	VoteObstacle() (kind, why string)
 	// VoteReceived is called with each other voter's response to this node's candidacies.
 	VoteReceived(cluster.VoteResponse)
 	// TermRaised is called when Raft has gone to term from the one before without an election, to end a candidacy. The

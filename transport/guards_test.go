@@ -187,6 +187,9 @@ func TestMayVote(t *testing.T) {
 	if err != nil || err2 != nil || vote.Granted || pre.Granted || vote.Term != 5 || pre.Term != 5 {
 		t.Fatalf("%+v %v, %+v %v", vote, err, pre, err2)
 	}
+	if n := b.rejected("vote/starting"); n != 1 {
+		t.Errorf("%d votes rejected because of a start", n)
+	}
 	free.Store(true)
 	if vote, err := a.vote(b, 9); err != nil || !vote.Granted {
 		t.Errorf("%+v %v", vote, err)

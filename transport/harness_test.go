@@ -248,7 +248,13 @@ func (x testElections) ApproveTimeoutNow(_ context.Context, by cluster.NodeID, t
 func (x testElections) TermRaised(term uint64) { x.e.raised.Store(term) }
 
 func (x testElections) MayStartElection() bool { return !x.e.idle.Load() }
-func (x testElections) MayVote() bool          { return x.e.mayVote == nil || x.e.mayVote() }
+
+func (x testElections) VoteObstacle() (kind, why string) {
+	if x.e.mayVote == nil || x.e.mayVote() {
+		return "", ""
+	}
+	return "starting", "just started"
+}
 
 func (x testElections) VoteReceived(v cluster.VoteResponse) {
 	if x.e.onVote != nil {

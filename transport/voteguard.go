@@ -21,7 +21,7 @@ type VoteRequest struct {
 type VoterPolicy interface {
 	VetoPreVote(candidate cluster.NodeID, now time.Time) (reason string)
 	MayIgnoreLeader(candidate cluster.NodeID, term uint64, now time.Time) bool
-	MayVote() bool
+	VoteObstacle() (kind, why string)
 }
 
 // VoteGuard is what the guards in front of Raft know when they decide about a vote request. Its methods are pure, as
@@ -40,6 +40,7 @@ type VoteGuard struct {
 // Refuse returns why a request must not reach Raft, for the metric and as text; "" if it may.
 func (g VoteGuard) Refuse(b VoteRequest, now time.Time) (kind, why string) {
 	a := g.Admission
+	obstacle, text := g.Policy.VoteObstacle()
 	switch {
 	case !a.OK():
 		return string(a.Refusal), a.Reason
@@ -52,8 +53,8 @@ func (g VoteGuard) Refuse(b VoteRequest, now time.Time) (kind, why string) {
 	case b.missesCommitted(g.CommittedIndex, g.CommittedTerm) != "":
 		// A node that was wiped and re-admitted may lack committed entries itself, and Raft compares logs only.
 		return "behind", b.missesCommitted(g.CommittedIndex, g.CommittedTerm) + ", which is committed"
-	case !g.Policy.MayVote():
-		return "lease", "a lease from before this node's restart may be running"
+	case obstacle != "":
+		return obstacle, text
 	case b.Pre:
 		if g.VotedFor != "" && g.VotedFor != b.Candidate {
 			return "voted", fmt.Sprintf("already voted for %s", g.VotedFor)

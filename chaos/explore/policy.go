@@ -124,9 +124,12 @@ func (v view) VetoPreVote(from cluster.NodeID, now time.Time) string {
 	return why
 }
 
-// MayVote is the answer of consensus to the transport.
-func (v view) MayVote() bool {
-	return !v.m.Lease || consensus.MayVoteAfter(v.m.ago(v.node().running), timeoutMin)
+// VoteObstacle is the answer of consensus to the transport.
+func (v view) VoteObstacle() (kind, why string) {
+	if v.m.Lease && !consensus.MayVoteAfter(v.m.ago(v.node().running), timeoutMin) {
+		return "lease", "it has just started"
+	}
+	return "", ""
 }
 
 var _ transport.VoterPolicy = view{}

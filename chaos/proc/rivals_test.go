@@ -103,7 +103,7 @@ func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool      
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
 func (raftDecides) MayStartElection() bool                                           { return true }
 
-func (raftDecides) MayVote() bool                          { return true }
+func (raftDecides) VoteObstacle() (kind, why string)       { return "", "" }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
 func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
 func (raftDecides) TermRaised(uint64)                      {}
