@@ -201,8 +201,12 @@ func (r *Raft) electionDue(local RaftNode, term uint64, by cluster.ElectionCause
 		if local.Leader() == r.t.cfg.Membership.LocalPeer().NodeID {
 			return errors.New("election not started: this node leads")
 		}
-		if now := r.t.lastLeaderContact().Leader; now != known && by != cluster.CauseOperator {
-			return fmt.Errorf("election not started: node %s leads", now)
+		last := r.t.lastLeaderContact()
+		if last.Leader != known && by != cluster.CauseOperator {
+			return fmt.Errorf("election not started: node %s leads", last.Leader)
+		}
+		if by == cluster.CauseLeaderFailed && r.t.cfg.Lease && last.MayHoldLease(time.Now(), r.t.cfg.TimeoutMin) {
+			return fmt.Errorf("election not started: node %s may have a lease", last.Leader)
 		}
 		return nil
 	}

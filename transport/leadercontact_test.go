@@ -130,6 +130,48 @@ func TestLeaseBindsAVoteInRaft(t *testing.T) {
 	}, func(cfg *Config, _ *end) { cfg.Lease = true })
 }
 
+// TestReplacedRaftKnowsTheLeaderLives: a follower's raft.Raft is replaced right after it has acknowledged an append.
+// The leader is not silent for longer then. With leases this node starts no election before timeout-min, unless by an
+// order.
+func TestReplacedRaftKnowsTheLeaderLives(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		after   time.Duration
+		by      cluster.ElectionCause
+		allowed bool
+	}{
+		"too early": {after: testMin - time.Millisecond, by: cluster.CauseLeaderFailed},
+		"later":     {after: testMin, by: cluster.CauseLeaderFailed, allowed: true},
+		"an order":  {by: cluster.CauseOperator, allowed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 3, func(t *testing.T, ends []*end) {
+				n1, n3 := ends[0], ends[2]
+				n3.bind()
+				if _, err := n1.append(n3, nil); err != nil {
+					t.Fatal(err)
+				}
+				_ = n3.raft.Close()
+				n3.raft = n3.tr.Raft()
+				n3.bind()
+				n3.claims(func(c *cluster.Claim) { c.LeaderID, c.LeaderContactAge = "n1", -1 })
+				time.Sleep(tt.after)
+				if s := n3.tr.Claim().LeaderSilence; s < 0 || s > tt.after+time.Millisecond {
+					t.Errorf("the leader counts as silent for %v", s)
+				}
+				n3.leader.Store(cluster.NodeID(""))
+				if _, err := n3.raft.StartElection(t.Context(), n3.term.Load(), tt.by); (err == nil) != tt.allowed {
+					t.Errorf("an election: %v", err)
+				}
+				for _, e := range ends {
+					e.stop()
+				}
+			}, func(cfg *Config, _ *end) { cfg.Lease = true })
+		})
+	}
+}
+
 // TestLeaseDelaysOwnElection: a candidate acknowledges its term's leader without becoming a follower, and its candidacy
 // times out. The leader may have a lease: the candidate gets no pre-vote for timeout-min.
 func TestLeaseDelaysOwnElection(t *testing.T) {

@@ -63,7 +63,14 @@ func (h monitorHost) Connected(peer cluster.Peer, term uint64) {
 
 func (h monitorHost) WaitMainLoop(ctx context.Context) error { return h.Raft().WaitMainLoop(ctx) }
 
-func (h monitorHost) LastMessage(id cluster.NodeID) time.Time { return h.Raft().contactFrom(id) }
+// LastMessage returns when this process last heard from a node. A Raft that was replaced has forgotten its contacts.
+func (h monitorHost) LastMessage(id cluster.NodeID) time.Time {
+	at := h.Raft().contactFrom(id)
+	if last := h.lastLeaderContact(); last.Leader == id && last.At.After(at) {
+		return last.At
+	}
+	return at
+}
 
 func (h monitorHost) Spawn(f func(context.Context)) bool { return h.spawn(f) }
 
