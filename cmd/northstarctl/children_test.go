@@ -15,7 +15,7 @@ import (
 func testRunOrphans(t *testing.T, endpoint string, _ *client.Client) {
 	const leave200 = `i=0; while [ $i -lt 200 ]; do (setsid true &); i=$((i+1)); done`
 	checked := filepath.Join(t.TempDir(), "checked")
-	r := startRun(t, endpoint, leave200+`; trap 'exit 7' USR1; echo pid $$; while :; do sleep 1000; done`,
+	r := startRun(t, endpoint, leave200+`; trap 'exit 7' USR1; echo pid $$; sleep 1000 & wait`,
 		"--role", "orphans", "--ttl", "5m", "--check-interval", "20ms", "--check-timeout", "1m",
 		"--check", fmt.Sprintf(`[ -e %s ] || { %s; sleep 1; : > %[1]s; }`, checked, leave200))
 	shim := parentOf(t, r.pid("pid"))

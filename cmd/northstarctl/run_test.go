@@ -430,7 +430,7 @@ func testRunNotEligible(t *testing.T, endpoint string, c *client.Client) {
 
 // A command that is to end when its role is lost: run exits with the command's code.
 func testRunLostWhileEnding(t *testing.T, endpoint string, _ *client.Client) {
-	r := startRun(t, endpoint, `trap 'echo TERM' TERM; echo pid $$; while :; do sleep 1000; done`, "--role", "ending",
+	r := startRun(t, endpoint, `trap 'echo TERM' TERM; echo pid $$; while :; do sleep 1000 & wait; done`, "--role", "ending",
 		"--ttl", "5m", "--stop-timeout", "10ms")
 	r.line("pid")
 	r.signal(syscall.SIGTERM)
