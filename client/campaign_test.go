@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -453,11 +454,11 @@ func TestCandidate_EligibleHangs(t *testing.T) {
 		}
 		hung := make(chan struct{})
 		defer close(hung)
-		calls := 0
+		var calls atomic.Int64
 		k, err := c.NewCandidate(CandidateConfig{
 			Role: "r", Session: SessionConfig{TTL: 3 * time.Second, Clock: newClock().now},
 			Eligible: func(context.Context) error {
-				if calls++; calls > 1 {
+				if calls.Add(1) > 1 {
 					<-hung
 				}
 				return nil

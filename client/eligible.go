@@ -21,13 +21,17 @@ func WhileEligible(
 	campaign func(ctx context.Context) (*Leadership, error),
 ) (*Leadership, error) {
 	check := eligibility(eligible)
+	var reason error
 	for {
-		reason := check.run(ctx)
-		if reason == nil {
-			l, err := campaignWhile(ctx, check, campaign)
+		err := check.run(ctx)
+		if err == nil {
+			var l *Leadership
+			l, err = campaignWhile(ctx, check, campaign)
 			if !errors.Is(err, errWithdrawn) {
 				return l, err
 			}
+		}
+		if reason == nil || ctx.Err() == nil { // the end of ctx does not hide the reason
 			reason = err
 		}
 		if withdraw != nil {

@@ -245,7 +245,9 @@ func TestTokenFile(t *testing.T) {
 	write("second")
 	sent("second")
 	write("")
-	c.token.readAt = time.Time{}
+	c.token.mu.Lock()
+	c.token.readAt = time.Time{} // the file is due
+	c.token.mu.Unlock()
 	sent("second")
 	if _, err := New(Config{Endpoints: []string{server.URL}, TokenFile: path + ".not"}); err == nil {
 		t.Error("a file that does not exist is accepted")
