@@ -59,6 +59,9 @@ type Record struct {
 	Superseded bool `json:"-"`
 }
 
+// confirms reports whether the newest records of other members have the peer's data directory.
+func (r Record) confirms(peer Peer) bool { return r.Confirmed != "" && r.Confirmed == peer.Incarnation }
+
 // Roster holds the members' records as of one entry of the log, which is committed.
 type Roster struct {
 	Index   uint64            `json:"index"`
@@ -159,7 +162,7 @@ func admit(self, peer Peer, rec Record) Admission {
 			"node %s is of recovery %s and this node of recovery %s of the same generation %d: two recoveries were done apart", peer.NodeID, p.RecoveryID, s.RecoveryID, s.Number)
 	}
 	a := admitRecorded(peer, rec)
-	confirmed := rec.Confirmed != "" && rec.Confirmed == peer.Incarnation
+	confirmed := rec.confirms(peer)
 	switch {
 	case a.OK() && rec.Unknown && !confirmed:
 		return Admission{Outside: true, Reason: stranger(self.NodeID, peer.NodeID)}
@@ -217,6 +220,12 @@ func admitWithoutID(self, peer Peer, rec Record) Admission {
 		return Admission{} // this node accepts the leader's entries, and its cluster ID with them
 	}
 	a := admitRecorded(peer, rec)
+	if a.OK() && self.ClusterID != "" && rec.Unknown && !rec.confirms(peer) {
+		// Any node certificate can leave the ID out. A node that joins is in the configuration before it sends anything
+		// that counts.
+		return Admission{Outside: true, Reason: fmt.Sprintf(
+			"node %s has no cluster ID and is not in the configuration of node %s", peer.NodeID, self.NodeID)}
+	}
 	a.MayAdoptClusterID = a.OK() && rec.Incarnation != "" && rec.Incarnation == peer.Incarnation
 	a.Votes = a.MayAdoptClusterID && starting && self.Start == StartBootstrapped && peer.Start == StartBootstrapped
 	return a

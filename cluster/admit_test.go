@@ -280,15 +280,19 @@ func TestAdmit_Outside(t *testing.T) {
 		"a member without a record": {Record{}, peer("n2", "C", "i2"), false, true},
 		"removed, others say":       {Record{Incarnation: "i2", Superseded: true}, peer("n2", "C", "i2"), true, true},
 		"its disk is another":       {Record{Incarnation: "i2", Superseded: true}, peer("n2", "C", "i3"), false, false},
-		"a stranger without an ID":  {Record{Unknown: true}, peer("n2", "", "i2"), false, true},
+		"a stranger without an ID":  {Record{Unknown: true}, peer("n2", "", "i2"), true, true},
+		"a node that joins":         {Record{}, peer("n2", "", "i2"), false, true},
+		"another member has it":     {Record{Unknown: true, Confirmed: "i2"}, peer("n2", "", "i2"), false, true},
 	} {
 		a := Admit(peer("n1", "C", "i1"), tc.peer, tc.rec)
 		if a.Outside != tc.outside || a.OK() != tc.passes || a.Outside && (a.Votes || a.Reason == "") {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	if a := Admit(peer("n1", "", "i1"), peer("n2", "C", "i2"), Record{Unknown: true}); a.Outside {
-		t.Errorf("a node without a cluster: %+v", a)
+	for _, other := range []Peer{peer("n2", "C", "i2"), peer("n2", "", "i2")} {
+		if a := Admit(peer("n1", "", "i1"), other, Record{Unknown: true}); a.Outside {
+			t.Errorf("a node without a cluster, of %+v: %+v", other, a)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +95,34 @@ func TestOutsiderCallsNobody(t *testing.T) {
 	}
 }
 
+// The claims of a node that is not a member count for nothing, also if it says that it has no cluster ID.
+func TestOutsiderClaimsNothing(t *testing.T) {
+	t.Parallel()
+	for _, clusterID := range []string{"", "c1"} {
+		var heard atomic.Int64
+		n1 := newEnd(t, "n1", func(c *Config, e *end) {
+			e.records["n0"] = cluster.Record{Unknown: true}
+			c.Heard = func(_ cluster.NodeID, claim *cluster.Claim) {
+				if claim != nil {
+					heard.Add(1)
+				}
+			}
+		})
+		outsider := newEnd(t, "n0", func(_ *Config, e *end) { e.self.ClusterID, e.keepsID = clusterID, true })
+		knows(outsider, n1) // the node with the lower ID dials
+		answered := func() bool { return !outsider.tr.Claims()["n1"].At.IsZero() }
+		eventually(t, "n1 has answered the outsider's claim", answered)
+		if _, counts := n1.tr.Claims()["n0"]; counts || heard.Load() != 0 {
+			t.Errorf("cluster ID %q: its claim counts: %v; %d were heard", clusterID, counts, heard.Load())
+		}
+		n1.remember("n0", cluster.Record{})
+		eventually(t, "its claims count once it is a member", func() bool {
+			_, counts := n1.tr.Claims()["n0"]
+			return counts && heard.Load() > 0
+		})
+	}
+}
+
 // A certificate of no member makes a node hold no large messages. Those of a member are as large as before.
 func TestOutsidersSendNoLargeMessages(t *testing.T) {
 	t.Parallel()
@@ -102,8 +131,12 @@ func TestOutsidersSendNoLargeMessages(t *testing.T) {
 	got := n1.bind()
 	large := func(r *raft.AppendEntriesRequest) { r.Entries[0].Data = make([]byte, 2*maxOutsiderMessage) }
 	n1.remember("n2", cluster.Record{Unknown: true})
-	if _, err := n2.append(n1, large); err == nil || n1.rejected("message/malformed") == 0 {
-		t.Errorf("an outsider: %v, %d messages were refused as too large", err, n1.rejected("message/malformed"))
+	for i, id := range []string{"", "c1"} {
+		n2.set(func(p *cluster.Peer) { p.ClusterID = id })
+		if err := n2.appendUnchecked(n1, large); err == nil || n1.rejected("message/malformed") != i+1 {
+			t.Errorf("an outsider, cluster ID %q: %v, %d messages were refused as too large", id, err,
+				n1.rejected("message/malformed"))
+		}
 	}
 	n1.remember("n2", cluster.Record{Incarnation: "inc-n2"})
 	if _, err := n2.append(n1, large); err != nil {
@@ -112,4 +145,19 @@ func TestOutsidersSendNoLargeMessages(t *testing.T) {
 	if n := reached(got); n != 1 {
 		t.Errorf("%d messages reached raft", n)
 	}
+}
+
+// appendUnchecked sends an append without asking this end's own guards.
+func (e *end) appendUnchecked(to *end, change func(*raft.AppendEntriesRequest)) error {
+	req := raft.AppendEntriesRequest{RPCHeader: e.header(), Term: 5, Entries: []*raft.Log{{Index: 11, Term: 5}}}
+	change(&req)
+	p, err := e.raft.peer(to.id)
+	if err != nil {
+		return err
+	}
+	out, err := p.outbound()
+	if err != nil {
+		return err
+	}
+	return out.AppendEntries(raft.ServerID(to.id), raft.ServerAddress(to.addr), &req, new(raft.AppendEntriesResponse))
 }
