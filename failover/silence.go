@@ -185,9 +185,10 @@ func (c *Controller) heard(from cluster.NodeID, claim *cluster.Claim, now time.T
 }
 
 // learn takes what a claim says of thresholds, and reports whether it tells of a needless election for the first time.
-// mu is held.
+// A term above that of this node's leader does not count: it would outlast all real ones. Claims repeat it, so that a
+// node that learns of its leader late hears it again. mu is held.
 func (w *silenceWatch) learn(from cluster.NodeID, claim *cluster.Claim, now time.Time) (news bool) {
-	if claim.NeedlessTerm <= claim.Term {
+	if claim.NeedlessTerm <= max(w.leader.term, w.majority.term) {
 		news = w.estimator.Needless(claim.NeedlessTerm, now)
 		w.majority.estimator.Needless(claim.NeedlessTerm, now)
 	}

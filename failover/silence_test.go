@@ -296,9 +296,11 @@ func TestNeedlessElection_RaisesAllThresholds(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
 		w.start(Config{Fast: true})
 		w.beat(20 * time.Second)
-		w.c.OnHeard("n3", &cluster.Claim{NodeID: "n3", Term: 5, NeedlessTerm: 9}) // a term that there was not
-		if got, _ := w.c.Silence(); got.Value != 45*time.Millisecond {
-			t.Errorf("threshold %v", got)
+		for _, term := range []uint64{5, 9, 1 << 60} { // the needless term is one that there was not
+			w.c.OnHeard("n3", &cluster.Claim{NodeID: "n3", Term: term, NeedlessTerm: max(term, 6)})
+			if got, _ := w.c.Silence(); got.Value != 45*time.Millisecond {
+				t.Errorf("a claim of term %d: threshold %v", term, got)
+			}
 		}
 		w.c.OnHeard("n3", &cluster.Claim{NodeID: "n3", Term: 5, NeedlessTerm: 5})
 		got, _ := w.c.Silence()
