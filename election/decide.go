@@ -147,6 +147,8 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 		return "this node stands already", 0
 	case mine.LeaderID != "" && mine.LeaderID != ev.Leader:
 		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0
+	case mine.LeaderID == ev.Leader && mine.Term > ev.Term:
+		return fmt.Sprintf("leader %s was elected again, in term %d", ev.Leader, mine.Term), 0
 	case !ev.ProcessDead && !mine.LeaderProcessDead && !in.Params.silent(mine):
 		return fmt.Sprintf("this node heard the leader %s %v ago", ev.Leader, round(mine.LeaderSilence)), 0
 	case !ev.ProcessDead && mine.Disk.Hangs:

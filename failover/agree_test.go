@@ -247,3 +247,41 @@ func TestALeaderThatWasNotDead(t *testing.T) {
 		}
 	})
 }
+
+// A leader found dead is elected again before this node has agreed with another one. That says nothing of the new
+// leader, although it is the same node.
+func TestADeadLeaderThatLeadsAgain(t *testing.T) {
+	for name, boot := range map[string]string{"another process": "b2", "it lived": "b1"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestCluster(t, "n1", "n2", "n3")
+				w.mine.Priority = 200
+				w.start(Config{Fast: true})
+				w.loss()
+				time.Sleep(5 * time.Millisecond)
+				claim := cluster.Claim{Role: cluster.Follower, Term: 6}
+				if w.c.AnnotateClaim(&claim); !claim.LeaderProcessDead || claim.LeaderBootID != "b1" {
+					t.Errorf("without a new leader: %+v", claim)
+				}
+				claim = cluster.Claim{Role: cluster.Follower, Term: 6, LeaderID: "n1"}
+				if w.c.AnnotateClaim(&claim); claim.LeaderProcessDead || claim.LeaderBootID != "" {
+					t.Errorf("with the same leader in a newer term: %+v", claim)
+				}
+				w.edit(func() {
+					s := w.claims["n1"]
+					s.Claim.Term, s.Claim.BootID = 6, boot
+					w.claims["n1"] = s
+				})
+				w.lead("n1", 6)
+				w.report("n3")
+				for range 20 {
+					time.Sleep(timeoutMin / 5)
+					w.edit(func() { w.contact = time.Now() })
+				}
+				if stood := w.elections(); len(stood) != 0 {
+					t.Errorf("it stood at %v against the new leader", stood)
+				}
+			})
+		})
+	}
+}

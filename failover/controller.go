@@ -238,7 +238,8 @@ func (c *Controller) lastLeader() leaderInstance {
 }
 
 // AnnotateClaim adds failover's knowledge to this node's claim: the leader's process (Raft may have forgotten
-// the leader), whether it is dead, and the transfer notice of a leader.
+// the leader), whether it is dead, and the transfer notice of a leader. The same node may lead again in a newer term,
+// as another process or because it lived: nothing is known of that leader before rememberLeader.
 func (c *Controller) AnnotateClaim(claim *cluster.Claim) {
 	c.annotateSilence(claim)
 	c.mu.Lock()
@@ -247,7 +248,8 @@ func (c *Controller) AnnotateClaim(claim *cluster.Claim) {
 		claim.Handover = c.handover
 		return
 	}
-	if c.leader.id != "" && (claim.LeaderID == c.leader.id || claim.LeaderID == "") {
+	follows := claim.LeaderID == c.leader.id && claim.Term == c.leader.term
+	if c.leader.id != "" && (follows || claim.LeaderID == "") {
 		claim.LeaderBootID = c.leader.boot
 		claim.LeaderProcessDead = c.deadLeader.id != "" && c.deadLeader == c.leader
 	}
