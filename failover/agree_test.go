@@ -208,9 +208,9 @@ func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
 				w.slow, w.mine.LastLogIndex = "n5", 45
 				w.report("n3", "n4", "n5")
 				w.edit(func() {
-					s := w.claims["n1"]
+					s := w.claims["n4"]
 					s.LastExchange, s.NetworkRTT, s.Connected = tt.rtt, tt.trip, !tt.cut
-					w.claims["n1"] = s
+					w.claims["n4"] = s
 				})
 				w.start(Config{Fast: true})
 				began := time.Now()

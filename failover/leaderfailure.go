@@ -28,7 +28,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 	defer cancel()
 	recheck := time.Duration(0)
 	heard := map[cluster.NodeID]time.Time{} // when each voter that was heard again last ended a wait
-	asked := ev.ProcessDead || c.watch.askedFor(c.deps.Claim().LeaderSilence) >= c.pollTimeout()
+	asked := ev.ProcessDead || c.watch.askedFor(c.deps.Claim().LeaderSilence) >= c.pollTimeout(ev.Leader)
 	for ; ; asked = true {
 		changed := c.deps.Consensus.LeaderChanged()
 		known := ev.CountConfirming(c.deps.Peers.Claims()) // some voters may not answer the poll
@@ -173,7 +173,7 @@ func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, serve
 	if judge(seen) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.pollTimeout())
+	ctx, cancel := context.WithTimeout(ctx, c.pollTimeout(ask...))
 	answers := make(chan map[cluster.NodeID]cluster.ReceivedClaim, len(ask))
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -220,11 +220,12 @@ func (c *Controller) unsolicited(ev election.Evidence,
 	return seen
 }
 
-// pollTimeout returns how long to wait for responses: some round trips of the network, without delays of the peer.
-func (c *Controller) pollTimeout() time.Duration {
-	wait := pollWait
-	for _, s := range c.deps.Peers.Claims() {
-		if s.Connected {
+// pollTimeout returns how long to wait for responses of these peers: some round trips of the network, without delays of
+// the peer.
+func (c *Controller) pollTimeout(peers ...cluster.NodeID) time.Duration {
+	wait, claims := pollWait, c.deps.Peers.Claims()
+	for _, id := range peers {
+		if s := claims[id]; s.Connected {
 			wait = max(wait, min(pollRTTs*cmp.Or(s.NetworkRTT, s.LastExchange), c.cfg.TimeoutMin))
 		}
 	}

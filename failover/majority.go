@@ -112,10 +112,13 @@ func (c *Controller) nextMajorityCheck() time.Duration {
 // checkMajority asks the voters of a leader that has not heard a majority for a while. If that does not help, it
 // yields.
 func (c *Controller) checkMajority() {
-	wait := c.pollTimeout()
+	m := &c.watch.majority
+	c.watch.mu.Lock()
+	voters := slices.Clone(m.voters)
+	c.watch.mu.Unlock()
+	wait := c.pollTimeout(voters...)
 	now := time.Now()
 	c.watch.mu.Lock()
-	m := &c.watch.majority
 	silence, limit := m.silence(now)
 	doubts := m.term != 0 && !m.yields && len(m.voters) > 1 && silence >= doubt(limit)
 	ask := doubts && !m.asked.After(m.at)
@@ -123,7 +126,7 @@ func (c *Controller) checkMajority() {
 		m.asked = now
 	}
 	m.yields = m.yields || doubts && silence >= limit && now.Sub(m.asked) >= wait
-	voters, yields, term := slices.Clone(m.voters), doubts && m.yields, m.term
+	yields, term := doubts && m.yields, m.term
 	c.watch.mu.Unlock()
 	if ask {
 		for _, v := range voters {

@@ -54,7 +54,7 @@ func (c *Controller) notLeaderError() error {
 func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipRequest) election.ClusterPoll {
 	wait := c.cfg.TimeoutMin // only a leader that has just begun to hang costs that much
 	if o.Action == cluster.ActionEmergency || o.Forwarded || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
-		wait = max(emergencyPollTimeout, c.pollTimeout())
+		wait = c.surveyTimeout()
 	}
 	began := time.Now()
 	poll := time.NewTicker(inFlightPollInterval)
@@ -85,21 +85,30 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 // survey polls all servers, for at most wait, and waits for this node's Raft.
 func (c *Controller) survey(ctx context.Context, wait time.Duration) election.ClusterPoll {
 	servers := c.deps.Consensus.Status().Servers
-	var ask []cluster.NodeID
-	for _, sv := range servers {
-		if sv.ID != c.cfg.Self {
-			ask = append(ask, sv.ID)
-		}
-	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var barrier sync.WaitGroup
 	barrier.Go(func() { c.barrier(ctx, wait) })
-	seen := c.deps.Peers.Poll(ctx, ask)
+	seen := c.deps.Peers.Poll(ctx, c.others(servers))
 	barrier.Wait()
 	return election.ClusterPoll{
 		Servers: servers, Mine: c.deps.Claim(), Responses: seen, Params: c.params(),
 	}
+}
+
+// surveyTimeout returns how long to wait for the responses to a survey.
+func (c *Controller) surveyTimeout() time.Duration {
+	return max(emergencyPollTimeout, c.pollTimeout(c.others(c.deps.Consensus.Status().Servers)...))
+}
+
+// others returns the IDs of the servers, without this node.
+func (c *Controller) others(servers []cluster.Server) (ids []cluster.NodeID) {
+	for _, sv := range servers {
+		if sv.ID != c.cfg.Self {
+			ids = append(ids, sv.ID)
+		}
+	}
+	return ids
 }
 
 // Execute executes a request by this node's plan for it, and returns once the target is seen leading. It returns the
@@ -147,7 +156,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 	began, old := time.Now(), c.lastLeader().id
 	for try := range maxElectionAttempts {
 		if try > 0 {
-			if leader, _ := c.survey(ctx, max(emergencyPollTimeout, c.pollTimeout())).Leader(); leader != "" {
+			if leader, _ := c.survey(ctx, c.surveyTimeout()).Leader(); leader != "" {
 				return cluster.TransferOutcome{}, electionFailed("node %s was elected instead", leader)
 			}
 		}

@@ -86,6 +86,46 @@ func TestSilence_MeasuredThreshold(t *testing.T) {
 	})
 }
 
+// A far node that has no vote is not asked, and not waited for: neither by the followers of a silent leader, nor by a
+// leader that hears no majority.
+func TestSilence_FarNonVoter(t *testing.T) {
+	far := func(w *testCluster) {
+		w.edit(func() {
+			w.status.Servers = append(w.status.Servers, cluster.Server{ID: "n4", Suffrage: cluster.NonVoter})
+			w.claims["n4"] = cluster.ReceivedClaim{
+				Claim: claimOf("n4"), At: time.Now(), Connected: true, NetworkRTT: 80 * time.Millisecond,
+			}
+		})
+	}
+	t.Run("silent leader", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestCluster(t, "n1", "n2", "n3")
+			far(w)
+			w.edit(func() { w.mine.Priority, w.hangs = 200, true })
+			w.start(Config{Fast: true})
+			w.limits("n3")
+			w.beat(20 * time.Second)
+			began := time.Now()
+			w.hang("n3")
+			time.Sleep(2 * timeoutMin)
+			if stood := w.elections(); len(stood) == 0 || stood[0].Sub(began) > 50*time.Millisecond {
+				t.Errorf("it stood at %v, silence began at %v", stood, began)
+			}
+		})
+	})
+	t.Run("unheard leader", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := leading(t, "n1", "n2", "n3")
+			far(w)
+			time.Sleep(50 * time.Millisecond)
+			synctest.Wait()
+			if !w.c.Yields() {
+				t.Error("a leader that hears nobody does not yield after its threshold")
+			}
+		})
+	})
+}
+
 // The leader is asked once more. Its answer ends the silence, so nothing is polled.
 func TestSilence_SecondQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
