@@ -388,11 +388,5 @@ func addressGroup(remote string) netip.Prefix {
 	if err != nil {
 		return netip.Prefix{}
 	}
-	addr := ap.Addr().Unmap().WithZone("")
-	bits := 32
-	if addr.Is6() {
-		bits = 64
-	}
-	p, _ := addr.Prefix(bits) // valid for every address
-	return p
+	return cluster.AddressGroup(ap.Addr())
 }

@@ -380,37 +380,6 @@ func FuzzHelloReply(f *testing.F) {
 	})
 }
 
-// fromAddress is a connection from an address.
-type fromAddress struct {
-	net.Conn
-	from net.TCPAddr
-}
-
-func (c *fromAddress) RemoteAddr() net.Addr { return &c.from }
-
-// A flood from one address closes only connections of that address: a peer that is slow keeps its place.
-func TestHalfOpen_FloodOfOneAddress(t *testing.T) {
-	t.Parallel()
-	h := newHalfOpen(8, 4)
-	enter := func(ip string) net.Conn {
-		a, b := net.Pipe()
-		t.Cleanup(func() { _ = a.Close(); _ = b.Close() })
-		h.enter(&fromAddress{a, net.TCPAddr{IP: net.ParseIP(ip), Port: 1}})
-		return b
-	}
-	peer := enter("192.0.2.1")
-	for range 1000 {
-		enter("192.0.2.66")
-	}
-	if got := h.len(); got != 5 {
-		t.Errorf("%d half-open connections", got)
-	}
-	_ = peer.SetReadDeadline(time.Now())
-	if _, err := peer.Read(make([]byte, 1)); err == io.EOF {
-		t.Error("the peer's connection was closed")
-	}
-}
-
 // Accepted connections are counted until they are closed.
 func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()

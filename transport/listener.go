@@ -8,20 +8,26 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"northstar/cluster"
 	"northstar/transport/crashdetect"
 	"northstar/transport/monitor"
 )
 
 // maxHalfOpen bounds the connections that have not completed a hello, and maxHalfOpenAddress those of one address. At
-// a bound the oldest is closed: a flood from one address evicts only itself.
+// the second bound the oldest of that address is closed, at the first one the oldest of the address that has most: a
+// flood from few addresses evicts only itself. Each of the maxHalfOpenKnown addresses from which members have come last
+// keeps keptHalfOpen connections while others have any. An address is that of cluster.AddressGroup.
 const (
 	maxHalfOpen        = 256
 	maxHalfOpenAddress = 64
+	maxHalfOpenKnown   = monitor.MaxPeers
+	keptHalfOpen       = 4
 )
 
 // Run accepts connections until ctx ends or the listener fails permanently. It closes the listener, the connections
@@ -115,6 +121,9 @@ func (t *Transport) serve(ctx context.Context, raw net.Conn, out func()) {
 		reject(refusalReason(err), err)
 		return
 	}
+	if !x.mine.Outside {
+		t.half.remember(raw)
+	}
 	t.Raft().heard(x.peer.NodeID)
 	switch x.purpose {
 	case purposeProbe:
@@ -200,12 +209,13 @@ type halfOpen struct {
 
 	mu     sync.Mutex
 	conns  list.List
+	known  []netip.Prefix // addresses of members, the latest last
 	closed bool
 }
 
 func newHalfOpen(limit, ofAddress int) *halfOpen { return &halfOpen{max: limit, maxAddress: ofAddress} }
 
-// enter adds a connection and closes the oldest one if there are too many, of all or of its address. leave removes it.
+// enter adds a connection, and closes another one if there are too many, of all or of its address. leave removes it.
 func (h *halfOpen) enter(conn net.Conn) (leave func(), evicted bool) {
 	h.mu.Lock()
 	var out net.Conn
@@ -229,30 +239,46 @@ func (h *halfOpen) enter(conn net.Conn) (leave func(), evicted bool) {
 
 // surplus returns the connection that leaves for a new one, nil if none must.
 func (h *halfOpen) surplus(conn net.Conn) *list.Element {
-	address, same := hostOf(conn), 0
-	var oldest *list.Element
+	count, oldest := map[netip.Prefix]int{}, map[netip.Prefix]*list.Element{}
 	for e := h.conns.Front(); e != nil; e = e.Next() {
-		if hostOf(e.Value.(net.Conn)) == address {
-			if same++; oldest == nil {
-				oldest = e
-			}
+		address := addressOf(e.Value.(net.Conn))
+		if count[address]++; count[address] == 1 {
+			oldest[address] = e
 		}
 	}
-	switch {
-	case same >= h.maxAddress:
-		return oldest
-	case h.conns.Len() >= h.max:
-		return h.conns.Front()
+	if address := addressOf(conn); count[address] >= h.maxAddress {
+		return oldest[address]
 	}
-	return nil
+	if h.conns.Len() < h.max {
+		return nil
+	}
+	out, most := h.conns.Front(), 0
+	for e := h.conns.Front(); e != nil; e = e.Next() { // of equals, the address with the oldest connection
+		address := addressOf(e.Value.(net.Conn))
+		kept := count[address] <= keptHalfOpen && slices.Contains(h.known, address)
+		if count[address] > most && !kept {
+			out, most = oldest[address], count[address]
+		}
+	}
+	return out
 }
 
-// hostOf returns the address of a connection without its port.
-func hostOf(conn net.Conn) netip.Addr {
+// remember keeps places for the address of a member's connection.
+func (h *halfOpen) remember(conn net.Conn) {
+	address := addressOf(conn)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.known = slices.DeleteFunc(h.known, func(o netip.Prefix) bool { return o == address })
+	h.known = append(h.known, address)
+	h.known = h.known[max(0, len(h.known)-maxHalfOpenKnown):]
+}
+
+// addressOf returns the address of a connection for its limits.
+func addressOf(conn net.Conn) netip.Prefix {
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr().Unmap()
+		return cluster.AddressGroup(tcp.AddrPort().Addr())
 	}
-	return netip.Addr{}
+	return netip.Prefix{}
 }
 
 // close closes all connections in the list, and all later ones.
