@@ -285,3 +285,45 @@ func TestADeadLeaderThatLeadsAgain(t *testing.T) {
 		})
 	}
 }
+
+// Dials of the leader are refused, also for the other survivors, but its process answers on another connection. An
+// answer of another process says nothing, and none is waited for.
+func TestADeadLeaderThatAnswers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		boot   string
+		after  time.Duration
+		stands bool
+	}{
+		"at once":            {"b1", 0, false},
+		"once it is marked":  {"b1", 150 * time.Microsecond, false},
+		"another process":    {"b2", 0, true},
+		"nobody":             {"", 0, true},
+		"after the election": {"b1", time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestCluster(t, "n1", "n2", "n3")
+				w.answers, w.answerTime = tt.boot, tt.after
+				w.inside = 100 * time.Microsecond
+				w.report("n3") // the later in the list: first
+				w.start(Config{Fast: true})
+				began := time.Now()
+				w.loss()
+				for range 4 {
+					time.Sleep(timeoutMin / 5)
+					w.edit(func() { w.contact = time.Now() })
+				}
+				stood := w.elections()
+				if (len(stood) > 0) != tt.stands || tt.stands && stood[0].Sub(began) > 21*time.Millisecond {
+					t.Errorf("it stood at %v, and the connection broke at %v", stood, began)
+				}
+				if dead := w.claim().LeaderProcessDead; dead != tt.stands {
+					t.Errorf("it says that the leader is dead: %v", dead)
+				}
+				if retracts := tt.after > 0 && !tt.stands; (w.told() > 0) != retracts {
+					t.Errorf("it has sent its claim to all %d times", w.told())
+				}
+			})
+		})
+	}
+}

@@ -28,6 +28,9 @@ type Peers interface {
 	// Confirm dials a peer again to find out whether the given process is dead. It takes at most about 60 ms, or two
 	// handshakes with a far peer.
 	Confirm(ctx context.Context, peer cluster.NodeID, bootID string) cluster.Liveness
+	// Answer asks a peer over its present connection, and returns the boot ID of the process that answers; "" if none
+	// does before the connection or ctx ends.
+	Answer(ctx context.Context, peer cluster.NodeID) (bootID string)
 }
 
 // Raft is this node's running Raft node.
@@ -351,6 +354,11 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	case l.boot != "" && loss.BootID != "" && l.boot != loss.BootID:
 		return false // an earlier process of the leader
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	asking.Go(func() { c.spareIfAlive(ctx, cancel, loss) })
 	settled := make(chan struct{}) // peers that hear of the dead process must also see the log with its last entries
 	go func() {
 		defer close(settled)
@@ -363,7 +371,7 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 		return false // if the leader is silent, the silence check will detect it
 	}
 	c.mu.Lock()
-	if c.leader == l {
+	if c.leader == l && ctx.Err() == nil {
 		if l.boot == "" {
 			c.leader.boot = loss.BootID
 		}

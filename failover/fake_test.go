@@ -30,6 +30,8 @@ type testCluster struct {
 	claims          map[cluster.NodeID]cluster.ReceivedClaim
 	answer          func() map[cluster.NodeID]cluster.ReceivedClaim // to polls; nil: seen
 	alive           cluster.Liveness
+	answers         string        // boot ID of n1's process that answers; "": none
+	answerTime      time.Duration // after so long
 	peers           []cluster.PeerStatus
 	view            *state.View
 	changed         chan struct{}
@@ -196,6 +198,21 @@ func (w *testCluster) Confirm(context.Context, cluster.NodeID, string) cluster.L
 	defer w.mu.Unlock()
 	w.confirmed++
 	return w.alive
+}
+
+func (w *testCluster) Answer(ctx context.Context, _ cluster.NodeID) (bootID string) {
+	w.mu.Lock()
+	boot, wait := w.answers, w.answerTime
+	w.mu.Unlock()
+	if boot == "" {
+		wait = time.Hour
+	}
+	select {
+	case <-time.After(wait):
+		return boot
+	case <-ctx.Done():
+		return ""
+	}
 }
 
 func (w *testCluster) WaitMainLoop(ctx context.Context) error {

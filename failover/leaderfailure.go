@@ -70,6 +70,27 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 	}
 }
 
+// spareIfAlive asks a leader whose connection broke, over another one that it may still have. A process that answers
+// lives, although dials of it are refused: by a firewall, or because another program had the port of its crash socket.
+// Then the failover ends. It does not wait for that: nothing answers for a dead process.
+func (c *Controller) spareIfAlive(ctx context.Context, end func(), loss cluster.ConnectionLoss) {
+	if boot := c.deps.Peers.Answer(ctx, loss.Peer); boot == "" || boot != loss.BootID {
+		return
+	}
+	end()
+	c.mu.Lock()
+	said := c.deadLeader.id == loss.Peer && c.deadLeader.boot == loss.BootID
+	if said {
+		c.deadLeader = leaderInstance{}
+	}
+	c.mu.Unlock()
+	c.log.Info("a connection to the leader broke, and its process answers on another one", "leader", loss.Peer,
+		"said_dead", said, "cause", loss.Cause)
+	if said {
+		c.deps.Announce()
+	}
+}
+
 // logPollInterval is how often a node that waits for its delay checks its own log.
 const logPollInterval = time.Millisecond
 

@@ -107,5 +107,10 @@ func (t *Transport) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 // Ask requests a claim from a peer, unless a request has no response yet. It does not wait.
 func (t *Transport) Ask(id cluster.NodeID) { t.monitors.Ask(id) }
 
+// Answer returns the boot ID of a peer's process that answers over the present connection; see monitor.Monitors.Answer.
+func (t *Transport) Answer(ctx context.Context, id cluster.NodeID) (bootID string) {
+	return t.monitors.Answer(ctx, id)
+}
+
 // Announce sends this node's claim to every peer now. It does not wait.
 func (t *Transport) Announce() { t.monitors.Announce() }

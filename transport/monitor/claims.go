@@ -116,13 +116,31 @@ func (ms *Monitors) Poll(ctx context.Context, peers []cluster.NodeID) map[cluste
 	return got
 }
 
+// Answer asks a peer over the present connection, and returns the boot ID of the process that answers: it ran when the
+// request arrived. The answer does not wait for the peer's Raft. It is "" without a connection, and if that or ctx ends
+// first.
+func (ms *Monitors) Answer(ctx context.Context, id cluster.NodeID) (bootID string) {
+	m := ms.find(id)
+	if m == nil {
+		return ""
+	}
+	seen, _ := m.exchange(ctx, frame{})
+	return seen.Claim.BootID
+}
+
 func (m *monitor) requestFresh(ctx context.Context, wait time.Duration) (cluster.ReceivedClaim, bool) {
+	return m.exchange(ctx, frame{Fresh: true, Wait: wait})
+}
+
+// exchange sends a request and waits for its answer; false if there is none before the connection or ctx ends, or the
+// peer is no member.
+func (m *monitor) exchange(ctx context.Context, f frame) (cluster.ReceivedClaim, bool) {
 	c := m.current()
 	if c == nil {
 		return cluster.ReceivedClaim{}, false
 	}
 	response := make(chan cluster.ReceivedClaim, 1)
-	seq, err := c.request(frame{Fresh: true, Wait: wait}, response)
+	seq, err := c.request(f, response)
 	if err != nil {
 		return cluster.ReceivedClaim{}, false
 	}

@@ -257,6 +257,29 @@ func TestFreshAnswersAreNoMeasure(t *testing.T) {
 	})
 }
 
+// A peer answers for its process although its Raft is busy, and only while it is connected.
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 2, func(t *testing.T, hosts []*host) {
+		for i, h := range hosts {
+			other, began := hosts[1-i], time.Now()
+			if got := h.ms.Answer(t.Context(), other.id); got != "boot-"+string(other.id) || time.Since(began) != 0 {
+				t.Errorf("%s: %q answers after %v", h.id, got, time.Since(began))
+			}
+			if got := h.ms.Answer(t.Context(), "n9"); got != "" {
+				t.Errorf("%s: %q answers for a node that is not there", h.id, got)
+			}
+			h.cut.Store(true)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if got := h.ms.Answer(ctx, other.id); got != "" {
+				t.Errorf("%s: %q answers although it is cut off", h.id, got)
+			}
+			cancel()
+			h.cut.Store(false)
+		}
+	})
+}
+
 // A request whose caller has stopped waiting does not count against the limit.
 func TestGivenUpRequestsAreForgotten(t *testing.T) {
 	t.Parallel()
