@@ -60,7 +60,7 @@ func TestLeasePromise_ShorterAfterARestart(t *testing.T) {
 		time.Sleep(2*time.Second - 1)
 		wants("just before the end", n, true, time.Second)
 		wants("restarted just before the end", start(off), true, time.Second)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		<-done
 		wants("at the end", n, false, 0)
 		wants("restarted after the end", start(off), false, 0)
