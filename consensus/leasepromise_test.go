@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"io/fs"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,17 +11,17 @@ import (
 )
 
 // memoryFiles are small files in memory.
-type memoryFiles map[string][]byte
+type memoryFiles struct{ sync.Map }
 
-func (m memoryFiles) Load(name string) ([]byte, error) {
-	if data, ok := m[name]; ok {
-		return data, nil
+func (m *memoryFiles) Load(name string) ([]byte, error) {
+	if data, ok := m.Map.Load(name); ok {
+		return data.([]byte), nil
 	}
 	return nil, fs.ErrNotExist
 }
 
-func (m memoryFiles) Save(name string, data []byte) error {
-	m[name] = data
+func (m *memoryFiles) Save(name string, data []byte) error {
+	m.Store(name, data)
 	return nil
 }
 
@@ -28,7 +29,7 @@ func (m memoryFiles) Save(name string, data []byte) error {
 // processes promise less. None of them may break the promise, however often it is restarted.
 func TestLeasePromise_ShorterAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		files := memoryFiles{}
+		files := &memoryFiles{}
 		start := func(cfg Config) *Node {
 			t.Helper()
 			ident, err := openIdentity(files, "n1", zeros{})
