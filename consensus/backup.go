@@ -82,7 +82,16 @@ func (r *restoring) run(ctx context.Context, release func()) error {
 	if err := n.queue.idle(ctx); err != nil {
 		return cluster.Errorf(cluster.CodeBusy, "writes in flight did not end: %w", err)
 	}
-	term := r.inst.CurrentTerm() // first: install refuses if the proof of prepare is of a later term
+	// The term is read first: install refuses if the proof of prepare is of a later one.
+	return r.runInTerm(ctx, r.inst.CurrentTerm(), resume)
+}
+
+// runInTerm is run for the leadership of term. A node that is only a candidate in term does nothing: it could win after
+// its first answer that it does not lead, when proposals go on.
+func (r *restoring) runInTerm(ctx context.Context, term uint64, resume func()) error {
+	if !r.inst.Leads(term) {
+		return leadershipOver(term)
+	}
 	stop := r.afterLeadership(term, resume)
 	merged, err := r.prepare(ctx, term)
 	stop()

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"time"
@@ -169,6 +170,20 @@ func (n *Node) RestoreWith(ctx context.Context, backup io.Reader, merging func()
 		merging()
 		return state.MergeBackup(s, b)
 	})
+}
+
+// RestoreOfNextTerm is Restore by a node that is said to be a candidate in the next term. It reports whether it merged.
+func (n *Node) RestoreOfNextTerm(ctx context.Context) (merged bool, err error) {
+	inst, release, err := n.acquireChangeLock(ctx)
+	if err != nil {
+		return false, err
+	}
+	r := restoring{n: n, inst: inst, merge: func(*state.Snapshot, *state.Backup) (*state.Snapshot, error) {
+		merged = true
+		return nil, errors.New("not merged")
+	}}
+	err = r.runInTerm(ctx, inst.CurrentTerm()+1, release)
+	return merged, err
 }
 
 // GuardedRead returns the reader of a restore's state, and reports whether it has refused to be read.

@@ -288,6 +288,16 @@ func TestLeadershipReturnsDuringAMerge(t *testing.T) {
 	c.everywhere("b", "of the other leader")
 }
 
+// TestRestoreByACandidate: a node that may lead in a term, and does not yet, merges nothing. Its proposals would go on.
+func TestRestoreByACandidate(t *testing.T) {
+	t.Parallel()
+	_, leader := startCalmCluster(t, 1)
+	merged, err := leader.RestoreOfNextTerm(within(t, testTimeout))
+	if wantCode(t, err, cluster.CodeNoLeader); merged {
+		t.Error("it merged")
+	}
+}
+
 // electOver has a node elected over the leader.
 func (c *testCluster) electOver(n *testNode) {
 	c.t.Helper()

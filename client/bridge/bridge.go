@@ -95,8 +95,12 @@ const (
 // ErrLockLost is the cause of a tenure's end when the lock was lost.
 var ErrLockLost = fmt.Errorf("%w: the lock of the other system was lost", client.ErrRoleLost)
 
-// errNoLock: the lock cannot be asked for.
-var errNoLock = errors.New("cannot acquire the lock of the other system")
+var (
+	// errNoLock: the lock cannot be asked for.
+	errNoLock = errors.New("cannot acquire the lock of the other system")
+	// errClosed: Config.Elector was closed, and is not elected again.
+	errClosed = errors.New("the elector of the role is closed")
+)
 
 // Elector implements client.Elector in the phases old and both. In phase old its tenures have no fencing token: Token
 // is 0.
@@ -138,7 +142,8 @@ func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 		if err == nil {
 			return l, nil
 		}
-		if ctx.Err() != nil || !errors.Is(err, client.ErrNotLeader) && !errors.Is(err, errNoLock) {
+		again := errors.Is(err, client.ErrNotLeader) || errors.Is(err, errNoLock)
+		if ctx.Err() != nil || !again || errors.Is(err, errClosed) {
 			return nil, e.campaignError(err)
 		}
 		e.cfg.Logger.Warn("the attempt to lead has failed", "error", err)
@@ -170,6 +175,8 @@ func (e *Elector) attempt(ctx context.Context) (*client.Leadership, error) {
 		case campaign:
 			if t.role, err = e.cfg.Elector.Campaign(ctx); err == nil {
 				e.cfg.Logger.Info("holds the role, waits for the lock", "token", t.role.Token)
+			} else if errors.Is(err, client.ErrResigned) {
+				err = fmt.Errorf("%w: %w", errClosed, err)
 			}
 		case acquire:
 			err = t.acquire(ctx)

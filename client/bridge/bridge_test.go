@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -362,17 +363,33 @@ func TestCampaign_AfterOneThatFailed(t *testing.T) {
 
 var errRefused = errors.New("permission denied")
 
-// refusingElector cannot campaign while refuse is set.
+// refusingElector cannot campaign while refuse is set, or for the reason in closed.
 type refusingElector struct {
 	client.Elector
 	refuse bool
+	closed error
 }
 
 func (e *refusingElector) Campaign(ctx context.Context) (*client.Leadership, error) {
-	if e.refuse {
-		return nil, errRefused
+	if e.refuse || e.closed != nil {
+		return nil, cmp.Or(e.closed, errRefused)
 	}
 	return e.Elector.Campaign(ctx)
+}
+
+// The owner of the role's elector has closed it: the campaign ends, since no further attempt can succeed.
+func TestCampaign_ElectorClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := newFleet().elector(t, PhaseBoth, func(c *Config) {
+			c.Elector = &refusingElector{Elector: c.Elector, closed: client.ErrResigned}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := e.Campaign(ctx); !errors.Is(err, client.ErrResigned) || ctx.Err() != nil {
+			t.Errorf("%v, and the context %v", err, ctx.Err())
+		}
+	})
 }
 
 // A process waits for the takeover delay with role and lock.

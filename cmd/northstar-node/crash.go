@@ -14,7 +14,7 @@ func crashBySignal() {
 	if os.Getenv("GOTRACEBACK") != "crash" {
 		var core syscall.Rlimit
 		if syscall.Getrlimit(syscall.RLIMIT_CORE, &core) == nil {
-			core.Cur = 0
+			core.Cur = min(1, core.Max) // 1: no program of core_pattern gets it either (core(5))
 			_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &core)
 		}
 	}
