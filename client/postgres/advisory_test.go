@@ -128,7 +128,7 @@ func TestAdvisoryLock_NetworkCut(t *testing.T) {
 	_ = release(t.Context()) // it does not reach the server
 }
 
-// A candidate whose connection is dead, although neither end knows, fails, so that the bridge gives the role to others.
+// Acquire fails when its connection is silently dead. The bridge then gives the role to others.
 func TestAdvisoryLock_WaitsOnDeadConnection(t *testing.T) {
 	t.Parallel()
 	p, conn := newProxy(t), dialed(t)
