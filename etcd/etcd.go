@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -176,6 +177,9 @@ type Server struct {
 
 	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
+
+	answering  atomic.Int64  // calls with one answer that have their message
+	drainQuiet time.Duration // see Drain
 }
 
 // New returns a Server that does not run yet.
@@ -183,7 +187,7 @@ func New(d Deps) *Server {
 	s := &Server{
 		deps: d, logger: d.Logger.Named("etcd"), methods: map[string]*method{}, paths: map[string]*method{},
 		unsupported: unsupportedPaths(), health: health.NewServer(), hub: newHub(d.Node.View, d.Node.Feed),
-		lifetime: 90 * time.Second, keeping: semaphore.NewWeighted(1),
+		lifetime: 90 * time.Second, drainQuiet: 2 * time.Second, keeping: semaphore.NewWeighted(1),
 	}
 	s.recipes = &recipes{s: s}
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
@@ -289,28 +293,6 @@ func unlessClosed(err error) error {
 // revisions the slowest stream of watches is behind.
 func (s *Server) Watchers() (open int, lag uint64) {
 	return s.hub.watching() + int(s.recipes.waiting.Load()), s.hub.lag()
-}
-
-// Drain sends clients elsewhere: gRPC clients get GOAWAY, and streams end. It returns when the calls in progress
-// have ended, or ctx has.
-func (s *Server) Drain(ctx context.Context) {
-	s.stop()
-	s.health.Shutdown()
-	done := make(chan struct{})
-	var calls sync.WaitGroup
-	calls.Go(func() { _ = s.http.Shutdown(ctx) })
-	calls.Go(s.grpc.GracefulStop)
-	go func() {
-		defer close(done)
-		calls.Wait()
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		_ = s.http.Close()
-		s.grpc.Stop()
-		<-done
-	}
 }
 
 // ids are the numbers by which etcd knows a cluster and its members.

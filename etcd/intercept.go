@@ -58,6 +58,8 @@ func (s *Server) answer(
 		leave(err)
 		err = statusOf(err)
 	}()
+	s.answering.Add(1)
+	defer s.answering.Add(-1)
 	give, err := holdRequest(ctx, in, s.freeOf(info.FullMethod))
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"net/http"
-	"time"
 
 	"northstar/api"
 	"northstar/api/apiv1"
@@ -109,14 +108,10 @@ func (n *Node) watchers() (open int, lag uint64) {
 	return open + more, max(lag, behind)
 }
 
-// etcdDrainTimeout limits the calls in progress when etcd's clients are told to go elsewhere.
-const etcdDrainTimeout = 2 * time.Second
-
+// drainEtcd sends etcd's clients elsewhere and waits for their calls until ctx ends.
 func (n *Node) drainEtcd(ctx context.Context) {
 	if n.etcd == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, etcdDrainTimeout)
-	defer cancel()
 	n.etcd.Drain(ctx)
 }
