@@ -241,7 +241,7 @@ var (
 
 // promQL are the words of the language that are in use here.
 var promQL = strings.Fields(
-	"sum max min avg count count_values floor rate increase max_over_time histogram_quantile or and unless time")
+	"sum max min avg count count_values floor rate increase delta max_over_time histogram_quantile or and unless time")
 
 // ofProcess reports whether a metric is of Prometheus itself, or of the process and Go's runtime.
 func ofProcess(name string) bool {
