@@ -96,7 +96,8 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "voters", "Voters of the cluster, as this node knows them.")
 	d.atScrape(Gauge, "quorum_failures_tolerated",
 		"How many healthy voters may fail before the quorum is lost; on the leader only.")
-	d.atScrape(Gauge, "heartbeat_age_ms", "Milliseconds since the last message from the leader; 0 on the leader.")
+	d.atScrape(Gauge, "heartbeat_age_ms",
+		"Milliseconds since the last message from the leader; 0 on the leader, absent before the first one.")
 	m.fsync = d.histograms("disk_fsync_ms", ioBuckets, "Synced writes to the log and the vote record.").with()
 	d.atScrape(Gauge, "disk_read_only", "1 while less space than disk.reserve is free: the node accepts no writes.")
 	d.atScrape(Gauge, "disk_stalled",
