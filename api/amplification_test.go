@@ -13,12 +13,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"northstar/api/apiv1"
 	"northstar/api/problem"
 	"northstar/api/stream"
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/state"
+	"northstar/telemetry"
 )
 
 // deafWriter is the response to a client that takes nothing until read is closed.
@@ -45,8 +48,8 @@ func TestUnreadScrapesAreLimited(t *testing.T) {
 		const share = maxScrapes / 8
 		for range 2 * share {
 			go s.ServeHTTP(deafWriter{httptest.NewRecorder(), read}, from(someAddress))
-			synctest.Wait() // the registry makes few at a time
 		}
+		synctest.Wait()
 		if got := s.scrapes.Load(); got != share {
 			t.Errorf("one address holds %d answers, want %d", got, share)
 		}
@@ -62,6 +65,50 @@ func TestUnreadScrapesAreLimited(t *testing.T) {
 		synctest.Wait()
 		if got := s.scrapes.Load(); got != 0 {
 			t.Errorf("%d answers are left", got)
+		}
+	})
+}
+
+// blockingCollector is a collector without metrics that takes until release is closed.
+type blockingCollector struct {
+	collecting *atomic.Int64
+	release    <-chan struct{}
+}
+
+func (c blockingCollector) Describe(chan<- *prometheus.Desc) {}
+
+func (c blockingCollector) Collect(chan<- prometheus.Metric) {
+	c.collecting.Add(1)
+	<-c.release
+}
+
+// A slow node refuses no scrape below the limit: one address that takes its share of places keeps no other one out.
+func TestSlowScrapesAreNotRefused(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		release := make(chan struct{})
+		slow := blockingCollector{new(atomic.Int64), release}
+		s := bareServer(t, func(d *Deps) { d.Metrics = telemetry.New(slow) })
+		const scrapes = maxScrapes / 2
+		answers := make(chan int, scrapes)
+		for i := range scrapes {
+			go func() {
+				r := httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil)
+				r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1234", i)
+				w := httptest.NewRecorder()
+				s.ServeHTTP(w, r)
+				answers <- w.Code
+			}()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := slow.collecting.Load(); got != scrapes || len(answers) != 0 {
+			t.Errorf("%d scrapes are in progress, %d are answered, want %d and 0", got, len(answers), scrapes)
+		}
+		close(release)
+		for range scrapes {
+			if code := <-answers; code != http.StatusOK {
+				t.Errorf("a scrape is answered with %d", code)
+			}
 		}
 	})
 }

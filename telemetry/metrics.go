@@ -90,15 +90,12 @@ func New(more ...prometheus.Collector) *Metrics {
 	m.registry.MustRegister(&stateCollector{m, d.scraped}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.registry.MustRegister(more...)
-	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4,
-		Timeout:             10 * time.Second,
-	})
+	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	return m
 }
 
-// Handler serves the registry in the formats of Prometheus.
+// Handler serves the registry in the formats of Prometheus. Its caller bounds the scrapes in progress, with a share for
+// each address. So it has no limit, and no timeout, which would leave the work of a slow scrape behind.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
 // Registry returns the node's registry, for tests and further collectors.
