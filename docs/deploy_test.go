@@ -5,13 +5,19 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 const (
@@ -54,6 +60,75 @@ func TestHAProxyReadsItsExample(t *testing.T) {
 	if out, err := exec.Command(bin, "-c", "-f", file).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// TestHAProxyRepeatsNoCallOfAdmin checks that the example repeats what a node has refused with 503, but no call of
+// /admin: an election may have been held.
+func TestHAProxyRepeatsNoCallOfAdmin(t *testing.T) {
+	t.Parallel()
+	var calls sync.Map // number of calls, by path
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/health/leader" && r.URL.Path != "/readyz" {
+			n, _ := calls.LoadOrStore(r.URL.Path, new(atomic.Int64))
+			n.(*atomic.Int64).Add(1)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(node.Close)
+	config := regexp.MustCompile(`10\.0\.0\.\d+:7701`).ReplaceAllString(
+		read(t, "deploy/loadbalancers/haproxy.cfg"), node.Listener.Addr().String())
+	client := &http.Client{Timeout: time.Minute}
+	for i, address := range runHAProxy(t, config, "127.0.0.1:7790", "127.0.0.1:7791") {
+		for path, repeated := range map[string]bool{fmt.Sprint("/v1/kv/", i): true, fmt.Sprint("/admin/", i): false} {
+			resp, err := client.Get("http://" + address + path) // haproxy does not repeat a body that comes late
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			var n int64
+			if count, ok := calls.Load(path); ok {
+				n = count.(*atomic.Int64).Load()
+			}
+			if resp.StatusCode != http.StatusServiceUnavailable || n == 0 || (n > 1) != repeated {
+				t.Errorf("%s: %d after %d calls, repeated %v", path, resp.StatusCode, n, repeated)
+			}
+		}
+	}
+}
+
+// runHAProxy runs haproxy until the test ends, and returns addresses of this machine that take the place of those to
+// which the configuration binds. It inherits their listeners, so that they exist before it runs.
+func runHAProxy(t *testing.T, config string, binds ...string) (addresses []string) {
+	t.Helper()
+	bin, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Skip("haproxy is not on this machine")
+	}
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	cmd := exec.CommandContext(t.Context(), bin, "-db", "-f", file)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	for _, bind := range binds {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		f, err := l.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		config = strings.Replace(config, "bind "+bind+"\n", fmt.Sprintf("bind fd@%d\n", 3+len(cmd.ExtraFiles)), 1)
+		cmd.ExtraFiles, addresses = append(cmd.ExtraFiles, f), append(addresses, l.Addr().String())
+	}
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	return addresses
 }
 
 // TestManifestIsOfThisChart compares the hash that the plain manifest names with the chart, without Helm. The tests in
