@@ -248,17 +248,26 @@ func ofProcess(name string) bool {
 	return name == "up" || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "go_")
 }
 
-// checkExpression finds metrics that are not declared, and labels that a metric
-// does not have.
+// checkExpression finds metrics that are not declared, labels that a metric
+// does not have, and two histograms in one expression.
 func checkExpression(expr string, declared map[string]telemetry.MetricDef) (problems []string) {
 	if strings.TrimSpace(expr) == "" {
 		return []string{"the expression is empty"}
 	}
 	known := []string{"job", "instance", "le", "term"} // of the scrape, of histograms, of count_values
 	text := quoted.ReplaceAllString(expr, "")
+	histogram := ""
 	for _, m := range word.FindAllString(text, -1) {
-		if d, ok := findMetric(m, declared); ok {
-			known = append(known, d.Labels...)
+		d, ok := findMetric(m, declared)
+		if !ok {
+			continue
+		}
+		known = append(known, d.Labels...)
+		if d.Kind == telemetry.Histogram {
+			if histogram != "" && d.Name != histogram {
+				problems = append(problems, histogram+" and "+d.Name+" count different events: "+expr)
+			}
+			histogram = d.Name
 		}
 	}
 	for _, m := range grouping.FindAllStringSubmatch(text, -1) {

@@ -107,6 +107,7 @@ func TestChecksCanFail(t *testing.T) {
 		},
 		{"expressions", expr, `sum by (peer) (rate(northstar_peer_lag_entries{peer="a",job=~"b"}[5m] offset 1m)) > 1`, []string{
 			"", "sum(northstar_nothing)", "northstar_is_leader + other", `northstar_is_leader{peer="a"}`, "max by (peer) (northstar_is_leader)",
+			"northstar_failover_gap_seconds_sum / northstar_election_duration_ms_count",
 		}},
 		{"alerts", alerts, "", []string{
 			"- alert: follower_lagging", "- alert: leader_lost", "expr: northstar_peer_lag_entries > 1",
