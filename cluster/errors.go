@@ -43,7 +43,8 @@ type codeInfo struct {
 }
 
 var codes = map[Code]codeInfo{
-	CodeElectionFailed:   {"ERR_ELECTION_FAILED", "election failed", http.StatusServiceUnavailable, true},
+	// An election may have been held, so a retry is not free of effects.
+	CodeElectionFailed:   {"ERR_ELECTION_FAILED", "election failed", http.StatusServiceUnavailable, false},
 	CodeNoLeader:         {"ERR_NO_LEADER", "no leader", http.StatusServiceUnavailable, true},
 	CodeTransferFailed:   {"ERR_LEADER_TRANSFER_FAILED", "leader transfer failed", http.StatusConflict, false},
 	CodeSplitBrain:       {"ERR_SPLIT_BRAIN", "split brain", http.StatusConflict, false},

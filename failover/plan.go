@@ -114,7 +114,6 @@ func (in planInput) planElection(p *cluster.Plan) {
 		p.Refusal = cluster.Errorf(cluster.CodeElectionFailed,
 			"%d of %d voters answer, and %d are needed to elect a leader",
 			answer, cluster.CountVoters(s.Servers), need)
-		p.Refusal.NoRetry = true
 	case p.Target == "":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "no node can be elected: %s", reasons(p.Candidates))
 	case chosen.LogBehind:

@@ -234,8 +234,7 @@ func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (a
 	}
 }
 
+// electionFailed returns the error of an ordered election that was not won.
 func electionFailed(format string, args ...any) *cluster.Error {
-	err := cluster.Errorf(cluster.CodeElectionFailed, format, args...)
-	err.NoRetry = true // an election was held, so a retry is not free of effects
-	return err
+	return cluster.Errorf(cluster.CodeElectionFailed, format, args...)
 }

@@ -283,7 +283,7 @@ func TestPlanWaitsForAQuorumToAnswer(t *testing.T) {
 		polls = -1 << 20
 		began := time.Now()
 		p, err := w.c.Plan(t.Context(), manual("n2"))
-		if err != nil || p.Refusal == nil || p.Refusal.Code != cluster.CodeElectionFailed {
+		if err != nil || p.Refusal == nil || p.Refusal.Code != cluster.CodeElectionFailed || p.Refusal.Retryable() {
 			t.Errorf("nobody answers: %+v, %v", p, err)
 		}
 		if took := time.Since(began); took < 2*timeoutMin || took > 3*timeoutMin {

@@ -9,11 +9,13 @@ import (
 
 // codeHelp is, for each error, what it means and what to do.
 var codeHelp = map[cluster.Code]string{
-	cluster.CodeElectionFailed: "No candidate got the votes of a majority in time. Look at northstarctl why and elections show.",
+	cluster.CodeElectionFailed: "The node was not elected: too few voters answered in time, or another node won. An election " +
+		"may have been held. Look at northstarctl why and elections show.",
 	cluster.CodeNoLeader: "The cluster had no leader that could serve the call, and the call had no effect. " +
 		"It can be repeated. If it stays so: northstarctl why.",
-	cluster.CodeTransferFailed: "Leadership was not moved: the target is not able to lead, or did not take over in time. " +
-		"A dry run of the same call shows the check that it fails.",
+	cluster.CodeTransferFailed: "The target does not lead: it is not able to, or did not take over in time. With status 409 " +
+		"the old leader goes on. With 504 leadership may have moved: the detail names who leads. A dry run of the same call " +
+		"shows the check that the target fails.",
 	cluster.CodeSplitBrain: "The node is part of a conflict: two nodes claim to lead. Until that has ended, it serves " +
 		"stale reads and watches only. Look at northstarctl splitbrain and the runbook.",
 	cluster.CodeTermStale: "The cluster has changed since the plan was made. Make another dry run, and run its plan.",

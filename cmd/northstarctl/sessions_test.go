@@ -193,6 +193,21 @@ func TestWhy_EveryCode(t *testing.T) {
 	}
 }
 
+// The explanation of an error says no more than its answers do: an election may have been held, or leadership may have
+// moved.
+func TestWhy_ElectionsAndTransfers(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[cluster.Code]string{
+		cluster.CodeElectionFailed: "should not simply be repeated",
+		cluster.CodeTransferFailed: "With 504 leadership may have moved",
+		cluster.CodeNoLeader:       "may be repeated",
+	} {
+		if got := strings.Join(explainCode(code), " "); !strings.Contains(got, want) {
+			t.Errorf("%s: %q does not say %q", code.Name(), got, want)
+		}
+	}
+}
+
 // A value is printed byte by byte; on a terminal the next prompt begins a line.
 func TestKVGet_Newline(t *testing.T) {
 	t.Parallel()
