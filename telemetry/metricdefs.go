@@ -100,7 +100,8 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "heartbeat_age_ms",
 		"Milliseconds since the last message from the leader; 0 on the leader, absent before the first one.")
 	m.fsync = d.histograms("disk_fsync_ms", ioBuckets, "Synced writes to the log and the vote record.").with()
-	d.atScrape(Gauge, "disk_read_only", "1 while less space than disk.reserve is free: the node accepts no writes.")
+	d.atScrape(Gauge, "disk_read_only", "1 while the node accepts no writes: less than a quarter of disk.reserve was "+
+		"free in addition to the reserve itself, and less than half of it is.")
 	d.atScrape(Gauge, "disk_stalled",
 		"1 while a disk operation has been pending for too long: timeout-min to timeout-max, by the disk's usual speed.")
 	d.atScrape(Gauge, "commit_index", "Highest log index known to be committed.")
