@@ -108,7 +108,7 @@ func (s *Server) status(now time.Time) apiv1.Status {
 		out.Warnings = append(out.Warnings, st.DeadReason)
 	}
 	if why := s.deps.SplitBrain.Refusing(); why != "" {
-		out.Warnings = append(out.Warnings, "this node refuses reads and writes: "+why)
+		out.Warnings = append(out.Warnings, "this node serves only stale reads and watches: "+why)
 	}
 	out.Warnings = append(out.Warnings, s.deps.Warnings()...)
 	return out

@@ -110,7 +110,7 @@ func (c *request) notReady(checks []apiv1.Check) error {
 
 // splitBrainUnready is the answer of health checks in a split brain: 4004 with the status of a check that fails.
 func (s *Server) splitBrainUnready(why string) *cluster.Error {
-	e := cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", s.deps.Node.ID, why)
+	e := cluster.Errorf(cluster.CodeSplitBrain, "node %s serves only stale reads and watches: %s", s.deps.Node.ID, why)
 	e.Status = http.StatusServiceUnavailable
 	return e
 }

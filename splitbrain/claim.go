@@ -74,7 +74,7 @@ type Finding struct {
 	Verdict Verdict
 	Detail  string // human-readable
 	Nodes   []cluster.NodeID
-	// RefuseService: this node is part of the conflict. It must reject reads and writes and must not lead.
+	// RefuseService: this node is part of the conflict. It must serve only stale reads and watches, and must not lead.
 	RefuseService bool
 	// StepDownTerm is the term in which this node must step down; 0: it does not lead.
 	StepDownTerm uint64

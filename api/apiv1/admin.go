@@ -215,7 +215,7 @@ type SplitBrain struct {
 	Claims    []SplitBrainClaim   `json:"claims"`
 	CheckedAt time.Time           `json:"checked_at"`
 	CheckedBy string              `json:"checked_by" doc:"the node whose view this is"`
-	Refusing  bool                `json:"refusing" doc:"that node is part of a conflict, and refuses reads and writes with 4004"`
+	Refusing  bool                `json:"refusing" doc:"that node is part of a conflict: it serves stale reads and watches, and answers the rest with 4004"`
 }
 
 // SplitBrainFinding is one inconsistency.

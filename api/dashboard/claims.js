@@ -20,7 +20,7 @@ export const claims = {
           "p",
           {},
           pill(mood, r.verdict.replaceAll("_", " ")),
-          r.refusing && pill("bad", `node ${r.checked_by} refuses reads and writes`),
+          r.refusing && pill("bad", `node ${r.checked_by} serves only stale reads`),
         ),
         r.findings.length > 0 &&
           h(

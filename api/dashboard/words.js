@@ -106,7 +106,7 @@ export const verdicts = {
   stale_leader: "A node still believes that it leads, although a later leader was elected. It cannot commit anything.",
   foreign_cluster: "A node of another cluster answers at a member's address.",
   split_brain:
-    "Two nodes claim to lead, the cluster was recovered twice, or two processes use one node's ID. The nodes concerned refuse reads and writes.",
+    "Two nodes claim to lead, the cluster was recovered twice, or two processes use one node's ID. The nodes concerned serve only stale reads and watches.",
 };
 
 // silence says how long the leader may be silent for a node. How that is measured changes all the time.

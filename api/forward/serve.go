@@ -81,7 +81,7 @@ func (f *Forwarder) callRemote(ctx context.Context, leader *Leader, r *Request) 
 // MayServe returns why this node must not serve a request now, nil if it may.
 func (f *Forwarder) MayServe(write bool) error {
 	if why := f.Refusing(); why != "" {
-		return cluster.Errorf(cluster.CodeSplitBrain, "node %s refuses reads and writes: %s", f.Self, why)
+		return cluster.Errorf(cluster.CodeSplitBrain, "node %s serves only stale reads and watches: %s", f.Self, why)
 	}
 	if write && f.Stopping.Err() != nil {
 		return problem.NoLeader("node %s is draining and accepts no new writes", f.Self)
