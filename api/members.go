@@ -7,9 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"northstar/api/apiv1"
 	"northstar/api/forward"
@@ -71,10 +69,10 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 	if in.Priority != nil && (*in.Priority < 0 || *in.Priority > cluster.MaxPriority) {
 		return out, problem.BadRequest("priority: want 0 to %d, got %d", cluster.MaxPriority, *in.Priority)
 	}
-	if z := in.Zone; z != nil && len(*z) > 64 {
-		return out, problem.BadRequest("zone: want at most 64 bytes, got %d", len(*z))
-	} else if z != nil && strings.ContainsFunc(*z, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return out, problem.BadRequest("zone: %q is not printable", *z)
+	if in.Zone != nil {
+		if err := cluster.CheckZone(*in.Zone); err != nil {
+			return out, problem.BadRequest("zone: %w", err)
+		}
 	}
 	if in.Suffrage != nil {
 		s, err := parseSuffrage(*in.Suffrage)

@@ -98,7 +98,7 @@ func TestBadBodies(t *testing.T) {
 			{"PATCH", "/admin/members/n2", `{"priority":1.5}`, jsonBody, "priority", 400},
 			{"PATCH", "/admin/members/n2", `{"eligible":1}`, jsonBody, "eligible", 400},
 			{"PATCH", "/admin/members/n2", `{"zone":"a\nb"}`, jsonBody, "zone", 400},
-			{"PATCH", "/admin/members/n2", `{"zone":"` + strings.Repeat("z", 65) + `"}`, jsonBody, "zone", 400},
+			{"PATCH", "/admin/members/n2", `{"zone":"` + strings.Repeat("z", 257) + `"}`, jsonBody, "zone", 400},
 			{"PATCH", "/admin/members/n2", `{"suffrage":""}`, jsonBody, "suffrage", 400},
 			{"PATCH", "/admin/members/n2", `{}`, jsonBody, "nothing to change", 400},
 			{"PATCH", "/admin/members/n2", `{"reason":"just so"}`, jsonBody, "nothing to change", 400},

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // NodeID names a node for the life of its data, unique in its cluster. Its form is [a-z0-9][a-z0-9._-]{0,62}.
@@ -68,7 +70,19 @@ const (
 const (
 	DefaultPriority = 100 // of 0 to MaxPriority; a higher one is preferred as leader
 	MaxPriority     = 255
+	MaxZoneBytes    = 256
 )
+
+// CheckZone returns what is wrong with a zone, nil if a member may have it; "" means none.
+func CheckZone(zone string) error {
+	switch {
+	case len(zone) > MaxZoneBytes:
+		return fmt.Errorf("want at most %d bytes, got %d", MaxZoneBytes, len(zone))
+	case !utf8.ValidString(zone) || strings.ContainsFunc(zone, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return fmt.Errorf("%q is not printable", zone)
+	}
+	return nil
+}
 
 // Generation counts the quorum-loss recoveries of a cluster. A recovery keeps the cluster ID and raises the
 // generation. RecoveryID is random: it distinguishes two separate recoveries that gave the same number.

@@ -413,6 +413,10 @@ func TestValidate(t *testing.T) {
 			"retention", func(c *Config) { c.Nodes.Retention = time.Second },
 			`nodes.retention = "1s": want 1m0s to 8760h0m0s`,
 		},
+		{"zone", func(c *Config) { c.Zone = "Zürich, rack 7" }, ""},
+		{"long zone", func(c *Config) { c.Zone = strings.Repeat("z", 257) }, "want at most 256 bytes, got 257"},
+		{"zone on two lines", func(c *Config) { c.Zone = "a\nb" }, `zone = "a\nb": "a\nb" is not printable`},
+		{"zone of other bytes", func(c *Config) { c.Zone = "\xff" }, "is not printable"},
 		{"zones", func(c *Config) { c.Failover.Zones = []string{"a", "b"} }, ""},
 		{"no zone", func(c *Config) { c.Failover.Zones = []string{"a", ""} }, "failover.zones"},
 		{

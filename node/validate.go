@@ -222,7 +222,9 @@ func (v *validator) initialCluster() {
 func (v *validator) placement() {
 	p := v.cfg.Priority
 	v.require(p >= 0 && p <= cluster.MaxPriority, "priority", p, "want 0 to %d", cluster.MaxPriority)
-	v.require(len(v.cfg.Zone) <= 256, "zone", v.cfg.Zone, "want at most 256 bytes")
+	if err := cluster.CheckZone(v.cfg.Zone); err != nil {
+		v.problem("zone", v.cfg.Zone, "%v", err)
+	}
 	zones := v.cfg.Failover.Zones
 	v.require(len(zones) <= maxZones, "failover.zones", len(zones), "want at most %d zones", maxZones)
 	for i, zone := range zones {
