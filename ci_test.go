@@ -1,0 +1,108 @@
+package northstar_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// copyCI copies .ci/run with what it reads, adds stubs of all programs that it starts, and returns a command that runs
+// the copy in that directory.
+func copyCI(t *testing.T, change func(script string) string) (cmd *exec.Cmd, dir string) {
+	t.Helper()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip(err)
+	}
+	if _, err := exec.LookPath("ps"); err != nil {
+		t.Skip(err)
+	}
+	dir = t.TempDir()
+	write := func(path, text string) {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{".ci/run", ".ci/lib", "README.md", "Makefile"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch path {
+		case ".ci/run":
+			text = []byte(change(string(text)))
+		case ".ci/lib":
+			text = append(text, "\nslowness() { :; }\n"...)
+		}
+		write(path, string(text))
+	}
+	stubs := map[string]string{
+		"df":    "exit 1", // no room in memory: all that the script writes is below TMPDIR
+		"mount": "exit 1",
+		"id":    "echo 0", // the script may install packages
+		"go":    `[ "$1" != list ] || printf 'northstar/state\nnorthstar/cluster\n'`,
+	}
+	for _, name := range strings.Fields("apt-get renice make gcc ip pg_ctlcluster npm npx chromium promtool curl " +
+		"python3 javac haproxy amtool") {
+		stubs[name] = "exit 0"
+	}
+	for name, body := range stubs {
+		write("bin/"+name, "#!/bin/sh\n"+body+"\n")
+	}
+	cmd = exec.CommandContext(t.Context(), bash, ".ci/run")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "TMPDIR="+dir)
+	cmd.WaitDelay = time.Minute
+	return cmd, dir
+}
+
+// TestCIRunsEveryStep checks that CI fails when a step fails, and when a step was never begun.
+func TestCIRunsEveryStep(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		stub, body string // a program that behaves otherwise
+		old, new   string // a change of the script
+		want       string // in the output
+	}{
+		"all is well": {want: "=== passed"},
+		"a step fails": {
+			stub: "make", body: `[ "$1" != lint ]`,
+			want: "failed: lint",
+		},
+		"the shell of the steps beside the tests ends": {
+			stub: "renice", body: "exit 1",
+			want: "failed: the steps beside the tests",
+		},
+		"steps are left out": {
+			old: "renice -n 19 \"$BASHPID\" >/dev/null\n", new: "return 0\n",
+			want: "failed: only 5 of 10 steps ended",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd, dir := copyCI(t, func(script string) string {
+				if !strings.Contains(script, tt.old) {
+					t.Fatalf("the script lacks %q", tt.old)
+				}
+				return strings.Replace(script, tt.old, tt.new, 1)
+			})
+			if tt.stub != "" {
+				text := "#!/bin/sh\n" + tt.body + "\n"
+				if err := os.WriteFile(filepath.Join(dir, "bin", tt.stub), []byte(text), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != (tt.want == "=== passed") || !strings.Contains(string(out), tt.want) {
+				t.Errorf("%v, want %q in\n%s", err, tt.want, out)
+			}
+		})
+	}
+}
