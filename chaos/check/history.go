@@ -89,10 +89,19 @@ func (h *History) Ops() []Op {
 // noEnd is the end of an operation whose outcome is unknown: it may still take effect.
 const noEnd = int64(1) << 62
 
-// Linearizable checks each key's operations as those of one register. It returns the violations, and the number of keys
-// that could not be decided within the limit. The limit is real time for each key: do not call it in a synctest bubble,
-// where that time never passes.
-func Linearizable(ops []Op, limit time.Duration) (violations []Violation, undecided int) {
+// Limits of real time for one key.
+const (
+	// DecisionLimit is how long a key may take where no test may fail by chance, on a machine that is not slow. A key
+	// takes milliseconds. Much longer, and the check would need more memory than a machine has.
+	DecisionLimit = time.Minute
+	// searchLimit bounds each step of the search for the first violation, which only makes a report clearer.
+	searchLimit = 10 * time.Second
+)
+
+// Linearizable checks each key's operations as those of one register. A key that is not decided within the limit is a
+// violation, too: of Decided. The limit is real time for each key: do not call it in a synctest bubble, where that time
+// never passes.
+func Linearizable(ops []Op, limit time.Duration) (violations []Violation) {
 	byKey := map[string][]Op{}
 	for _, o := range ops {
 		byKey[o.Key] = append(byKey[o.Key], o)
@@ -100,12 +109,13 @@ func Linearizable(ops []Op, limit time.Duration) (violations []Violation, undeci
 	for _, k := range slices.Sorted(maps.Keys(byKey)) {
 		switch checkKey(byKey[k], limit) {
 		case porcupine.Illegal:
-			violations = append(violations, firstViolation(byKey[k], limit))
+			violations = append(violations, firstViolation(byKey[k]))
 		case porcupine.Unknown:
-			undecided++
+			violations = append(violations, Violationf(Decided, "%d operations on %s take more than %v to check",
+				len(byKey[k]), k, limit))
 		}
 	}
-	return violations, undecided
+	return violations
 }
 
 // checkKey reports whether some order of one key's operations explains them.
@@ -132,11 +142,11 @@ const shownOps = 12
 
 // firstViolation finds the first response that no order explains. Some order explains all responses before it, together
 // with the operations in flight.
-func firstViolation(ops []Op, limit time.Duration) Violation {
+func firstViolation(ops []Op) Violation {
 	answered := slices.DeleteFunc(slices.Clone(ops), func(o Op) bool { return o.Outcome == Unknown })
 	slices.SortStableFunc(answered, func(a, b Op) int { return cmp.Compare(a.End, b.End) })
 	first := sort.Search(len(answered),
-		func(i int) bool { return checkKey(until(ops, answered[i].End), limit) == porcupine.Illegal })
+		func(i int) bool { return checkKey(until(ops, answered[i].End), searchLimit) == porcupine.Illegal })
 	if first == len(answered) { // some were not decided in time
 		first--
 	}

@@ -22,6 +22,7 @@ const (
 	RevisionsGrow         = "revisions only grow"
 	FreshReads            = "no stale reads"
 	Linearizability       = "linearizability"
+	Decided               = "linearizability is decided"
 	Convergence           = "convergence after healing"
 	Idempotency           = "an idempotent write happens once"
 	WatchOrder            = "a watch shows each change once, in order"
@@ -49,7 +50,7 @@ const (
 // Invariants lists all invariants.
 var Invariants = []string{
 	OneLeader, TermGrows, LogMatching, LeaderCompleteness, StateMachineSafety, SameState, RevisionsGrow,
-	FreshReads, Linearizability, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive,
+	FreshReads, Linearizability, Decided, Convergence, Idempotency, WatchOrder, OneHolder, Fencing, SessionsLive,
 	TransferReachesTarget,
 	CutOffLeaderStepsDown, Liveness, NoNeedlessElection, OneLease, TakeoverBound, AuditOnce, AttachedSessionEnds,
 	OldGenerationExcluded, NoUnexpectedExit, OnlyDocumentedErrors, DurableAnswers, AtomicTransactions, OneHistory,

@@ -164,7 +164,6 @@ func (w *runner) add(t *stats, s summary) {
 	t.sum.Messages += s.Messages
 	t.sum.Elections += s.Elections
 	t.sum.Ops += s.Ops
-	t.sum.Undecided += s.Undecided
 	t.convergedAfter = append(t.convergedAfter, s.ConvergedAfter)
 	t.sum.CPU += s.CPU
 	if len(s.Violations) > 0 {
@@ -194,10 +193,10 @@ func (t *stats) String() string {
 	slices.Sort(t.convergedAfter)
 	at := func(q float64) time.Duration { return t.convergedAfter[int(q*float64(len(t.convergedAfter)-1))] }
 	return fmt.Sprintf(
-		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations, %d keys undecided; settled in p50 %v p99 %v max %v\n  %s\n  reached: %s",
+		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations; settled in p50 %v p99 %v max %v\n  %s\n  reached: %s",
 		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.sum.Effective(),
 		float64(t.sum.Effective())/t.sum.CPU.Seconds(), t.sum.Injected, t.sum.Messages, t.sum.Elections, t.sum.Ops,
-		t.sum.Undecided, at(0.5), at(0.99), at(1), byCount(t.sum.Faults), byCount(t.sum.Reached))
+		at(0.5), at(0.99), at(1), byCount(t.sum.Faults), byCount(t.sum.Reached))
 }
 
 // byCount names what was counted with its number, the most frequent first.

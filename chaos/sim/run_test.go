@@ -13,10 +13,8 @@ import (
 	"northstar/chaos/check"
 )
 
-const (
-	hangLimit = 15 * time.Minute // of real time for one run: more means that something spins, also on a busy machine
-	linLimit  = 10 * time.Second // of real time for the linearizability of one key
-)
+// hangLimit is of real time for one run: more means that something spins, also on a busy machine.
+const hangLimit = 15 * time.Minute
 
 // Run runs one run in a bubble of its own, checks its history, and returns the
 // report of a failure; "" when nothing was violated. A run that stops or
@@ -48,7 +46,7 @@ func Run(t *testing.T, cfg Config) (Result, string) {
 		res = sim.Run()
 	})
 	if len(res.Violations) == 0 { // a history of a broken cluster takes long to decide, and adds nothing
-		res.Violations, res.Undecided = check.Linearizable(res.History, linLimit)
+		res.Violations = check.Linearizable(res.History, check.DecisionLimit)
 		for _, v := range res.Violations {
 			sim.violated(v)
 		}

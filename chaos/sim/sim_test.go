@@ -56,9 +56,9 @@ func seeds(t *testing.T, usual int) []uint64 {
 
 // sum adds up what runs found.
 type sum struct {
-	runs, faults, messages, elections, ops, undecided int
-	settled                                           []time.Duration
-	took, cpu                                         time.Duration
+	runs, faults, messages, elections, ops int
+	settled                                []time.Duration
+	took, cpu                              time.Duration
 }
 
 // cpuTime is the processor time that this process has used.
@@ -74,7 +74,6 @@ func (s *sum) add(r Result) {
 	s.messages += r.Messages
 	s.elections += r.Elections
 	s.ops += len(r.History)
-	s.undecided += r.Undecided
 	s.settled = append(s.settled, r.ConvergedAfter)
 }
 
@@ -83,8 +82,8 @@ func (s *sum) String() string {
 	at := func(q float64) time.Duration { return s.settled[int(q*float64(len(s.settled)-1))] }
 	rate := func(n int) float64 { return float64(n) / s.cpu.Seconds() }
 	return fmt.Sprintf(
-		"%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations, %d keys undecided; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
-		s.runs, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops, s.undecided,
+		"%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
+		s.runs, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops,
 		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
 }
 

@@ -18,7 +18,6 @@ type Outcome struct {
 	Reached        map[string]int    `json:"reached"`            // steps of nodes, and faults at them
 	Messages       int               `json:"messages"`           // lost, delayed or left unanswered beside that
 	Elections      int               `json:"elections"`          // terms that had a leader
-	Undecided      int               `json:"undecided"`          // keys whose linearizability took too long to check
 	ConvergedAfter time.Duration     `json:"converged_after_ns"` // from the healing until all agreed
 	SLO            *check.SLOReport  `json:"slo,omitempty"`      // nil without probes
 	Timeline       *report.Report    `json:"timeline,omitempty"` // nil when nothing was violated and none was asked for
