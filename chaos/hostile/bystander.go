@@ -43,6 +43,21 @@ func (l *latencies) add(d, interval time.Duration, err error) {
 		l.last = err
 		d = max(d, probeTimeout)
 	}
+	l.note(d, interval)
+}
+
+// unanswered notes a request that has no answer after so long, if that is more than the interval. Such a request does
+// not count as made.
+func (l *latencies) unanswered(d, interval time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d > interval {
+		l.note(d, interval)
+	}
+}
+
+// note adds a duration, and those of the requests that would have been made meanwhile. Called with the lock held.
+func (l *latencies) note(d, interval time.Duration) {
 	for l.took = append(l.took, d); d > interval; {
 		d -= interval
 		l.took = append(l.took, d)
@@ -95,6 +110,17 @@ func (b *bystanders) run(ctx context.Context) {
 	all.Wait()
 }
 
+// awaitEnds waits until a write and a probe have ended. Each does so within probeTimeout.
+func (b *bystanders) awaitEnds(ctx context.Context) {
+	for ; ctx.Err() == nil; wait(ctx, writeInterval) {
+		writes, _, _ := b.writes.counts()
+		probes, _, _ := b.probes.counts()
+		if writes > 0 && probes > 0 {
+			return
+		}
+	}
+}
+
 // write changes the value of one key again and again, every second time through the etcd API if there is one. Every
 // tenth request has a new connection.
 func (b *bystanders) write(ctx context.Context, n *proc.Node) {
@@ -145,10 +171,11 @@ func (b *bystanders) pace(ctx context.Context, interval time.Duration,
 		limited, cancel := context.WithTimeout(ctx, probeTimeout)
 		err := request(limited, i)
 		cancel()
-		if ctx.Err() != nil {
-			return // the suite has ended it
-		}
 		took := time.Since(begin)
+		if ctx.Err() != nil { // the suite has ended it
+			into.unanswered(took, interval)
+			return
+		}
 		into.add(took, interval, err)
 		wait(ctx, interval-took)
 	}

@@ -48,6 +48,7 @@ type Result struct {
 	Logs      string // the ends of the nodes' logs
 
 	Probe       time.Duration // the slowest
+	Probes      int           // that have ended
 	ProbeErr    error
 	Transfer    time.Duration // the slowest
 	Transfers   int           // that were made
@@ -56,9 +57,9 @@ type Result struct {
 	Missing     int           // their audit records
 	Write       time.Duration // 99th percentile
 	SlowWrite   time.Duration // the slowest
-	Writes      int
-	WriteErr    error // of the last failed write
-	Refused     int   // failed writes
+	Writes      int           // that have ended
+	WriteErr    error         // of the last failed write
+	Refused     int           // failed writes
 }
 
 // Run makes an attack on a new cluster.
@@ -112,6 +113,7 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	}
 	r.Took = time.Since(begin)
 	wait(ctx, 10*writeInterval)
+	b.awaitEnds(ctx)
 	after, err := c.positions(ctx)
 	if err != nil {
 		return err
@@ -124,7 +126,7 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	r.Writes, r.Refused, r.WriteErr = b.writes.counts()
 	r.Write, r.SlowWrite = b.writes.quantile(0.99), b.writes.quantile(1)
 	r.Probe, r.Transfer = b.probes.quantile(1), b.transfers.quantile(1)
-	_, _, r.ProbeErr = b.probes.counts()
+	r.Probes, _, r.ProbeErr = b.probes.counts()
 	r.Elections = int(after.Term-before.Term) - (r.Transfers - r.Failed - b.elected)
 	r.Entries = int(after.LastIndex-before.LastIndex) - r.Writes - entriesOfTransfer*b.asked
 	recorded, err := c.awaitRecords(ctx, b.asked)

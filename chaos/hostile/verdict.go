@@ -46,6 +46,8 @@ func (l Limits) Exceeded(r Result) (problems []string) {
 	check(r.Elections != 0, "%d changes of term that no operator asked for", r.Elections)
 	check(r.Panics != 0, "%d nodes panicked", r.Panics)
 	check(r.LogLines > l.LogLines, "a node logged %d lines, at most %d", r.LogLines, l.LogLines)
+	check(r.Probes == 0, "no request to /livez or /leader ended")
+	check(r.Writes == 0, "no write ended")
 	check(r.Probe >= l.Probe, "/livez or /leader took %s: %v", r.Probe, r.ProbeErr)
 	check(r.Transfers == 0, "no transfer was made")
 	check(r.Failed != 0, "%d of %d transfers failed, as: %v", r.Failed, r.Transfers, r.TransferErr)

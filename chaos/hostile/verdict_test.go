@@ -1,16 +1,18 @@
 package hostile
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 func TestEachLimitCanBeExceeded(t *testing.T) {
 	t.Parallel()
-	good := Result{Attack: Attack{Name: "x", Quiet: true}, Transfers: 4, Entries: -9}
+	good := Result{Attack: Attack{Name: "x", Quiet: true}, Transfers: 4, Entries: -9, Writes: 9, Probes: 9}
 	if problems := Promised.Exceeded(good); len(problems) != 0 {
 		t.Fatalf("nothing happened, and %q", problems)
 	}
@@ -22,6 +24,8 @@ func TestEachLimitCanBeExceeded(t *testing.T) {
 		"logged 1001 lines":           func(r *Result) { r.LogLines = 1001 },
 		"/livez or /leader took 2s":   func(r *Result) { r.Probe = 2 * time.Second },
 		"no transfer":                 func(r *Result) { r.Transfers = 0 },
+		"no write ended":              func(r *Result) { r.Writes = 0 },
+		"/livez or /leader ended":     func(r *Result) { r.Probes = 0 },
 		"1 of 4 transfers failed":     func(r *Result) { r.Failed = 1 },
 		"a transfer took 2s":          func(r *Result) { r.Transfer = 2 * time.Second },
 		"lacks 2 of 4 transfers":      func(r *Result) { r.Missing = 2 },
@@ -34,7 +38,7 @@ func TestEachLimitCanBeExceeded(t *testing.T) {
 			t.Errorf("%q, want one with %q", problems, want)
 		}
 	}
-	loud := Result{Transfers: 4, Entries: 100_000}
+	loud := Result{Transfers: 4, Entries: 100_000, Writes: 9, Probes: 9}
 	if problems := Promised.Exceeded(loud); len(problems) != 0 {
 		t.Errorf("an attack that may write: %q", problems)
 	}
@@ -55,6 +59,25 @@ func TestLatencies(t *testing.T) {
 	if n, failed, last := l.counts(); n != 92 || failed != 1 || last == nil || l.quantile(1) != probeTimeout {
 		t.Errorf("%d requests, %d failed, %v, slowest %s", n, failed, last, l.quantile(1))
 	}
+}
+
+// A stall that lasts until the end of an attack is measured.
+func TestPace_StallAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for stall, want := range map[time.Duration]time.Duration{3 * time.Second: 3 * time.Second, time.Millisecond: 0} {
+			ctx, cancel := context.WithTimeout(t.Context(), stall)
+			defer cancel()
+			var l latencies
+			(&bystanders{}).pace(ctx, writeInterval, func(ctx context.Context, _ int) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}, &l)
+			if made, failed, _ := l.counts(); l.quantile(1) != want || made != 0 || failed != 0 {
+				t.Errorf("stall of %v: slowest %v, %d made, %d failed", stall, l.quantile(1), made, failed)
+			}
+		}
+	})
 }
 
 func TestFit(t *testing.T) {
