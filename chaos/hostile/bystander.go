@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"northstar/chaos/proc"
+	"northstar/chaos/testenv"
 )
 
 // Each of those who are not attackers waits this long for an answer. A request without a good answer counts as long.
-const probeTimeout = 5 * time.Second
+var probeTimeout = testenv.Slowdown() * 5 * time.Second
 
 // Intervals of their requests.
 const (

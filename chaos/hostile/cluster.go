@@ -24,6 +24,7 @@ import (
 	"northstar/api/token"
 	"northstar/chaos/ports"
 	"northstar/chaos/proc"
+	"northstar/chaos/testenv"
 )
 
 // Source addresses of those who are not attackers.
@@ -224,7 +225,7 @@ func (u *caller) get(ctx context.Context, n *proc.Node, path string, v any) erro
 
 // leader waits until every node names the same leader and every node is ready, and returns the leader.
 func (c *cluster) leader(ctx context.Context) (*proc.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, testenv.Slowdown()*30*time.Second)
 	defer cancel()
 	u := c.caller("", probeAddress)
 	defer u.forget()

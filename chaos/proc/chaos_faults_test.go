@@ -126,7 +126,8 @@ func (s *suite) terminate(n *Node) {
 	if err := n.Signal(syscall.SIGTERM); err != nil {
 		s.t.Errorf("terminate %s: %v", n.ID, err)
 	}
-	hung := time.AfterFunc(soon, func() { _ = n.Signal(syscall.SIGKILL) })
+	process := n.Cmd.Process // Wait forgets it
+	hung := time.AfterFunc(soon, func() { _ = process.Kill() })
 	code := n.Wait()
 	if !hung.Stop() || code != 0 {
 		s.violated(check.Violationf(check.NoUnexpectedExit, "%s exited with %d after SIGTERM\n%s", n.ID, code,

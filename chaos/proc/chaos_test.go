@@ -229,7 +229,7 @@ func (s *suite) awaitWrite(f fault, n *Node) {
 // check checks what the clients of a segment observed. They have ended.
 func (s *suite) check(c *chaosClients) {
 	ops := c.History.Ops()
-	for _, v := range append(check.Linearizable(ops, check.DecisionLimit), c.Roles.Check(false)...) {
+	for _, v := range append(check.Linearizable(ops, testenv.Slowdown()*check.DecisionLimit), c.Roles.Check(false)...) {
 		s.violated(v)
 	}
 	s.mu.Lock()

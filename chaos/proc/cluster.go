@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"northstar/chaos/ports"
+	"northstar/chaos/testenv"
 )
 
 // Node is one process of a cluster.
@@ -229,7 +230,7 @@ func (c *Cluster) Logs() string {
 }
 
 // leaderWait is how long an election may take on a busy machine.
-const leaderWait = 30 * time.Second
+var leaderWait = testenv.Slowdown() * 30 * time.Second
 
 // Leader waits until every live node names the same leader, and returns it.
 func (c *Cluster) Leader(ctx context.Context) (*Node, error) {

@@ -30,7 +30,7 @@ type event struct {
 func (c *contract) watch(n *Node, query string, headers ...string) <-chan event {
 	c.t.Helper()
 	var resp *http.Response
-	eventually(c.t, 10*time.Second, func() error {
+	eventually(c.t, soon, func() error {
 		req, err := http.NewRequestWithContext(c.t.Context(), "GET", "http://"+n.HTTP+"/v1/watch?"+query, nil)
 		if err != nil {
 			c.t.Fatal(err)

@@ -367,7 +367,7 @@ func contractJoin(c *contract, cl *Cluster, lead *Node, lifecycle func(*Node, st
 	if err := cl.StartNode(n); err != nil {
 		c.t.Fatal(err)
 	}
-	eventually(c.t, 30*time.Second, func() error {
+	eventually(c.t, soon, func() error {
 		h, err := c.try(n, "GET", "/status", "")
 		if err == nil && h.fields()["suffrage"] != "voter" {
 			err = fmt.Errorf("n4 is %v", h.fields()["suffrage"])

@@ -153,12 +153,11 @@ func ofOneCluster(t *testing.T, c *Cluster) {
 }
 
 // soon is the timeout for any condition, even on a busy machine; benchmarks measure speed.
-const soon = 30 * time.Second
+var soon = testenv.Slowdown() * 30 * time.Second
 
 // eventually polls until ok returns nil, and fails the test with its last error otherwise.
 func eventually(t *testing.T, within time.Duration, ok func() error) {
 	t.Helper()
-	within *= testenv.Slowdown()
 	deadline := time.Now().Add(within)
 	for {
 		err := ok()

@@ -24,9 +24,9 @@ func TestPatroni(t *testing.T) {
 	const kills, pauseFor = 4, 10 * time.Second
 	c, etcd := patroniCluster(t)
 	primary := startPatroni(t, "a", etcd)
-	eventually(t, time.Minute, func() error { return notYet(primary.Primary(t.Context()), "a is the primary") })
+	eventually(t, 2*soon, func() error { return notYet(primary.Primary(t.Context()), "a is the primary") })
 	replica := startPatroni(t, "b", etcd)
-	eventually(t, time.Minute, func() error { return notYet(replica.Replica(t.Context()), "b is a replica") })
+	eventually(t, 2*soon, func() error { return notYet(replica.Replica(t.Context()), "b is a replica") })
 
 	w := startWriter(t, primary.DSN())
 	for range kills {
@@ -69,7 +69,7 @@ func promotion(t *testing.T, c *Cluster, primary, replica *pg.Patroni) {
 	if err := primary.Crash(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 3*time.Minute, func() error { return notYet(replica.Primary(t.Context()), "b is the primary") })
+	eventually(t, 6*soon, func() error { return notYet(replica.Primary(t.Context()), "b is the primary") })
 	took := time.Since(began).Round(time.Millisecond)
 	elections := mustStatus(t, c.Nodes[0]).Term - term
 	t.Logf("promoted after %v, with %d terms of elections meanwhile", took, elections)

@@ -50,7 +50,7 @@ func TestBigSnapshot(t *testing.T) {
 	if err := c.StartNode(lagging); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, soon, func() error {
 		if _, err := nodeStatus(t.Context(), lagging); err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func TestBigSnapshot(t *testing.T) {
 	})
 	down.Kill()
 	// From here on the leader has a quorum only with the busy node.
-	eventually(t, 120*time.Second, func() error {
+	eventually(t, 4*soon, func() error {
 		s, err := nodeStatus(t.Context(), lagging)
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func TestBigSnapshot(t *testing.T) {
 	if err := c.StartNode(down); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 120*time.Second, func() error {
+	eventually(t, 4*soon, func() error {
 		s, err := nodeStatus(t.Context(), down)
 		if err == nil && s.AppliedIndex < before.AppliedIndex {
 			err = fmt.Errorf("applied %d of %d", s.AppliedIndex, before.AppliedIndex)
@@ -167,7 +167,7 @@ func parallel(t *testing.T, workers, n int, f func(i int) error) {
 // awaitSnapshot waits until the node has a finished snapshot of that size.
 func awaitSnapshot(t *testing.T, c *Cluster, n *Node, size int64) {
 	t.Helper()
-	eventually(t, 60*time.Second, func() error {
+	eventually(t, 2*soon, func() error {
 		found, err := filepath.Glob(filepath.Join(c.DataDir(n), "snapshots", "*", "state.bin"))
 		if err != nil {
 			return err

@@ -248,7 +248,7 @@ func TestEmergencyOnALaggingNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	var m moved
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, soon, func() error {
 		if _, err := nodeStatus(t.Context(), target); err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func (k *counting) stop() {
 // more waits until some more writes of each kind are answered.
 func (k *counting) more() {
 	added, sessions := k.added.Load()+100, k.sessions.Load()+20
-	eventually(k.t, time.Minute, func() error {
+	eventually(k.t, 2*soon, func() error {
 		if k.added.Load() < added || k.sessions.Load() < sessions {
 			return fmt.Errorf("%d of %d added, %d of %d sessions", k.added.Load(), added, k.sessions.Load(), sessions)
 		}

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"northstar/chaos/check"
+	"northstar/chaos/testenv"
 )
 
 // hangLimit is of real time for one run: more means that something spins, also on a busy machine.
-const hangLimit = 15 * time.Minute
+var hangLimit = testenv.Slowdown() * 15 * time.Minute
 
 // Run runs one run in a bubble of its own, checks its history, and returns the
 // report of a failure; "" when nothing was violated. A run that stops or
@@ -46,7 +47,7 @@ func Run(t *testing.T, cfg Config) (Result, string) {
 		res = sim.Run()
 	})
 	if len(res.Violations) == 0 { // a history of a broken cluster takes long to decide, and adds nothing
-		res.Violations = check.Linearizable(res.History, check.DecisionLimit)
+		res.Violations = check.Linearizable(res.History, testenv.Slowdown()*check.DecisionLimit)
 		for _, v := range res.Violations {
 			sim.violated(v)
 		}
