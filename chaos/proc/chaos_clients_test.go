@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"testing"
 	"time"
 
 	"northstar/chaos/check"
@@ -198,6 +199,31 @@ func (c *chaosClients) followLibrary(ctx context.Context, w *traffic.Watcher) st
 	return ""
 }
 
+// heldAt returns the time before it asks how long a role is still held, and reports whether it is: then it was held
+// at that time. This goroutine may be delayed between the two.
+func heldAt(now, validFor func() time.Duration) (at time.Duration, valid bool) {
+	at = now()
+	return at, validFor() > 0
+}
+
+func TestHeldAt(t *testing.T) {
+	t.Parallel()
+	for deadline, want := range map[time.Duration]bool{time.Second / 2: false, 3 * time.Second / 2: true} {
+		clock := time.Duration(0)
+		delayed := func(d time.Duration) time.Duration { // by a second after each look at the clock
+			clock += time.Second
+			return d
+		}
+		at, valid := heldAt(
+			func() time.Duration { return delayed(clock) },
+			func() time.Duration { return delayed(deadline - clock) },
+		)
+		if valid != want || valid && at >= deadline {
+			t.Errorf("deadline %v: held at %v: %v", deadline, at, valid)
+		}
+	}
+}
+
 // chaosTTL is the shortest TTL of sessions.
 const chaosTTL = 1500 * time.Millisecond
 
@@ -222,9 +248,12 @@ func (c *chaosClients) campaignWithLibrary(id int) {
 		}
 		t := check.Tenure{Client: id, Session: l.Session, Token: l.Token, RequestedAt: requested, GrantedAt: c.s.now()}
 		until := time.Now().Add(time.Duration(random.IntN(800)) * time.Millisecond)
-		for l.ValidFor() > 0 {
-			t.Until = c.s.now() // it was valid after that time
-			if !time.Now().Before(until) {
+		for {
+			at, valid := heldAt(c.s.now, l.ValidFor)
+			if !valid {
+				break
+			}
+			if t.Until = at; !time.Now().Before(until) {
 				break
 			}
 			n++
