@@ -2,8 +2,11 @@ package sim
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
+
+	"northstar/transport"
 )
 
 // Only faults that found something to break are counted, those of messages and
@@ -32,6 +35,8 @@ func TestFaultsWithAnEffect(t *testing.T) {
 		at(8, Fault{Kind: Loss, Chance: 1, MessageKind: "timeout_now"}), // no node sends any
 		at(8.1, Fault{Kind: Delay, Chance: 1, MessageKind: "heartbeat", Delay: time.Millisecond}),
 		at(8.2, Fault{Kind: Hush, A: 2, For: time.Millisecond}),
+		at(8.3, Fault{Kind: Repeat, Chance: 1, MessageKind: "probe"}),                             // a frame arrives once
+		at(8.4, Fault{Kind: LateReply, Chance: 1, MessageKind: "probe", Delay: time.Millisecond}), // and has no response
 		at(9.5, Fault{Kind: WipeRejoin, A: 2, For: 100 * time.Millisecond}),
 		at(9.7, Fault{Kind: WipeRejoin, A: 1}), // one at most
 		at(10.5, Fault{Kind: Prefer, A: 0, B: 1, Bits: 9}),
@@ -44,6 +49,41 @@ func TestFaultsWithAnEffect(t *testing.T) {
 	}
 	if report != "" || res.Injected != len(cfg.Plan) || !maps.Equal(res.Faults, want) {
 		t.Errorf("%d injected; with an effect %v, want %v\n%s", res.Injected, res.Faults, want, report)
+	}
+}
+
+// A fault of a message has no effect where another one hides it, or the message has no such part.
+func TestFaultsThatAreHidden(t *testing.T) {
+	all := []FaultKind{Loss, LossReply, Delay, LateReply, Repeat}
+	for _, tt := range []struct {
+		message      string
+		kinds, count []FaultKind
+	}{
+		{"append", all[:1], all[:1]},
+		{"append", all[1:2], all[1:2]},
+		{"append", all[3:4], all[3:4]},
+		{"append", all[4:], all[4:]},
+		{"append", all, []FaultKind{Loss, Delay}},
+		{"append", all[1:], []FaultKind{LossReply, Delay, Repeat}},
+		{"snapshot", all[2:], []FaultKind{Delay, LateReply}},
+		{"probe", all[1:], []FaultKind{LossReply, Delay}},
+	} {
+		for range 2 { // in both orders
+			sim := &Simulation{faults: map[FaultKind]int{}}
+			sim.rpc = &rpcFaults{sim: sim, seq: map[linkKey]uint64{}}
+			for _, kind := range tt.kinds {
+				sim.rpc.add(Fault{Kind: kind, Chance: 1, Delay: time.Millisecond})
+			}
+			fault := sim.rpc.decide(transport.Message{Kind: tt.message, From: "n1", To: "n2"})
+			if got := slices.Sorted(maps.Keys(sim.faults)); !slices.Equal(got, slices.Sorted(slices.Values(tt.count))) {
+				t.Errorf("%v of %s: those with an effect: %v, want %v", tt.kinds, tt.message, got, tt.count)
+			}
+			if fault.Twice != slices.Contains(tt.count, Repeat) {
+				t.Errorf("%v of %s: it arrives twice: %v", tt.kinds, tt.message, fault.Twice)
+			}
+			tt.kinds = slices.Clone(tt.kinds)
+			slices.Reverse(tt.kinds)
+		}
 	}
 }
 

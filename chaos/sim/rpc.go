@@ -98,18 +98,20 @@ func (r *rpcFaults) draw(m transport.Message) transport.Fault {
 	return fault
 }
 
-// decide draws what happens to a message. Called with the lock held.
+// decide draws what happens to a message. Faults that begin at one moment draw the same number. Called with the lock
+// held.
 func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 	if len(r.active) == 0 {
 		return fault
 	}
 	key := linkKey{string(m.From), string(m.To)}
 	r.seq[key]++
+	var hit []*activeFault
 	for _, f := range r.active {
 		if f.Kind == Hush {
 			if m.From == r.sim.members[f.A].id && (m.Kind == "vote" || m.Kind == "prevote") {
 				fault.Drop = true
-				r.countHit(f)
+				hit = append(hit, f)
 			}
 			continue
 		}
@@ -117,7 +119,7 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 		if f.Kind == Lie || f.MessageKind != "" && f.MessageKind != m.Kind || float64(h>>11)/(1<<53) >= f.Chance {
 			continue
 		}
-		r.countHit(f)
+		hit = append(hit, f)
 		switch f.Kind {
 		case Loss:
 			fault.Drop = true
@@ -128,10 +130,35 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 		case LateReply:
 			fault.Late = delayReply(time.Duration(mix(h) % uint64(f.Delay)))
 		case Repeat:
-			fault.Twice = m.Kind != "snapshot"
+			fault.Twice = true
+		}
+	}
+	if fault.Drop || m.Kind == "snapshot" || m.Kind == "probe" {
+		fault.Twice = false
+	}
+	if m.Kind == "probe" {
+		fault.Late = nil // a frame of a monitor connection has no response
+	}
+	for _, f := range hit {
+		if hasEffect(f.Kind, fault) {
+			r.countHit(f)
 		}
 	}
 	return fault
+}
+
+// hasEffect reports whether a fault of this kind has changed what happens to a message: what else has hit the message
+// may hide it.
+func hasEffect(kind FaultKind, all transport.Fault) bool {
+	switch kind {
+	case LossReply:
+		return !all.Drop
+	case LateReply:
+		return all.Late != nil && !all.Drop && !all.DropReply
+	case Repeat:
+		return all.Twice
+	}
+	return true
 }
 
 // delayReply holds an answer up for so long.

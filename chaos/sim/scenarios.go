@@ -172,13 +172,13 @@ func leaderDiskHang(seed uint64, nodes int) Config {
 	return cfg
 }
 
-// unreliableDetector corrupts the input of the failure detector most of the time. Probes and claims are corrupt,
-// late, duplicate or lost. Connections are cut in one direction or reset. Leaders crash and hang meanwhile.
+// unreliableDetector corrupts the input of the failure detector most of the time. Probes and claims are corrupt, late
+// or lost. Connections are cut in one direction or reset. Leaders crash and hang meanwhile.
 func unreliableDetector(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Weights = FaultWeights{
-		Lie: 20, Loss: 10, LossReply: 8, Delay: 10, LateReply: 8, Repeat: 4, Reject: 10, CutOne: 8, Deafen: 4, Mute: 4,
-		Kill: 8, Isolate: 5, PowerLoss: 3, Pause: 4, StallDisk: 2, SlowDisk: 3, KillVoter: 3,
+		Lie: 20, Loss: 18, Delay: 22, Reject: 10, CutOne: 8, Deafen: 4, Mute: 4, Kill: 8, Isolate: 5, PowerLoss: 3,
+		Pause: 4, StallDisk: 2, SlowDisk: 3, KillVoter: 3,
 	}
 	cfg.Length = 8 * time.Second
 	cfg.Plan = Plan(
@@ -186,8 +186,7 @@ func unreliableDetector(seed uint64, nodes int) Config {
 		cfg.FaultDuration,
 	)
 	for i, f := range cfg.Plan {
-		switch f.Kind {
-		case Loss, LossReply, Delay, LateReply, Repeat:
+		if f.Kind == Loss || f.Kind == Delay {
 			cfg.Plan[i].MessageKind = "probe"
 		}
 	}
