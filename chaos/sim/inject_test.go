@@ -87,6 +87,27 @@ func TestFaultsThatAreHidden(t *testing.T) {
 	}
 }
 
+// Faults of the same messages do not begin at one moment: they would draw the same numbers.
+func TestFaultsOfMessagesDrawTheirOwnNumbers(t *testing.T) {
+	drawn := []FaultKind{Loss, LossReply, Delay, LateReply, Repeat, Lie}
+	for _, kind := range Scenarios() {
+		for seed := range uint64(8) {
+			cfg, err := NewConfig(kind, seed, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := slices.DeleteFunc(slices.Clone(cfg.faults()), func(f Fault) bool { return !slices.Contains(drawn, f.Kind) })
+			for i, a := range plan {
+				for _, b := range plan[i+1:] {
+					if a.At == b.At && (a.MessageKind == b.MessageKind || a.MessageKind == "" || b.MessageKind == "") {
+						t.Errorf("%s, seed %d: %v; %v", kind, seed, a, b)
+					}
+				}
+			}
+		}
+	}
+}
+
 // The scenario have, together, every kind of fault, and dense runs all
 // but those that are planned for a single node.
 func TestDenseWorldsHaveEveryFault(t *testing.T) {

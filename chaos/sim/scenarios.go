@@ -212,7 +212,8 @@ func quorumLossScenario(seed uint64, nodes int) Config {
 
 // snapshotCatchup isolates one node at a time until it lacks more than the logs of the
 // others keep. It needs a snapshot, whose messages are lost and late. There is no watch:
-// one on such a node would be answered that what it missed is compacted.
+// one on such a node would be answered that what it missed is compacted. The faults of messages begin one after the
+// other: faults that begin at one moment draw the same numbers.
 func snapshotCatchup(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length, cfg.FaultInterval = 14*time.Second, traffic.Between(50*time.Millisecond, 1500*time.Millisecond)
@@ -222,12 +223,12 @@ func snapshotCatchup(seed uint64, nodes int) Config {
 	cfg.Plan = cfg.faults()
 	for at := 1500 * time.Millisecond; at < cfg.Length; at += 7 * time.Second {
 		cfg.Plan = append(cfg.Plan, Fault{Kind: Isolate, A: AnyFollower, At: at, For: 5 * time.Second})
-		for _, kind := range []FaultKind{Loss, LossReply, Delay, LateReply} {
+		for i, kind := range []FaultKind{Loss, LossReply, Delay, LateReply} {
 			cfg.Plan = append(
 				cfg.Plan,
 				Fault{
-					Kind: kind, At: at + 4900*time.Millisecond, For: time.Second, MessageKind: "snapshot",
-					Chance: 0.1 + 0.5*r.Float64(), Delay: 300 * time.Millisecond,
+					Kind: kind, At: at + time.Duration(4900+i)*time.Millisecond, For: time.Second,
+					MessageKind: "snapshot", Chance: 0.1 + 0.5*r.Float64(), Delay: 300 * time.Millisecond,
 				},
 			)
 		}
