@@ -141,6 +141,14 @@ func (w *Watch) Add(c Change) string {
 	case !before.More && c.Revision <= before.Revision:
 		return fmt.Sprintf("%s got revision %d after %d", w.Name, c.Revision, before.Revision)
 	}
+	for _, other := range slices.Backward(w.Changes) {
+		if other.Revision != c.Revision {
+			break
+		}
+		if other.Key == c.Key {
+			return fmt.Sprintf("%s got two changes of %q at revision %d", w.Name, c.Key, c.Revision)
+		}
+	}
 	w.Changes = append(w.Changes, c)
 	return ""
 }

@@ -59,6 +59,7 @@ func TestWatched(t *testing.T) {
 		"twice":     {[]Change{{4, "a", "1", false}, {4, "a", "1", false}}, false, 0},
 		"backwards": {[]Change{{4, "a", "1", false}, {6, "a", "", false}, {5, "b", "2", false}}, false, 0},
 		"together":  {[]Change{{4, "x", "0", true}, {4, "a", "1", false}, {6, "a", "", false}}, true, 0},
+		"again":     {[]Change{{4, "a", "1", true}, {4, "b", "0", true}, {4, "a", "1", false}}, false, 0},
 		"cut":       {[]Change{{4, "a", "1", true}, {6, "a", "", false}}, false, 0},
 		"the other": {[]Change{{4, "x", "0", true}, {4, "y", "1", false}, {6, "a", "", false}}, true, 1},
 	} {
