@@ -139,7 +139,7 @@ func noFailover(seed uint64, nodes int) Config {
 }
 
 // startupTime is how long a new cluster may take to elect a leader.
-const startupTime = 2 * time.Second
+const startupTime = traffic.StartupTime
 
 // unelectablePreferred has a node of the highest priority that can never win, because its
 // vote requests are dropped. The others must not wait for it for long. A gap is excused

@@ -111,18 +111,22 @@ type Traffic struct {
 
 	mu        sync.Mutex
 	lastBegin time.Time     // latest start of an acknowledged write
-	lastAck   time.Time     // time of the latest acknowledgement
+	lastAck   time.Time     // time of the latest acknowledgement; before the first one the end of StartupTime
 	gap       time.Duration // longest time between two acknowledgements
 	gapEnd    time.Time
 	writeAcks []time.Duration
 	attached  []check.AttachedSession
 }
 
+// StartupTime is how long a new cluster may take to elect a leader. A gap before the first acknowledgement counts from
+// its end.
+const StartupTime = 2 * time.Second
+
 // New returns traffic without starting it. ctx cancels requests in flight.
 func New(ctx context.Context, cfg Config, cluster Cluster) *Traffic {
 	return &Traffic{
 		cfg: cfg, cluster: cluster, ctx: ctx, quit: make(chan struct{}),
-		Revisions: check.NewRevisions(cluster.Violated),
+		Revisions: check.NewRevisions(cluster.Violated), lastAck: cfg.Start.Add(StartupTime),
 	}
 }
 
@@ -220,7 +224,7 @@ func (t *Traffic) acknowledged(began time.Time) {
 
 // measureGap updates the longest gap with the time since the last acknowledgement. The caller holds the lock.
 func (t *Traffic) measureGap() {
-	if gap := time.Since(t.lastAck); !t.lastAck.IsZero() && gap > t.gap {
+	if gap := time.Since(t.lastAck); gap > t.gap {
 		t.gap, t.gapEnd = gap, time.Now()
 	}
 }
@@ -239,7 +243,7 @@ func (t *Traffic) CheckGap(limit time.Duration) {
 func (t *Traffic) ExcuseGap(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.lastAck.IsZero() && time.Since(t.lastAck) > d {
+	if time.Since(t.lastAck) > d {
 		t.lastAck = t.lastAck.Add(d)
 	}
 }
