@@ -88,14 +88,14 @@ func (w *writer) firstAfter(at time.Time) time.Time {
 	return at
 }
 
-// longestAfter is the longest time between two acknowledgements that both came at or after resumed.
-func (w *writer) longestAfter(resumed time.Time) (longest time.Duration) {
-	for i := 1; i < len(w.acks); i++ {
-		if !w.acks[i-1].Before(resumed) {
-			longest = max(longest, w.acks[i].Sub(w.acks[i-1]))
-		}
+// longestAfter is the longest time between two acknowledgements that both came at or after resumed. The end of the
+// round counts as one.
+func (w *writer) longestAfter(resumed, ended time.Time) time.Duration {
+	after := w.acks[countBefore(w.acks, resumed):]
+	if len(after) == 0 {
+		return 0
 	}
-	return longest
+	return longestPause(after[1:], after[0], ended)
 }
 
 // How the plain writer finds the leader.

@@ -33,7 +33,7 @@ func (s *subject) round(ctx context.Context, fault fault) error {
 	}
 	gap, resumed := h.writer.gap(h.at, h.dealt.Add(inFlight))
 	s.gaps = append(s.gaps, gap)
-	s.late = append(s.late, h.writer.longestAfter(resumed))
+	s.late = append(s.late, h.writer.longestAfter(resumed, h.ended))
 	if s.fast && fault.long > 0 && gap > fault.long {
 		s.note("a gap of %s ms, hit at %s", ms(gap), h.at.UTC().Format("15:04:05.000"))
 	}
@@ -61,6 +61,7 @@ type injection struct {
 	term    uint64     // in which it led
 	at      time.Time
 	dealt   time.Time // when the last of it had been done
+	ended   time.Time // when the writers were told to stop
 }
 
 // inject hits the leader of the subjects' cluster while each subject writes, and writes on until the gaps are over.
@@ -69,7 +70,7 @@ func inject(ctx context.Context, fault fault, group []*subject) (h injection, er
 	h.writers = make([]*writer, len(group))
 	writing, stop := context.WithCancel(ctx)
 	var running errgroup.Group
-	defer func() { stop(); err = errors.Join(err, running.Wait()) }()
+	defer func() { h.ended = time.Now(); stop(); err = errors.Join(err, running.Wait()) }()
 	for i, s := range group {
 		w := &writer{}
 		h.writers[i] = w

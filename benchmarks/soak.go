@@ -61,6 +61,7 @@ func (b *bench) soak(ctx context.Context) error {
 		all.Go(func() { f(ctx) })
 	}
 	all.Wait()
+	s.end(ctx, time.Now())
 	return s.report(before.term(), used)
 }
 
@@ -128,11 +129,26 @@ func (s *soakRun) acked(sent, now time.Time) {
 	s.acks.add(now.Sub(sent))
 	s.gapMu.Lock()
 	defer s.gapMu.Unlock()
-	if gap := now.Sub(s.lastAck); gap > s.longest {
-		s.longest, s.longestEnded = gap, now
-	}
+	s.pausedUntil(now)
 	if now.After(s.lastAck) {
 		s.lastAck = now
+	}
+}
+
+// end notes the pause in which the run has ended: at the deadline, or earlier when it was broken off.
+func (s *soakRun) end(ctx context.Context, now time.Time) {
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(now) {
+		now = deadline
+	}
+	s.gapMu.Lock()
+	defer s.gapMu.Unlock()
+	s.pausedUntil(now)
+}
+
+// pausedUntil notes the pause since the last acknowledgement. Called with gapMu held.
+func (s *soakRun) pausedUntil(now time.Time) {
+	if gap := now.Sub(s.lastAck); gap > s.longest {
+		s.longest, s.longestEnded = gap, now
 	}
 }
 
