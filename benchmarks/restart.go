@@ -106,8 +106,21 @@ func (b *bench) restartSubjects() (all []*restarts, err error) {
 	return all, err
 }
 
-// ours reports whether the cluster is of this project, whose leader is known.
+// ours reports whether the cluster is of this project.
 func (r *restarts) ours() bool { return r.cluster.Kind == "northstar" }
+
+// leader returns the index of the leader.
+func (r *restarts) leader(ctx context.Context) (int, error) {
+	find := r.cluster.Leader
+	if !r.ours() {
+		find = func(ctx context.Context) (*proc.Node, error) { return etcdLeader(ctx, r.cluster) }
+	}
+	n, err := find(ctx)
+	return slices.Index(r.cluster.Nodes, n), err
+}
+
+// victim returns the index of the node that round i kills, of n nodes, and reports whether that is the leader.
+func victim(leader, i, n int) (node int, leads bool) { return (leader + i) % n, i%n == 0 }
 
 // fill writes so many entries, with several clients at a time to save time: one entry has several writes then.
 func (r *restarts) fill(ctx context.Context, entries int, value []byte) error {
@@ -193,15 +206,12 @@ func (r *restarts) round(ctx context.Context, i int) error {
 	if err := wait(ctx, settleTime+rand.N(warmUp)); err != nil {
 		return err
 	}
-	n, leads := r.cluster.Nodes[i%len(r.cluster.Nodes)], false
-	if r.ours() {
-		leader, err := r.cluster.Leader(ctx)
-		if err != nil {
-			return err
-		}
-		k := slices.Index(r.cluster.Nodes, leader)
-		n, leads = r.cluster.Nodes[(k+i)%len(r.cluster.Nodes)], i%len(r.cluster.Nodes) == 0
+	leader, err := r.leader(ctx)
+	if err != nil {
+		return err
 	}
+	node, leads := victim(leader, i, len(r.cluster.Nodes))
+	n := r.cluster.Nodes[node]
 	killed := time.Now()
 	n.Kill()
 	gone := time.Now()
@@ -270,10 +280,8 @@ func (r *restarts) readSteps(ctx context.Context, n *proc.Node, killed, gone, re
 func (r *restarts) print() {
 	qs := []float64{0.5, 0.9, 0.99, 1}
 	printRow(r.name+", all", quantiles(slices.Concat(r.leaders, r.others), qs...)...)
-	if r.ours() {
-		printRow("  the leader", quantiles(r.leaders, qs...)...)
-		printRow("  another node", quantiles(r.others, qs...)...)
-	}
+	printRow("  the leader", quantiles(r.leaders, qs...)...)
+	printRow("  another node", quantiles(r.others, qs...)...)
 	fmt.Printf("    the longest: %s\n", r.slowest)
 	for k, s := range startSteps {
 		if len(r.steps[k]) > 0 {
