@@ -142,6 +142,7 @@ type subject struct {
 	calls       []time.Duration // of planned transfers
 	failedCalls int
 	failed      []int    // answers in each round of failures that were no acknowledgement
+	uncounted   bool     // its writer hides such answers: failed is always 0
 	never       int      // rounds of failures in which no write was acknowledged in time
 	notes       []string // what was not as it should be
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -175,14 +176,22 @@ func (r *roundsFile) note(path string, kind fault, group []*subject) error {
 		len(group[0].gaps))
 	printRow("", "p50", "p90", "p99", "max", "errors", "no write")
 	for _, s := range group {
-		sum := 0
-		for _, n := range s.failed {
-			sum += n
-		}
-		printRow(s.name, append(quantiles(s.gaps, 0.5, 0.9, 0.99, 1), sum, s.never)...)
+		printRow(s.name, append(quantiles(s.gaps, 0.5, 0.9, 0.99, 1), s.errors(), s.never)...)
 	}
 	r.add(kind, group)
 	return r.write(path)
+}
+
+// errors returns how many writes of all rounds were not acknowledged; "-" if they are not counted.
+func (s *subject) errors() string {
+	if s.uncounted {
+		return "-"
+	}
+	sum := 0
+	for _, n := range s.failed {
+		sum += n
+	}
+	return strconv.Itoa(sum)
 }
 
 // runIn is how long a cluster runs before its first failure, and how long its clients write then: one that has just

@@ -98,6 +98,21 @@ func TestUntil(t *testing.T) {
 	}
 }
 
+// A client waits for each write as long as the others, and counts its errors, unless its writer hides them.
+func TestErrorsOfClients(t *testing.T) {
+	t.Parallel()
+	s := &subject{cluster: &proc.Cluster{}, failed: []int{1, 0, 2}}
+	if got := clientConfig(s).Timeout; got != attemptTimeout {
+		t.Errorf("the Go client waits for %v, others for %v", got, attemptTimeout)
+	}
+	if got := s.errors(); got != "3" {
+		t.Errorf("%s errors, want 3", got)
+	}
+	if s.uncounted = true; s.errors() != "-" {
+		t.Errorf("%s errors, want none counted", s.errors())
+	}
+}
+
 // What a kind needs is found out before a cluster is started.
 func TestFailureKinds(t *testing.T) {
 	names := map[string]bool{}

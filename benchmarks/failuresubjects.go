@@ -75,7 +75,7 @@ func (b *bench) failureSubjects(ctx context.Context, kind fault, size int) (grou
 		}
 		groups = append(groups, []*subject{s})
 	}
-	bare := &subject{name: "bare raft, HTTP at any node", timeout: timeout}
+	bare := &subject{name: "bare raft, HTTP at any node", timeout: timeout, uncounted: true}
 	err = b.prepare(bare, kind, func() (*proc.Cluster, error) {
 		return proc.Bare(b.baseline, size, "--timeout-min", failoverTimeout)
 	})
@@ -98,9 +98,14 @@ func (s *subject) until(ctx context.Context, once func() error) error {
 	}
 }
 
-// openClient writes through this project's Go client with its default options.
+// clientConfig has the defaults of this project's Go client, but for the time of a write: the other clients have that.
+func clientConfig(s *subject) client.Config {
+	return client.Config{Endpoints: addresses(s.cluster), Timeout: attemptTimeout}
+}
+
+// openClient writes through this project's Go client.
 func openClient(s *subject, _ *proc.Node) (func(context.Context, int) error, func(), error) {
-	c, err := client.New(client.Config{Endpoints: addresses(s.cluster)})
+	c, err := client.New(clientConfig(s))
 	if err != nil {
 		return nil, nil, err
 	}
