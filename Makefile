@@ -42,7 +42,7 @@ race: ## every test under the race detector
 	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout $(TEST_TIMEOUT) $(PKGS)
 
 lint: ## formatting, vet, staticcheck, tidy go.mod
-	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi
+	@out=$$($(GO) tool gofumpt -l .) || exit 1; if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
 	GOGC=400 $(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff

@@ -5,9 +5,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
+
+// writeProgram writes a file that may be run immediately: no process that another test starts has it open for writing.
+func writeProgram(t *testing.T, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // copyCI copies .ci/run with what it reads, adds stubs of all programs that it starts, and returns a command that runs
 // the copy in that directory.
@@ -26,9 +37,7 @@ func copyCI(t *testing.T, change func(script string) string) (cmd *exec.Cmd, dir
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		writeProgram(t, path, text)
 	}
 	for _, path := range []string{".ci/run", ".ci/lib", "README.md", "Makefile"} {
 		text, err := os.ReadFile(path)
@@ -58,7 +67,8 @@ func copyCI(t *testing.T, change func(script string) string) (cmd *exec.Cmd, dir
 	}
 	cmd = exec.CommandContext(t.Context(), bash, ".ci/run")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "TMPDIR="+dir)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "TMPDIR="+dir,
+		"NORTHSTAR_CI_SECONDS=4500")
 	cmd.WaitDelay = time.Minute
 	return cmd, dir
 }
@@ -82,7 +92,7 @@ func TestCIRunsEveryStep(t *testing.T) {
 		},
 		"steps are left out": {
 			old: "renice -n 19 \"$BASHPID\" >/dev/null\n", new: "return 0\n",
-			want: "failed: only 5 of 10 steps ended",
+			want: "failed: only ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,15 +104,35 @@ func TestCIRunsEveryStep(t *testing.T) {
 				return strings.Replace(script, tt.old, tt.new, 1)
 			})
 			if tt.stub != "" {
-				text := "#!/bin/sh\n" + tt.body + "\n"
-				if err := os.WriteFile(filepath.Join(dir, "bin", tt.stub), []byte(text), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				writeProgram(t, filepath.Join(dir, "bin", tt.stub), "#!/bin/sh\n"+tt.body+"\n")
 			}
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != (tt.want == "=== passed") || !strings.Contains(string(out), tt.want) {
 				t.Errorf("%v, want %q in\n%s", err, tt.want, out)
 			}
 		})
+	}
+}
+
+// TestLintNeedsItsTools checks that make lint fails when one of its programs does, also one that prints nothing.
+func TestLintNeedsItsTools(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("make"); err != nil {
+		t.Skip(err)
+	}
+	for stub, want := range map[string]bool{
+		"exit 0":                           true,
+		`[ "$2" != gofumpt ]`:              false,
+		`[ "$2" != staticcheck ]`:          false,
+		`[ "$2" != gofumpt ] || echo x.go`: false,
+	} {
+		program := filepath.Join(t.TempDir(), "go")
+		writeProgram(t, program, "#!/bin/sh\n"+stub+"\n")
+		cmd := exec.CommandContext(t.Context(), "make", "lint", "GO="+program)
+		cmd.Env = append(os.Environ(), "MAKEFLAGS=") // of the make that runs this test
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != want {
+			t.Errorf("%s: %v, want success: %v\n%s", stub, err, want, out)
+		}
 	}
 }
