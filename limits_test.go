@@ -34,15 +34,8 @@ func TestSizes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw := false // within a literal of several lines
-		for i, line := range strings.Split(string(text), "\n") {
-			if strings.Count(line, "`")%2 == 1 {
-				raw = !raw
-			}
-			n := len([]rune(strings.ReplaceAll(line, "\t", "    ")))
-			if n > maxLineLength && !raw && !strings.Contains(line, "`") && !longLiteral.MatchString(line) {
-				t.Errorf("%s:%d: %d columns, at most %d", path, i+1, n, maxLineLength)
-			}
+		for _, problem := range longLines(t, path, text) {
+			t.Error(problem)
 		}
 		if strings.HasSuffix(path, "_test.go") {
 			continue
@@ -51,6 +44,24 @@ func TestSizes(t *testing.T) {
 			t.Error(problem)
 		}
 	}
+}
+
+// longLines returns the lines of a file that are too long. Lines with a literal between backquotes may be.
+func longLines(t *testing.T, path string, text []byte) (problems []string) {
+	t.Helper()
+	raw := map[int]bool{} // by line
+	for _, c := range texts(t, path, text) {
+		if c.kind == token.STRING {
+			raw[c.line] = raw[c.line] || c.raw
+		}
+	}
+	for i, line := range strings.Split(string(text), "\n") {
+		n := len([]rune(strings.ReplaceAll(line, "\t", "    ")))
+		if n > maxLineLength && !raw[i+1] && !longLiteral.MatchString(line) {
+			problems = append(problems, fmt.Sprintf("%s:%d: %d columns, at most %d", path, i+1, n, maxLineLength))
+		}
+	}
+	return problems
 }
 
 // goFiles returns the paths of all Go files of the module, those of nested modules excepted.
@@ -112,6 +123,30 @@ func oversized(t *testing.T, path string, text []byte) (problems []string) {
 		}
 	}
 	return problems
+}
+
+func TestLongLines(t *testing.T) {
+	t.Parallel()
+	const odd = "// a comment with a ` alone\n"
+	long := strings.Repeat("x", maxLineLength)
+	for name, c := range map[string]struct {
+		text string
+		want int
+	}{
+		"none":                        {"var x = 1\n", 0},
+		"comment":                     {"// " + long + "\n", 1},
+		"literal":                     {"var x = \"" + long + "\"\n", 0},
+		"raw literal":                 {"var x = `" + long + "`\n", 0},
+		"raw literal of lines":        {"var x = `\n" + long + "\n`\n", 0},
+		"after a raw literal":         {"var x = `\n` // " + long + "\n// " + long + "\n", 1},
+		"after a backquote":           {odd + "// " + long + "\n", 1},
+		"comment with backquotes":     {"// `" + long + "`\n", 1},
+		"after a backquote in a rune": {"var x = '`'\n// " + long + "\n", 1},
+	} {
+		if got := longLines(t, "x.go", []byte("package x\n"+c.text)); len(got) != c.want {
+			t.Errorf("%s: %q, want %d", name, got, c.want)
+		}
+	}
 }
 
 // TestSizesCanFail checks each limit with something that exceeds it.

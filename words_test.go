@@ -95,6 +95,7 @@ type fileText struct {
 	kind token.Token
 	line int
 	text string
+	raw  bool // part of a string literal between backquotes
 }
 
 // texts returns the identifiers of a Go file and each line of its comments and string literals.
@@ -115,7 +116,7 @@ func texts(t *testing.T, path string, text []byte) []fileText {
 		}
 		if tok == token.COMMENT || tok == token.STRING || tok == token.IDENT {
 			for i, line := range strings.Split(lit, "\n") {
-				found = append(found, fileText{tok, set.Position(pos).Line + i, line})
+				found = append(found, fileText{tok, set.Position(pos).Line + i, line, strings.HasPrefix(lit, "`")})
 			}
 		}
 	}

@@ -65,16 +65,18 @@ func TestLatencies(t *testing.T) {
 func TestPace_StallAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		for stall, want := range map[time.Duration]time.Duration{3 * time.Second: 3 * time.Second, time.Millisecond: 0} {
-			ctx, cancel := context.WithTimeout(t.Context(), stall)
+		for _, tt := range []struct{ stall, want time.Duration }{
+			{3 * time.Second, 3 * time.Second}, {time.Millisecond, 0},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), tt.stall)
 			defer cancel()
 			var l latencies
 			(&bystanders{}).pace(ctx, writeInterval, func(ctx context.Context, _ int) error {
 				<-ctx.Done()
 				return ctx.Err()
 			}, &l)
-			if made, failed, _ := l.counts(); l.quantile(1) != want || made != 0 || failed != 0 {
-				t.Errorf("stall of %v: slowest %v, %d made, %d failed", stall, l.quantile(1), made, failed)
+			if made, failed, _ := l.counts(); l.quantile(1) != tt.want || made != 0 || failed != 0 {
+				t.Errorf("stall of %v: slowest %v, %d made, %d failed", tt.stall, l.quantile(1), made, failed)
 			}
 		}
 	})
