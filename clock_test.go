@@ -38,6 +38,9 @@ var wallClock = map[string]string{
 	"roles/expire.go purgeDeadNodes":              "when the record of a dead application node is removed",
 	"state/view.go AutoFailover":                  "see api/failover.go",
 	"state/view.go Time":                          "shown",
+	"consensus/storage/reserve.go HoldReserve":    "no time: the size of a file",
+	"transport/monitor/claims.go Claim":           "no time: this node",
+	"transport/monitor/monitors.go reconcile":     "no time: this node",
 	"telemetry/gauges.go collectInstallation":     "shown",
 	"telemetry/journal.go append":                 "shown",
 }
@@ -80,7 +83,8 @@ func TestWallClock(t *testing.T) {
 	}
 }
 
-// leavesMonotonic reports whether a call removes the monotonic reading of a time, or creates a time without one.
+// leavesMonotonic reports whether a call removes the monotonic reading of a time, or creates a time without one. Round
+// with more than 0 does so too, and is not found: durations have the same method.
 func leavesMonotonic(call *ast.CallExpr) bool {
 	s, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -91,8 +95,12 @@ func leavesMonotonic(call *ast.CallExpr) bool {
 	switch s.Sel.Name {
 	case "Unix", "UnixMilli", "UnixMicro":
 		return fromTime || len(call.Args) == 0
-	case "UnixNano", "UTC":
+	case "UnixNano", "UTC", "Local":
 		return len(call.Args) == 0
+	case "In", "Truncate":
+		return len(call.Args) == 1
+	case "AddDate":
+		return len(call.Args) == 3
 	case "Date", "Parse", "ParseInLocation":
 		return fromTime
 	case "Round":
@@ -108,8 +116,10 @@ func leavesMonotonic(call *ast.CallExpr) bool {
 func TestLeavesMonotonic(t *testing.T) {
 	for source, want := range map[string]bool{
 		"now.UnixNano()": true, "time.Now().Unix()": true, "time.Unix(0, x)": true, "t.UTC()": true, "t.Round(0)": true,
+		"t.Local()": true, "t.In(zone)": true, "t.AddDate(0, 0, 1)": true, "t.Truncate(time.Hour)": true,
 		"time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)": true, "time.Parse(layout, s)": true,
 		"now.Sub(then)": false, "d.Round(time.Millisecond)": false, "time.Since(then)": false, "url.Parse(s)": false,
+		"r.Local(ctx)": false, "os.Truncate(path, 0)": false,
 	} {
 		e, err := parser.ParseExpr(source)
 		if err != nil {
