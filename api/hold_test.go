@@ -187,37 +187,6 @@ func TestQueue_IsBounded(t *testing.T) {
 		})
 }
 
-// One caller's requests that wait for a leader leave places to others.
-func TestQueue_OneCallersShare(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		file, tokens := limitedTokens(t)
-		n := startServer(t, newFakeCluster("n1", false), withTokens(file), func(d *Deps) {
-			d.Limits.QueuedForLeader, d.TimeoutMax = 8, 5*time.Second
-		})
-		codes := make(chan cluster.Code, 9)
-		ask := func(who string) {
-			r := n.do("GET", "/v1/kv/k?timeout_ms=1000", "", "Authorization", tokens[who])
-			codes <- cluster.Code(r.problem(t).Code)
-		}
-		for range 8 {
-			go ask("alice")
-		}
-		eventually(t, func() bool { return n.forward.Queued() == 6 && len(codes) == 2 })
-		go ask("root")
-		eventually(t, func() bool { return n.forward.Queued() == 7 })
-		counts := map[cluster.Code]int{}
-		for range 9 {
-			counts[<-codes]++
-		}
-		if counts[cluster.CodeBusy] != 2 || counts[cluster.CodeNoLeader] != 7 {
-			t.Errorf("%v", counts)
-		}
-		if n.queued.Load() != 0 {
-			t.Errorf("%d places are taken", n.queued.Load())
-		}
-	})
-}
-
 func TestStaleReadsNeedNoLeader(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		f := newFakeCluster("n1", false)

@@ -2,9 +2,14 @@ package api
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
+	"northstar/api/problem"
 	"northstar/api/token"
 	"northstar/cluster"
 )
@@ -58,4 +63,48 @@ func TestWatchesHaveShares(t *testing.T) {
 			t.Errorf("%d watches are taken", alice.places.Load())
 		}
 	})
+}
+
+// One caller's requests that wait for a leader leave places to others.
+func TestQueue_OneCallersShare(t *testing.T) {
+	t.Parallel()
+	for name, path := range map[string]string{
+		"reads":             "/v1/kv/k?timeout_ms=1000",
+		"attached sessions": "/v1/sessions/0000000000000000abcdefgh/attach",
+	} {
+		virtually(t, name, func(t *testing.T) {
+			file, tokens := limitedTokens(t)
+			n := startServer(t, newFakeCluster("n1", false), withTokens(file), func(d *Deps) {
+				d.Limits.QueuedForLeader, d.TimeoutMax = 8, 5*time.Second
+			})
+			codes := make(chan string, 10)
+			ask := func(who, address, method, path string) {
+				r := httptest.NewRequest(method, "http://127.0.0.1"+path, strings.NewReader(""))
+				r.RemoteAddr = address
+				r.Header.Set("Authorization", tokens[who])
+				w := httptest.NewRecorder()
+				n.ServeHTTP(w, r)
+				p, _ := problem.Decode(w.Code, w.Header(), w.Body.Bytes())
+				codes <- fmt.Sprintf("%s %s %d", who, method, p.Code)
+			}
+			for range 8 {
+				go ask("alice", "10.0.0.1:1", "GET", path)
+			}
+			eventually(t, func() bool { return n.forward.Queued() == 6 && len(codes) == 2 })
+			go ask("root", "10.0.0.1:1", "GET", "/v1/kv/k?timeout_ms=1000")
+			go ask("bob", "10.0.0.2:1", "PUT", "/v1/kv/k?timeout_ms=1000")
+			eventually(t, func() bool { return n.forward.Queued() == 8 })
+			counts := map[string]int{}
+			for range 10 {
+				counts[<-codes]++
+			}
+			want := map[string]int{"alice GET 4017": 2, "alice GET 4002": 6, "root GET 4002": 1, "bob PUT 4002": 1}
+			if !maps.Equal(counts, want) {
+				t.Errorf("%v, want %v", counts, want)
+			}
+			if n.queued.Load() != 0 {
+				t.Errorf("%d places are taken", n.queued.Load())
+			}
+		})
+	}
 }

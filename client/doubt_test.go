@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"northstar/cluster"
 )
 
 // attachedTo returns the node that a session is attached to, and the other one.
@@ -216,5 +218,39 @@ func TestGate_ConnectionCutAfterSilence(t *testing.T) {
 		}
 		fc.elect(other)
 		fc.resume(other)
+	}, "n1", "n2")
+}
+
+// The node dies that a session is attached to, and the other one has no place for it at first. The session lives on,
+// and is attached when there is a place.
+func TestAttach_NoPlaceAtFirst(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		var full atomic.Bool
+		f.reject = func(r *http.Request) error {
+			if full.Load() && strings.HasSuffix(r.URL.Path, "/attach") {
+				return cluster.Errorf(cluster.CodeBusy, "full")
+			}
+			return nil
+		}
+		c := fc.client("n1", "n2")
+		defer c.Close()
+		s := mustSession(t, c, SessionConfig{TTL: 3 * time.Second, Attach: true})
+		node, other := fc.attachedTo(t)
+		full.Store(true)
+		fc.kill(node)
+		fc.elect(other)
+		time.Sleep(time.Minute)
+		if s.Err() != nil || s.ValidFor() == 0 {
+			t.Errorf("valid for %v: %v", s.ValidFor(), s.Err())
+		}
+		full.Store(false)
+		time.Sleep(2 * time.Second)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if got := f.sessions[s.ID()]; got == nil || got.streams != 1 {
+			t.Errorf("the session has %+v, want one connection", got)
+		}
 	}, "n1", "n2")
 }

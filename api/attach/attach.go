@@ -61,14 +61,14 @@ func (s *Server) Run(ctx context.Context) error { return s.renewals.Run(ctx) }
 
 // Serve keeps the session of c alive until the connection of r ends or the session cannot be renewed. It sets the
 // stream of c. Without a leader it waits as other requests do. socket is the connection, nil if unknown.
-func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connection, socket net.Conn) error {
+func (s *Server) Serve(w forward.Client, r *http.Request, c cluster.Connection, socket net.Conn) error {
 	since := time.Now()
 	c.Stream = s.newStream()
 	c.Unacknowledged = func() bool { return unacknowledged(socket) }
 	if s.Forward.ForwardToken {
 		c.Credential = r.Header.Get("Authorization")
 	}
-	session, err := s.attach(r.Context(), c)
+	session, err := s.attach(r.Context(), w, c)
 	if err != nil {
 		return err
 	}
@@ -97,15 +97,17 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, c cluster.Connect
 // whether the client is gone: the session then ends after c.Grace, unless another connection holds it.
 func (s *Server) Hold(ctx context.Context, c cluster.Connection) (detach func(lost bool), err error) {
 	c.Stream, c.Passive = s.newStream(), true
-	session, err := s.attach(ctx, c)
+	session, err := s.attach(ctx, nil, c)
 	return session.Detach, err
 }
 
 func (s *Server) newStream() string { return fmt.Sprintf("%.16s-%x", s.BootID, s.streams.Add(1)) }
 
-// attach makes the first renewal, which proves that the session lives.
-func (s *Server) attach(ctx context.Context, c cluster.Connection) (session cluster.AttachedSession, err error) {
-	wait := s.Forward.NewWait(false)
+// attach makes the first renewal, which proves that the session lives. client is nil for another protocol's connection.
+func (s *Server) attach(
+	ctx context.Context, client forward.Client, c cluster.Connection,
+) (session cluster.AttachedSession, err error) {
+	wait := s.Forward.NewWait(client, false)
 	defer wait.Release()
 	for {
 		if s.Leave() {

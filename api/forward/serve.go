@@ -151,8 +151,11 @@ type Wait struct {
 	untilDeadline bool
 }
 
-// NewWait returns the wait of a request before its first attempt. Release ends it.
-func (f *Forwarder) NewWait(write bool) *Wait { return &Wait{f: f, write: write} }
+// NewWait returns the wait of a request of client before its first attempt. client is nil for what is no request of the
+// HTTP API. Release ends the wait.
+func (f *Forwarder) NewWait(client Client, write bool) *Wait {
+	return &Wait{f: f, client: client, write: write}
+}
 
 // Leader returns the leader for the next attempt. Next misses no change after this call.
 func (w *Wait) Leader() *Leader {
