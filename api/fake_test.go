@@ -195,7 +195,9 @@ func (f *fakeCluster) ChangeMember(_ context.Context, ch cluster.MemberChange) e
 	if ch.Membership != "" {
 		planned = " as planned for " + ch.Membership
 	}
-	switch {
+	switch m, _ := f.View().Member(ch.ID); {
+	case ch.Add != nil && ch.Add.ByNode && m.Removed:
+		return cluster.Errorf(cluster.CodeForbidden, "only an operator may add it again")
 	case ch.Add != nil:
 		return f.admin("add " + text(ch.Add) + planned)
 	case ch.Patch != nil:

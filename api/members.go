@@ -23,7 +23,8 @@ func addMember(c *request, in apiv1.MemberAdd) error {
 	if err != nil {
 		return err
 	}
-	if c.caller.node != "" && c.caller.node != add.ID {
+	add.ByNode = c.caller.node != ""
+	if add.ByNode && c.caller.node != add.ID {
 		return cluster.Errorf(cluster.CodeForbidden, "id: node %s may add itself only", c.caller.node)
 	}
 	return c.changeMember("added as non-voter", cluster.MemberChange{ID: add.ID, Add: &add},
@@ -135,10 +136,6 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 	ctx, cancel := c.contextWithLimit(adminTimeout)
 	defer cancel()
 	err := c.onLeader(ctx, forward.Request{Write: true, Local: func(ctx context.Context) error {
-		if m, known := c.s.reads.View().Member(change.ID); known && m.Removed && c.caller.node != "" {
-			return cluster.Errorf(cluster.CodeForbidden,
-				"id: node %s was removed from the cluster: only an operator may add it again", change.ID)
-		}
 		if change.Add != nil && c.isMember(change.ID) {
 			done = "a member already"
 		}

@@ -18,7 +18,9 @@ func TestJSONOfAMemberChange(t *testing.T) {
 	}{
 		{MemberChange{ID: "n1", Membership: "m"}, `{"ID":"n1","Add":null,"Patch":null}`},
 		{
-			MemberChange{ID: "n1", Add: &MemberAdd{ID: "n1", RaftAddress: "r", HTTPAddress: "h", Promote: true}},
+			MemberChange{ID: "n1", Add: &MemberAdd{
+				ID: "n1", RaftAddress: "r", HTTPAddress: "h", Promote: true, ByNode: true,
+			}},
 			`{"ID":"n1","Add":{"ID":"n1","RaftAddress":"r","HTTPAddress":"h","Promote":true},"Patch":null}`,
 		},
 		{

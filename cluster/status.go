@@ -76,6 +76,8 @@ type MemberAdd struct {
 	RaftAddress string `json:"RaftAddress"`
 	HTTPAddress string `json:"HTTPAddress"`
 	Promote     bool   `json:"Promote"` // becomes a voter once it is caught up and stable
+	// ByNode: the node itself requests it, and no operator. A removed node must not.
+	ByNode bool `json:"-"`
 }
 
 // MemberPatch changes a member; a nil field stays unchanged.

@@ -114,6 +114,20 @@ func (n *Node) RemoveMember(ctx context.Context, id cluster.NodeID) error {
 	return n.ChangeMember(ctx, cluster.MemberChange{ID: id})
 }
 
+// RemoveMemberDuring removes a member. It calls during first, while it holds the change lock.
+func (n *Node) RemoveMemberDuring(ctx context.Context, id cluster.NodeID, during func()) error {
+	inst, release, err := n.acquireChangeLock(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	during()
+	return n.removeMember(ctx, inst, id)
+}
+
+// ChangeInProgress reports whether the change lock is held.
+func (n *Node) ChangeInProgress() bool { return len(n.changeSem) > 0 }
+
 // RemoveServerOnly makes the first half of a voter's removal.
 func (n *Node) RemoveServerOnly(id cluster.NodeID) error {
 	return n.inst.Load().Raft.RemoveServer(raft.ServerID(id), 0, time.Second).Error()

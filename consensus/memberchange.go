@@ -39,7 +39,8 @@ func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, 
 
 // ChangeMember makes one membership change. Errors: CodeNoLeader, CodeBusy, CodeTermStale when the change was planned
 // for another membership, CodeQuorumAtRisk when the change would lose the quorum or promote a node that is too far
-// behind, CodeBadRequest naming the field (status 404 for an unknown member), CodeOutcomeUnknown.
+// behind, CodeBadRequest naming the field (status 404 for an unknown member), CodeForbidden when a removed node adds
+// itself, CodeOutcomeUnknown.
 //
 // An addition makes a non-voter. With Promote the leader makes it a voter once it is caught up and stable. Adding the
 // same node twice changes nothing.
@@ -71,6 +72,9 @@ func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) er
 func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add cluster.MemberAdd) error {
 	servers := inst.Servers()
 	rec, known := n.View().Member(add.ID)
+	if err := checkAddedBy(add, servers, rec); err != nil {
+		return err
+	}
 	if err := checkAdd(add, servers, rec); err != nil {
 		return err
 	}
@@ -104,6 +108,16 @@ func (n *Node) addNonvoter(ctx context.Context, inst *raftnode.Instance, m clust
 	return n.changeConfiguration(ctx, inst, func(prev uint64) raft.IndexFuture {
 		return inst.AddNonvoter(raft.ServerID(m.ID), raft.ServerAddress(m.RaftAddress), prev, n.enqueueWait())
 	})
+}
+
+// checkAddedBy rejects an addition that a removed node requests for itself, also before its removal is completed. The
+// caller holds the change lock: a removal that was requested before the addition is in the record rec.
+func checkAddedBy(add cluster.MemberAdd, servers []cluster.Server, rec cluster.Member) *cluster.Error {
+	if add.ByNode && (rec.Removed || findUnfinished(rec, servers) == unfinishedRemoval) {
+		return cluster.Errorf(cluster.CodeForbidden,
+			"id: node %s was removed from the cluster: only an operator may add it again", add.ID)
+	}
+	return nil
 }
 
 // checkAdd rejects an addition that is not possible, for example of a member whose record rec has other addresses.

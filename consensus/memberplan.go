@@ -60,8 +60,8 @@ func planChange(in changeInputs) cluster.Plan {
 	var rec cluster.Member
 	known := false
 	for _, m := range in.members {
-		if m.ID == ch.ID && !m.Removed {
-			rec, known = m, true
+		if m.ID == ch.ID {
+			rec, known = m, !m.Removed
 		}
 	}
 	server, member := cluster.FindServer(in.servers, ch.ID)
@@ -94,7 +94,10 @@ func planChange(in changeInputs) cluster.Plan {
 
 func (in changeInputs) planAdd(p *cluster.Plan, rec cluster.Member, member bool) {
 	add := *in.change.Add
-	if p.Refusal = checkAdd(add, in.servers, rec); p.Refusal == nil {
+	if p.Refusal = checkAddedBy(add, in.servers, rec); p.Refusal == nil {
+		p.Refusal = checkAdd(add, in.servers, rec)
+	}
+	if p.Refusal == nil {
 		p.Refusal = checkHTTPAddress(add.ID, add.HTTPAddress, in.members)
 	}
 	if p.Refusal != nil {

@@ -37,6 +37,11 @@ func TestPlanChange(t *testing.T) {
 			ID: id, RaftAddress: at, HTTPAddress: string(id) + ":2", Promote: true,
 		}}
 	}
+	addSelf := func(id cluster.NodeID) cluster.MemberChange {
+		ch := add(id, string(id)+":1")
+		ch.Add.ByNode = true
+		return ch
+	}
 	for name, tc := range map[string]struct {
 		change cluster.MemberChange
 		down   string
@@ -64,6 +69,17 @@ func TestPlanChange(t *testing.T) {
 		},
 		"add at the HTTP address of one that is removed": {
 			addHTTP("h5:1", "gone:2"), "", "added as non-voter", 0, false, cluster.RiskLow, 0,
+		},
+		"add who is removed": {add("gone", "gone:1"), "", "added as non-voter", 0, false, cluster.RiskLow, 1},
+		"a node adds itself": {addSelf("n5"), "", "added as non-voter", 0, false, cluster.RiskLow, 1},
+		"a member adds itself": {
+			addSelf("n2"), "", "nothing: node n2 is a member already", 0, false, cluster.RiskLow, 0,
+		},
+		"a removed node adds itself": {
+			addSelf("gone"), "", "only an operator may add it again", cluster.CodeForbidden, false, cluster.RiskLow, 0,
+		},
+		"a node whose removal broke off adds itself": {
+			addSelf("late"), "", "only an operator may add it again", cluster.CodeForbidden, false, cluster.RiskLow, 0,
 		},
 		"HTTP address of another": {
 			patch("n3", cluster.MemberPatch{HTTPAddress: &taken}), "",
