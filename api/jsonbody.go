@@ -32,7 +32,7 @@ func decodeJSON(body []byte, v any) error {
 	return nil
 }
 
-// checkKeys reads one object of struct type t at path. Each key must be known and occur once.
+// checkKeys reads one object of type t, a struct or a map, at path. Each key must be known and occur once.
 func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
 		return problem.BadRequest("body: want a JSON object")
@@ -46,6 +46,9 @@ func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
 		}
 		name, _ := tok.(string)
 		field, ok := known[name]
+		if t.Kind() == reflect.Map {
+			field, ok = t.Elem(), true
+		}
 		if !ok {
 			return problem.BadRequest("%s%s: unknown field", path, name)
 		}
@@ -73,7 +76,7 @@ func checkNested(value json.RawMessage, t reflect.Type, path string) error {
 		t = t.Elem()
 	}
 	switch {
-	case t.Kind() == reflect.Struct && value[0] == '{':
+	case (t.Kind() == reflect.Struct || t.Kind() == reflect.Map) && value[0] == '{':
 		return checkKeys(json.NewDecoder(bytes.NewReader(value)), t, path+".")
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && value[0] == '[':
 		var items []json.RawMessage
@@ -89,8 +92,11 @@ func checkNested(value json.RawMessage, t reflect.Type, path string) error {
 	return nil
 }
 
-// jsonFields returns the keys of a struct of apiv1, with their types.
+// jsonFields returns the keys of a struct of apiv1, with their types. A map has none: it takes any key.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
 	fields := make(map[string]reflect.Type, t.NumField())
 	for i := range t.NumField() {
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
