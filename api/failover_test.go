@@ -95,6 +95,20 @@ func TestFailover_ForwardedToTarget(t *testing.T) {
 	})
 }
 
+// TestFailover_DeniedVotes: the answer of a target that is not elected does not name it as the leader.
+func TestFailover_DeniedVotes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n1, n2, at1, _ := orderly(t)
+		at1.fail = cluster.Errorf(cluster.CodeVoteDenied, "n3 hears a leader")
+		r := n2.do("POST", "/admin/failover/emergency", `{"target_leader_id":"n1","force":true,"reason":"now"}`,
+			"Content-Type", jsonBody)
+		r.is(t, 409, cluster.CodeVoteDenied)
+		if named := r.header.Get(apiv1.HeaderLeader); named != "" || len(at1.requests) != 1 {
+			t.Errorf("it names %q, n1 is %s; carried out: %+v", named, n1.addr, at1.requests)
+		}
+	})
+}
+
 // TestFailover_NoNodeExecutes: the plan was out of date, or its actor is gone.
 func TestFailover_NoNodeExecutes(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -121,6 +121,8 @@ type Request struct {
 
 	// FinalCode is final even after an attempt with unknown outcome; 0: only refusals of the state are.
 	FinalCode cluster.Code
+	// toLeader: the next attempt is made at the leader, and its response names that.
+	toLeader bool
 	// mayHaveApplied: an earlier attempt may have been applied. A later refusal proves nothing then: the request is
 	// retried, or its outcome is unknown.
 	mayHaveApplied bool
@@ -214,7 +216,8 @@ const smallResponse = 64 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([smallResponse]byte) }}
 
-// copyResponse copies a response and adds the leader's address for next time. A not-leader response is an error.
+// copyResponse copies a response. It adds the leader's address for next time, if the leader made the response. A
+// not-leader response is an error.
 func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string) error {
 	buf := copyBuffers.Get().(*[smallResponse]byte)
 	defer copyBuffers.Put(buf)
@@ -246,7 +249,9 @@ func (r *Request) copyResponse(resp *http.Response, leader *Leader, addr string)
 			h[name] = values
 		}
 	}
-	h[apiv1.HeaderLeader] = []string{addr}
+	if r.toLeader {
+		h[apiv1.HeaderLeader] = []string{addr}
+	}
 	for name := range resp.Trailer {
 		h.Add("Trailer", name)
 	}

@@ -34,6 +34,7 @@ func (f *Forwarder) Serve(ctx context.Context, r Request) error {
 			if r.Redirect && !r.mayHaveApplied { // the client would send it again, without its number
 				return f.redirect(&r, addr)
 			}
+			r.toLeader = true
 			if err = f.Send(ctx, w.leader, addr, &r); err == nil {
 				return ErrResponseWritten
 			}
