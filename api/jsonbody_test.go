@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -33,6 +34,24 @@ func TestJSONBody_RepeatedKeys(t *testing.T) {
 		}
 		if got := n.fake.View().Sessions(); got != 3 {
 			t.Errorf("%d sessions", got)
+		}
+	})
+}
+
+// An empty body counts as {}, also one of which the client did not say the length.
+func TestJSONBody_Empty(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		n.lead()
+		id := n.sessionOf(60_000)
+		for _, length := range []int64{0, -1} {
+			r := httptest.NewRequest("POST", "http://127.0.0.1/v1/sessions/"+id+"/renew", strings.NewReader(""))
+			r.RemoteAddr, r.ContentLength = "127.0.0.1:1", length
+			w := httptest.NewRecorder()
+			n.ServeHTTP(w, r)
+			if w.Code != 200 {
+				t.Errorf("a length of %d: %d %s", length, w.Code, w.Body)
+			}
 		}
 	})
 }

@@ -321,7 +321,7 @@ func (c *request) decodeBody(v any) (err error) {
 	})
 	c.keepBody(len(c.body))
 	switch {
-	case err != nil:
+	case err != nil, len(c.body) == 0: // chunks say only at their end that there is nothing
 		return err
 	case len(c.body) > maxJSONBody:
 		return problem.Status(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
