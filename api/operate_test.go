@@ -1,13 +1,16 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -276,6 +279,67 @@ func TestRestore_IsNotRetried(t *testing.T) {
 		n.do("POST", "/admin/snapshot/restore", "backup", "Content-Type", "application/octet-stream").is(t, 503,
 			cluster.CodeNoLeader)
 	})
+}
+
+// TestRestore_AnsweredEarly: the leader answers before it has read the backup, and reads on. The backup is still being
+// sent to it while the node decides whether another attempt can be made. The race detector says if that is unsafe, in
+// most rounds.
+func TestRestore_AnsweredEarly(t *testing.T) {
+	t.Parallel() // in real time: the node waits for a lock that a read from the client holds
+	for i := range 6 {
+		t.Run(fmt.Sprint("round ", i), answerRestoreEarly) //nolint:paralleltest // what others do orders the accesses
+	}
+}
+
+func answerRestoreEarly(t *testing.T) {
+	t.Helper()
+	l := listen(t)
+	var leader sync.WaitGroup
+	t.Cleanup(func() { l.Close(); leader.Wait() })
+	got := make(chan struct{}, 1) // the leader has received more of the backup
+	leader.Go(func() {
+		defer close(got)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		in := bufio.NewReader(c)
+		if _, err := http.ReadRequest(in); err != nil {
+			return
+		}
+		body := fmt.Sprintf(`{"code":%d,"retryable":true}`, cluster.CodeNoLeader)
+		fmt.Fprintf(c, "HTTP/1.1 503 x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", apiv1.TypeProblem,
+			len(body), body)
+		for buf := make([]byte, 32<<10); ; {
+			if _, err := in.Read(buf); err != nil {
+				return
+			}
+			select {
+			case got <- struct{}{}:
+			default:
+			}
+		}
+	})
+	n := followerOf(t, l.Addr().String())
+	backup, w := io.Pipe()
+	go func() {
+		for piece := make([]byte, 4<<10); ; <-got {
+			if _, err := w.Write(piece); err != nil {
+				return // the response is there
+			}
+		}
+	}()
+	resp, err := n.http.Post("http://"+n.addr+"/admin/snapshot/restore", apiv1.TypeBinary, backup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply{resp.StatusCode, resp.Header, string(body)}.is(t, 503, cluster.CodeNoLeader)
 }
 
 func TestPanic_RespondsAndLogs(t *testing.T) {

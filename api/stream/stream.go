@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"northstar/api/apiv1"
@@ -187,7 +188,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 type Body struct {
 	body     io.Reader
 	rc       *http.ResponseController
-	consumed bool
+	consumed atomic.Bool // a response may come while the body is still being sent
 }
 
 // NewBody returns the body of r, whose response goes to w.
@@ -197,7 +198,7 @@ func NewBody(w http.ResponseWriter, r *http.Request) *Body {
 
 // Read implements io.Reader.
 func (b *Body) Read(p []byte) (int, error) {
-	b.consumed = true
+	b.consumed.Store(true)
 	if err := setDeadline(b.rc.SetReadDeadline, writeTimeout); err != nil {
 		return 0, err
 	}
@@ -208,8 +209,9 @@ func (b *Body) Read(p []byte) (int, error) {
 	return b.body.Read(p)
 }
 
-// Consumed reports whether bytes may have been read. The body cannot be sent again then.
-func (b *Body) Consumed() bool { return b != nil && b.consumed }
+// Consumed reports whether bytes may have been read. The body cannot be sent again then. It may be called while another
+// goroutine reads.
+func (b *Body) Consumed() bool { return b != nil && b.consumed.Load() }
 
 // WithGraceAfter returns a context that ends when ctx ends, or grace after other has ended.
 func WithGraceAfter(ctx, other context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
