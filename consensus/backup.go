@@ -155,6 +155,8 @@ func (r *restoring) prepare(ctx context.Context, term uint64) (m mergedState, er
 // its term. Another leader may have changed the state since, and this node may lead again: then nothing is installed.
 func (r *restoring) install(merged mergedState) error {
 	term := merged.term
+	r.n.installing <- struct{}{}
+	defer func() { <-r.n.installing }()
 	if !r.inst.Leads(term) {
 		return leadershipOver(term)
 	}

@@ -45,6 +45,7 @@ type Node struct {
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
 	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
 	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
+	installing       chan struct{} // capacity 1: the holder has the library replace the state
 	stateKick        chan struct{} // capacity 1: the state has changed
 	fatal            chan error    // capacity 1: why Run ends
 	rebuild          chan string   // capacity 1: why the Raft node is replaced
@@ -81,7 +82,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		state:  state.New(cfg.stateOptions()),
 		queue:  newQueue(), readRounds: &rounds{wake: make(chan struct{}, 1)}, peers: newPeerBook(),
 		subscribers: newSubscribers(),
-		changeSem:   make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
+		changeSem:   make(chan struct{}, 1), installing: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
 		running:   make(chan struct{}),
 		elections: newElectionTracker(cfg.Self.NodeID, cfg.TimeoutMax),
@@ -320,16 +321,14 @@ func (n *Node) awaitInFlight() {
 // restoreWait bounds how long stopping waits for a restore.
 const restoreWait = 30 * time.Second
 
-// awaitRestore waits for a restore: the library panics when it is shut down while its state machine installs one.
+// awaitRestore waits for a restore: the library panics when it is shut down while its state machine installs one. The
+// change lock says less: a recovery holds it while it waits for this stop.
 func (n *Node) awaitRestore() {
-	if n.replacing.Load() == 0 {
-		return
-	}
 	t := time.NewTimer(restoreWait)
 	defer t.Stop()
 	select {
-	case n.changeSem <- struct{}{}: // a restore holds the change lock until it ends
-		<-n.changeSem
+	case n.installing <- struct{}{}:
+		<-n.installing
 	case <-t.C:
 		n.log.Warn("stopping during a restore")
 	}

@@ -113,6 +113,21 @@ func TestLeaseAfterAnAbandonedRestore(t *testing.T) {
 	})
 }
 
+// TestRecoverAfterAnAbandonedRestore: the quorum is lost permanently while a leader restores a backup, and this node is
+// recovered. Its Raft stops immediately, although what has become of the restore is unknown.
+func TestRecoverAfterAnAbandonedRestore(t *testing.T) {
+	t.Parallel()
+	c, old, done := startRestore(t)
+	lose(c.others(old)...)
+	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
+	old.drop(nil)
+	acked := old.View().Revision()
+	if _, err := old.Recover(within(t, testTimeout), c.order(old)); err != nil {
+		t.Fatal(err)
+	}
+	checkRecovered(t, old, acked)
+}
+
 // slowSnapshots is a real data directory whose snapshots are opened only when release is closed.
 type slowSnapshots struct {
 	storage.Storage
