@@ -310,6 +310,12 @@ func TestPlanMembers(t *testing.T) {
 				Eligible: true, Incarnation: "in3", Lifecycle: cluster.Active,
 			}
 		}, "", "n3:priority,version,reads,zone", ""},
+		{"an operator has set values before the first contact", func(in *memberInputs) {
+			in.records["n3"] = cluster.Member{
+				ID: "n3", RaftAddress: "h3", HTTPAddress: "w", Priority: 3, Zone: "of the operator",
+				Lifecycle: cluster.Joining,
+			}
+		}, "", "n3:incarnation,version,reads", ""},
 		{"re-admitted: only the data directory is new", func(in *memberInputs) {
 			m := record("n3", "h3", cluster.Active)
 			m.Incarnation = ""

@@ -142,9 +142,9 @@ func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello clust
 		setIfNew(&p.Incarnation, rec.Incarnation, hello.Incarnation)
 		if rec.Version == "" {
 			// First hello ever: the values of its configuration are first values.
-			setIfNew(&p.Priority, rec.Priority, hello.Priority)
-			setIfNew(&p.Eligible, rec.Eligible, hello.Eligible)
-			setIfNew(&p.Zone, rec.Zone, hello.Zone)
+			setFirst(&p.Priority, rec.Priority, cluster.DefaultPriority, hello.Priority)
+			setFirst(&p.Eligible, rec.Eligible, true, hello.Eligible)
+			setFirst(&p.Zone, rec.Zone, "", hello.Zone)
 		}
 		setIfNew(&p.HTTPAddress, rec.HTTPAddress, hello.HTTPAddress)
 		setIfNew(&p.Version, rec.Version, hello.Version)
@@ -156,6 +156,13 @@ func planRecord(s cluster.Server, rec cluster.Member, recorded bool, hello clust
 func setIfNew[T comparable](field **T, have, want T) {
 	if have != want {
 		*field = &want
+	}
+}
+
+// setFirst is setIfNew for a value that no operator has changed: a record without a hello has unset.
+func setFirst[T comparable](field **T, have, unset, want T) {
+	if have == unset {
+		setIfNew(field, have, want)
 	}
 }
 
