@@ -104,11 +104,16 @@ func (k *SessionManager) withdrawOrphans(ctx context.Context, r *leaderState) {
 	k.mu.Lock()
 	now := r.clock.read(k.deps.Clock())
 	for c, since := range r.orphans {
-		role, ok := view.Role(c.role)
-		switch {
-		case !ok || !role.Waits(c.session) || k.waiters[c] > 0:
+		if k.waiters[c] > 0 {
 			delete(r.orphans, c)
-		case now-since >= orphanTimeout && len(gone) < maxWithdrawalsPerPass:
+			continue
+		}
+		if now-since < orphanTimeout { // also outside the queue: its campaign may still be on its way through the log
+			continue
+		}
+		if role, ok := view.Role(c.role); !ok || !role.Waits(c.session) {
+			delete(r.orphans, c)
+		} else if len(gone) < maxWithdrawalsPerPass {
 			gone = append(gone, c) // and out of the map when the candidate has left the queue
 		}
 	}

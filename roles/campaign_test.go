@@ -144,6 +144,27 @@ func TestAbandonedCandidate_IsWithdrawn(t *testing.T) {
 	})
 }
 
+// A client gives up while its campaign is on its way through the log. The candidate is applied later, and withdrawn.
+func TestAbandonedCandidate_AppliedLater(t *testing.T) {
+	withLeader(t, func(b *bench) {
+		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
+		b.campaign(t, "r", a, 0)
+		b.TrackWaiter("r", c)()
+		time.Sleep(4 * maxTick)
+		b.campaign(t, "r", c, 0)
+		time.Sleep(orphanTimeout)
+		if r, _ := b.View().Role("r"); r.Waits(c) {
+			t.Error("still in the queue")
+		}
+		time.Sleep(maxTick)
+		b.SessionManager.mu.Lock()
+		defer b.SessionManager.mu.Unlock()
+		if n := len(b.SessionManager.leaderState.orphans); n != 0 {
+			t.Errorf("%d candidates are still tracked", n)
+		}
+	})
+}
+
 // The journal is told what happens, and is not flooded.
 func TestRoleEvents(t *testing.T) {
 	withLeader(t, func(b *bench) {
