@@ -472,6 +472,8 @@ func TestPlanPatch(t *testing.T) {
 	asVoter, asNonVoter, addr, prio := cluster.Voter, cluster.NonVoter, "h9", 3
 	dead := func(s cluster.Server) cluster.Server { s.ID = "dead"; return s }
 	joining := func(s cluster.Server) cluster.Server { s.ID = "joining"; return s }
+	draining := func(s cluster.Server) cluster.Server { s.ID = "draining"; return s }
+	drain, undrain := true, false
 	for _, tt := range []struct {
 		name   string
 		server cluster.Server
@@ -495,6 +497,19 @@ func TestPlanPatch(t *testing.T) {
 			cluster.MemberPatch{Suffrage: &asNonVoter, RaftAddress: &addr, Priority: &prio},
 			"write:active demote move write",
 		},
+		{"demote a drained one", draining(voter), cluster.MemberPatch{Suffrage: &asNonVoter}, "demote"},
+		{"promote a drained one", draining(nonVoter), cluster.MemberPatch{Suffrage: &asVoter}, "promote"},
+		{
+			"promote a drained one and end its drain", draining(nonVoter),
+			cluster.MemberPatch{Suffrage: &asVoter, Drain: &undrain},
+			"promote write:active",
+		},
+		{
+			"demote and drain", voter,
+			cluster.MemberPatch{Suffrage: &asNonVoter, Drain: &drain},
+			"demote write:draining",
+		},
+		{"re-admit a drained non-voter", draining(nonVoter), cluster.MemberPatch{Readmit: true}, "write"},
 		{"re-admit a voter", voter, cluster.MemberPatch{Readmit: true}, "dead demote write:joining"},
 		{"re-admit a non-voter", nonVoter, cluster.MemberPatch{Readmit: true}, "write"},
 		{"complete it before the demotion", dead(voter), cluster.MemberPatch{Readmit: true}, "demote write:joining"},
@@ -508,6 +523,8 @@ func TestPlanPatch(t *testing.T) {
 			rec.Lifecycle = cluster.Dead
 		case "joining":
 			rec.Lifecycle = cluster.Joining
+		case "draining":
+			rec.Lifecycle = cluster.Draining
 		}
 		for _, s := range planPatch(rec, tt.server, tt.patch) {
 			switch s.action {

@@ -109,6 +109,11 @@ func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch)
 	}
 	var steps []patchStep
 	lifecycle := func(l cluster.Lifecycle) { r.Lifecycle = &l }
+	activate := func() {
+		if rec.Lifecycle != cluster.Draining { // only an operator ends a drain
+			lifecycle(cluster.Active)
+		}
+	}
 	voter := server.Suffrage == cluster.Voter
 	switch {
 	case p.Readmit:
@@ -130,14 +135,14 @@ func planPatch(rec cluster.Member, server cluster.Server, p cluster.MemberPatch)
 				action: writeRecord, record: &state.MemberPatch{ID: rec.ID, Lifecycle: &active},
 			})
 		} else {
-			lifecycle(cluster.Active)
+			activate()
 		}
 		if voter {
 			steps = append(steps, patchStep{action: demote})
 		}
 	case p.Suffrage != nil && !voter:
 		steps = append(steps, patchStep{action: promote})
-		lifecycle(cluster.Active)
+		activate()
 	}
 	if p.Drain != nil && (rec.Lifecycle == cluster.Draining) != *p.Drain {
 		lifecycle(map[bool]cluster.Lifecycle{true: cluster.Draining, false: cluster.Active}[*p.Drain])

@@ -159,6 +159,9 @@ func (in changeInputs) planPatch(p *cluster.Plan, rec cluster.Member, server clu
 	if patch.Readmit {
 		p.Summary = fmt.Sprintf(
 			"node %s may come back with another data directory; it is a non-voter until it has caught up", rec.ID)
+		if rec.Lifecycle == cluster.Draining && server.Suffrage == cluster.Voter {
+			p.Warnings = append(p.Warnings, "its drain ends: drain it again when it is active")
+		}
 	}
 	if patch.Drain != nil && len(steps) > 0 {
 		p.Summary = fmt.Sprintf("node %s is set to active", rec.ID)

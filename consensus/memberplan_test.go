@@ -248,6 +248,22 @@ func TestPlanChange(t *testing.T) {
 	}
 }
 
+// TestPlanChange_ReadmitDrained: the plan of a re-admission says when it ends a drain.
+func TestPlanChange_ReadmitDrained(t *testing.T) {
+	t.Parallel()
+	in := changeInputs{
+		change: cluster.MemberChange{ID: "n4", Patch: &cluster.MemberPatch{Readmit: true}}, self: "n1",
+		members: []cluster.Member{{ID: "n4", Lifecycle: cluster.Draining}},
+	}
+	for suffrage, warned := range map[cluster.Suffrage]bool{cluster.Voter: true, cluster.NonVoter: false} {
+		in.servers = []cluster.Server{{ID: "n1", Suffrage: cluster.Voter}, {ID: "n4", Suffrage: suffrage}}
+		in.contact = map[cluster.NodeID]bool{"n1": true, "n4": true}
+		if p := planChange(in); strings.Contains(strings.Join(p.Warnings, ""), "its drain ends") != warned {
+			t.Errorf("%s: %q", suffrage, p.Warnings)
+		}
+	}
+}
+
 // TestReadMembers_Demotion: a voter is demoted between the reads of the servers and the records. The plan must not make
 // its record active.
 func TestReadMembers_Demotion(t *testing.T) {
