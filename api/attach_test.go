@@ -97,6 +97,59 @@ func TestAttach(t *testing.T) {
 	})
 }
 
+// A connection that renews its session ends at an age, before the clocks of the two sides differ by much. The client
+// attaches again, and counts from that request. Streams that began together end one after the other.
+func TestAttach_OldStreamMoves(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		leader, follower := attachedPair(t)
+		for _, n := range []*node{leader, follower} {
+			path, ends := "/v1/sessions/"+n.sessionOf(1000)+"/attach", make(chan int64, 5)
+			passive, ended := n.stream(path+"?hold=false"), make(chan string, 1)
+			go func() {
+				m, _ := passive.next() // it renews nothing, and does not age
+				ended <- m.event
+			}()
+			for range cap(ends) {
+				s := n.stream(path)
+				go func() { ends <- s.moves() }()
+			}
+			distinct := map[int64]bool{}
+			for range cap(ends) {
+				last := <-ends
+				if last < 50_000 || last > 100_000 {
+					t.Errorf("a stream ends after %d ms", last)
+				}
+				distinct[last] = true
+			}
+			if len(distinct) == 1 {
+				t.Error("all end at the same time")
+			}
+			again := n.stream(path)
+			if a := again.alive(); a.ElapsedMS > 1000 {
+				t.Errorf("%+v in a new stream", a)
+			}
+			again.resp.Body.Close()
+			if event := <-ended; event != apiv1.EventError {
+				t.Errorf("the other stream ends with %q, not with its session", event)
+			}
+		}
+	})
+}
+
+// moves reads events alive up to the event moving, or one that is too old, and returns the age of the last renewal in
+// milliseconds.
+func (s *eventStream) moves() (elapsed int64) {
+	for m, ok := s.next(); m.event != apiv1.EventDraining && elapsed <= 100_000; m, ok = s.next() {
+		var a apiv1.KeepAlive
+		if err := json.Unmarshal([]byte(m.data), &a); !ok || m.event != apiv1.EventKeepAlive || err != nil {
+			s.t.Errorf("%+v, %v, %v", m, ok, err)
+			return -1
+		}
+		elapsed = a.ElapsedMS
+	}
+	return elapsed
+}
+
 // When the holder's client disconnects, the next candidate is elected immediately.
 func TestAttach_HolderIsReplacedOnDisconnect(t *testing.T) {
 	virtual(t, func(t *testing.T) {

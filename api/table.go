@@ -251,7 +251,8 @@ var table = []route{
 		Responses: []openapi.Response{{
 			Status: 200, Media: apiv1.TypeEventStream, Value: apiv1.KeepAlive{},
 			Doc: "event: alive at each renewal, data " +
-				"as below; event: moving, if the node is stopping: attach elsewhere, the session lives on for its TTL; " +
+				"as below; event: moving, if the node is stopping, or after 50 to 100 TTLs: attach again, elsewhere if " +
+				"the node refuses, the session lives on for its TTL; " +
 				"event: error with a problem if the session has ended, or a role was revoked from it (4011)",
 		}},
 		ErrorStatuses: []int{404, 409},

@@ -92,10 +92,11 @@ type SessionsEnded struct {
 // KeepAlive is the data of an alive event of GET /v1/sessions/{id}/attach.
 type KeepAlive struct {
 	TTLMS     int64 `json:"ttl_ms"`
-	ElapsedMS int64 `json:"elapsed_ms" doc:"from when the node received the request to this renewal: a client that adds it to when it sent the request has a time not after the renewal"`
+	ElapsedMS int64 `json:"elapsed_ms" doc:"from when the node received the request to this renewal: a client that adds it to when it sent the request has a time not after the renewal, but for the drift of its clock; at most 100 times ttl_ms"`
 }
 
-// EventKeepAlive is the name of an attached session's keep-alive events, in addition to error and moving.
+// EventKeepAlive is the name of an attached session's keep-alive events, in addition to error and moving. A connection
+// that renews its session also ends with moving when it is old, after its last event alive.
 const EventKeepAlive = "alive"
 
 // AttachReport is the body of POST /v1/sessions/attached: a node's report to the leader about its connections.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -74,10 +75,11 @@ func (s *Server) Serve(w forward.Client, r *http.Request, c cluster.Connection, 
 	}
 	limitSilence(socket, session.TTL)
 	e, err := stream.Start(w, s.Problem)
+	out := keepAlives{e, c.Session, session.TTL, since, session.TTL*maxAge/2 + rand.N(session.TTL*maxAge/2)}
 	for last := false; err == nil && !last; {
 		select {
 		case k := <-session.Events:
-			err, last = write(e, c.Session, session.TTL, k, since), k.Last()
+			last, err = out.write(k)
 		case <-s.Stopping.Done():
 			err, last = e.Draining(), true
 		case <-r.Context().Done():
@@ -124,26 +126,44 @@ func (s *Server) attach(
 	}
 }
 
-// write sends one event. elapsed_ms is the time since this node received the request. A client adds it to the time at
-// which it sent the request: the sum is not later than the renewal.
-func write(e *stream.Events, session string, ttl time.Duration, k cluster.KeepAlive, since time.Time) error {
+// maxAge is for how many TTLs a connection renews its session. The client counts its deadline from its request, by
+// elapsed_ms, which this node's clock measures. Clocks whose rates differ by 0.05 % differ by 5 % of the TTL then, and
+// the client leaves 10 % for that.
+const maxAge = 100
+
+// keepAlives sends the events of one connection.
+type keepAlives struct {
+	to      *stream.Events
+	session string
+	ttl     time.Duration
+	since   time.Time     // when this node received the request
+	age     time.Duration // at which the stream ends; random, so that streams that began together do not end together
+}
+
+// write sends one event, and reports whether it was the last one. elapsed_ms is the time since this node received the
+// request. A client adds it to the time at which it sent the request: the sum is not later than the renewal.
+func (s *keepAlives) write(k cluster.KeepAlive) (last bool, err error) {
+	elapsed := max(0, k.RenewedAt.Sub(s.since))
 	switch {
 	case k.Err != nil && k.Err.Code == cluster.CodeSessionEnded:
-		return e.Fail(cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended", session))
+		return true, s.to.Fail(cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended", s.session))
 	case k.Err != nil:
-		return e.Fail(k.Err)
-	case k.Draining:
-		return e.Draining()
+		return true, s.to.Fail(k.Err)
 	case k.CommentOnly:
-		e.Comment()
-		return e.Flush()
+		s.to.Comment()
+		return false, s.to.Flush()
+	case k.Draining, elapsed > maxAge*s.ttl: // without a leader, no event comes at the right age
+		return true, s.to.Draining()
 	}
-	data := strconv.AppendInt([]byte(`{"ttl_ms":`), ttl.Milliseconds(), 10)
-	data = strconv.AppendInt(append(data, `,"elapsed_ms":`...), max(0, k.RenewedAt.Sub(since)).Milliseconds(), 10)
-	if err := e.Event("", apiv1.EventKeepAlive, append(data, '}')); err != nil {
-		return err
+	data := strconv.AppendInt([]byte(`{"ttl_ms":`), s.ttl.Milliseconds(), 10)
+	data = strconv.AppendInt(append(data, `,"elapsed_ms":`...), elapsed.Milliseconds(), 10)
+	if err := s.to.Event("", apiv1.EventKeepAlive, append(data, '}')); err != nil {
+		return false, err
 	}
-	return e.Flush()
+	if elapsed >= s.age { // directly after a renewal: the client has all of its TTL to attach again
+		return true, s.to.Draining()
+	}
+	return false, s.to.Flush()
 }
 
 // Sessions keeps the session timers while this node leads. Its methods may be called by any goroutine.

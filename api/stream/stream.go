@@ -150,7 +150,8 @@ func (e *Events) Fail(err *cluster.Error) error {
 	return e.Flush()
 }
 
-// Draining sends the event that ends a stream because this node is stopping or drained.
+// Draining sends the event that ends a stream which the client continues by another request, at another node if this
+// one is stopping or drained.
 func (e *Events) Draining() error {
 	if err := e.Event("", apiv1.EventDraining, []byte("{}")); err != nil {
 		return err
