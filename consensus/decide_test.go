@@ -326,12 +326,26 @@ func TestPlanMembers(t *testing.T) {
 			p.HTTPAddress, p.Version, p.CommandVersion = "w2", "v2", 2
 			in.hellos["n2"] = p
 		}, "n3", "n2:http,version,reads", ""},
+		{"its address was changed after it stopped", func(in *memberInputs) {
+			m := record("n2", "h2", cluster.Active)
+			m.HTTPAddress = "w2"
+			in.records["n2"], in.contact["n2"] = m, false
+		}, "n3", "", ""},
+		{"its address was changed, and it says otherwise", func(in *memberInputs) {
+			m := record("n2", "h2", cluster.Active)
+			m.HTTPAddress = "w2"
+			in.records["n2"] = m
+		}, "n3", "n2:http", ""},
+		{"no record, and out of contact", func(in *memberInputs) {
+			delete(in.records, "n2")
+			in.contact["n2"] = false
+		}, "n3", "n2:record http=w", ""},
 		{"another data directory changes nothing", func(in *memberInputs) {
 			p := hello("n2")
 			p.Incarnation, p.HTTPAddress = "x", "w2"
 			in.hellos["n2"] = p
 		}, "n3", "", ""},
-		{"no record", func(in *memberInputs) { delete(in.records, "n2") }, "n3", "n2:record", ""},
+		{"no record", func(in *memberInputs) { delete(in.records, "n2") }, "n3", "n2:record http=w", ""},
 		{
 			"a promotion that broke off",
 			func(in *memberInputs) { in.servers = withSuffrage(joining, "n3", cluster.Voter) },
@@ -404,7 +418,7 @@ func describe(cmds []state.Command) string {
 	var all []string
 	for _, c := range cmds {
 		if c.Kind == state.KindMember {
-			all = append(all, string(c.Member.ID)+":record")
+			all = append(all, string(c.Member.ID)+":record http="+c.Member.HTTPAddress)
 			continue
 		}
 		p := c.MemberPatch

@@ -56,6 +56,9 @@ func decideMemberChanges(now time.Time, in memberInputs) memberPlan {
 	for _, s := range in.servers {
 		rec, recorded := in.records[s.ID]
 		hello, met := in.hellos[s.ID]
+		if recorded && !in.contact[s.ID] { // it may have stopped, and an operator may have changed its address since
+			hello.HTTPAddress = rec.HTTPAddress
+		}
 		if cmd, due := planRecord(s, rec, recorded, hello, met, in.first); due {
 			plan.commands = append(plan.commands, cmd)
 		} else if known := in.bootstrapIncarnations[s.ID]; recorded && rec.Incarnation == "" && !rec.Removed &&
