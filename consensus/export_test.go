@@ -128,6 +128,9 @@ func (n *Node) RemoveMemberDuring(ctx context.Context, id cluster.NodeID, during
 // ChangeInProgress reports whether the change lock is held.
 func (n *Node) ChangeInProgress() bool { return len(n.changeSem) > 0 }
 
+// RemoveDead removes a voter as a leader does that has found it silent for long.
+func (n *Node) RemoveDead(ctx context.Context, id cluster.NodeID) { n.removeDead(ctx, id, time.Hour) }
+
 // RemoveServerOnly makes the first half of a voter's removal.
 func (n *Node) RemoveServerOnly(id cluster.NodeID) error {
 	return n.inst.Load().Raft.RemoveServer(raft.ServerID(id), 0, time.Second).Error()

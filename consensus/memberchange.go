@@ -228,12 +228,27 @@ func (n *Node) promoteJoined(ctx context.Context, id cluster.NodeID) {
 func (n *Node) removeDead(ctx context.Context, id cluster.NodeID, silent time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := n.ChangeMember(ctx, cluster.MemberChange{ID: id}); err != nil {
+	switch removed, err := n.removeSilent(ctx, id); {
+	case err != nil:
 		n.log.Warn("dead voter not removed yet", "node", id, "silent", silent, "error", err)
-		return
+	case removed:
+		n.log.Warn("dead voter removed: its data directory is refused from now on", "node", id, "silent", silent,
+			"members.dead-after", n.cfg.DeadAfter)
 	}
-	n.log.Warn("dead voter removed: its data directory is refused from now on", "node", id, "silent", silent,
-		"members.dead-after", n.cfg.DeadAfter)
+}
+
+// removeSilent removes a voter, unless it has come back, or the membership has changed, during the wait for the change
+// lock. It reports whether it did.
+func (n *Node) removeSilent(ctx context.Context, id cluster.NodeID) (removed bool, err error) {
+	inst, release, err := n.acquireChangeLock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if servers := inst.Servers(); !removable(servers, n.contacts(servers), id) {
+		return false, nil
+	}
+	return true, n.removeMember(ctx, inst, id)
 }
 
 // checkQuorum rejects a configuration with too few voters in contact.

@@ -119,12 +119,19 @@ func planRemoval(now time.Time, in memberInputs) (silent map[cluster.NodeID]time
 			!since.Before(silent[remove]) {
 			continue
 		}
-		next := without(in.servers, s.ID)
-		if cluster.CountVoters(next) >= minVoters && quorumAtRisk(next, in.contact) == "" {
+		if removable(in.servers, in.contact, s.ID) {
 			remove = s.ID
 		}
 	}
 	return silent, remove
+}
+
+// removable reports whether the server id is a voter out of contact that the others can do without.
+func removable(servers []cluster.Server, contact map[cluster.NodeID]bool, id cluster.NodeID) bool {
+	s, ok := cluster.FindServer(servers, id)
+	next := without(servers, id)
+	return ok && s.Suffrage == cluster.Voter && !contact[id] && cluster.CountVoters(next) >= minVoters &&
+		quorumAtRisk(next, contact) == ""
 }
 
 // planRecord returns the change that a member's record needs, if any. It may be made after a change of the membership

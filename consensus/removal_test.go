@@ -85,3 +85,36 @@ func TestPlanRemoval(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovable: the decision is made again under the change lock, when the membership may be another one.
+func TestRemovable(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		voters, nonVoters int
+		silent            []cluster.NodeID
+		want              bool // n1 may go
+	}{
+		"silent":                 {4, 0, []cluster.NodeID{"n1"}, true},
+		"back":                   {4, 0, nil, false},
+		"one was removed":        {3, 0, []cluster.NodeID{"n1"}, false},
+		"no majority in contact": {4, 0, []cluster.NodeID{"n1", "n2", "n3"}, false},
+		"demoted":                {3, 4, []cluster.NodeID{"n1"}, false},
+		"removed":                {0, 0, []cluster.NodeID{"n1"}, false},
+	} {
+		var servers []cluster.Server
+		contact := map[cluster.NodeID]bool{}
+		for i := range tc.voters + tc.nonVoters {
+			s := cluster.Server{ID: cluster.NodeID("n" + string(rune('1'+i))), Suffrage: cluster.NonVoter}
+			if i >= tc.nonVoters {
+				s.Suffrage = cluster.Voter
+			}
+			servers, contact[s.ID] = append(servers, s), true
+		}
+		for _, id := range tc.silent {
+			contact[id] = false
+		}
+		if got := removable(servers, contact, "n1"); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
