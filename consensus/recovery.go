@@ -65,7 +65,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	switch me, member := cluster.FindServer(f.servers, self); {
 	case next.ClusterID == "":
 		return next, cluster.Errorf(cluster.CodeBadRequest,
-			"confirm: node %s belongs to no cluster yet: there is nothing to recover", self)
+			"node %s belongs to no cluster yet: there is nothing to recover", self)
 	case order.Confirm != next.ClusterID:
 		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", next.ClusterID,
 			order.Confirm)

@@ -31,9 +31,10 @@ func (c *recoverCommand) Run(p *commandEnv) error {
 	g, err := dir.Recover(c.Confirm, "offline", rand.Reader)
 	var refused *cluster.Error
 	switch {
-	case errors.As(err, &refused) && refused.Code == cluster.CodeBadRequest:
-		return &usageError{errors.New("--confirm: " + strings.TrimPrefix(refused.Detail, "confirm: "))}
 	case errors.As(err, &refused):
+		if about, ok := strings.CutPrefix(refused.Detail, "confirm: "); ok {
+			return &usageError{errors.New("--confirm: " + about)}
+		}
 		return errors.New(refused.Detail)
 	case err != nil:
 		return err
