@@ -185,6 +185,7 @@ func (c *request) authorize() error {
 	if err != nil {
 		if c.r.TLS != nil && len(c.r.TLS.VerifiedChains) > 0 { // the client has to connect with a valid certificate
 			c.Header()["Connection"] = []string{"close"}
+			a.endCallConn(c.r)
 		}
 		a.metrics.AuthFailure()
 		return err

@@ -135,7 +135,7 @@ func (k *Call) hold(at *callConn) error {
 		return nil
 	}
 	if !at.conn.hold() {
-		return problem.Busy("the connection was closed because it was idle")
+		return problem.Busy("the connection was closed: it was idle, or its certificate has ended")
 	}
 	k.conn = at.conn
 	return nil

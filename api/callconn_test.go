@@ -1,13 +1,17 @@
 package api
 
 import (
+	"context"
+	"crypto/x509"
 	"errors"
 	"net"
 	"net/http/httptest"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"northstar/api/openapi"
 	"northstar/api/token"
 	"northstar/cluster"
 )
@@ -98,6 +102,84 @@ func TestAnonymousConnectionsOfCalls(t *testing.T) {
 	}
 	if _, err := c.begin(unknown, "alice", token.Observer); !cluster.IsCode(err, cluster.CodeBusy) {
 		t.Errorf("a call on a connection that was closed: %v", err)
+	}
+}
+
+// The connection of another protocol ends with its certificate, once a call was refused or a stream has ended for it: a
+// client that has renewed the certificate shows the new one only on another connection. Calls in progress go on.
+func TestCallConnectionsEndWithTheirCertificate(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		valid        time.Duration
+		kind         openapi.ResponseKind
+		never        bool // the call in progress does not end
+		closedWithin time.Duration
+	}{
+		"expired":                  {valid: 30 * time.Second, closedWithin: time.Second},
+		"no longer trusted":        {valid: time.Hour, closedWithin: time.Second},
+		"a stream":                 {valid: 30 * time.Second, kind: openapi.Stream, closedWithin: time.Second},
+		"a stream, not trusted":    {valid: time.Hour, kind: openapi.Stream, closedWithin: time.Second},
+		"a call that does not end": {valid: 30 * time.Second, never: true, closedWithin: callTimeout},
+		"such a call and a stream": {valid: time.Hour, kind: openapi.Stream, never: true, closedWithin: callTimeout},
+	} {
+		virtually(t, name, func(t *testing.T) {
+			old, next := newAuthority(t), newAuthority(t)
+			both := x509.NewCertPool()
+			both.AddCert(old.cert)
+			both.AddCert(next.cert)
+			var roots atomic.Pointer[x509.CertPool]
+			roots.Store(both)
+			n := startServer(t, newFakeCluster("n1", true), func(d *Deps) { d.ClientRoots = roots.Load })
+			open := func(a *authority, valid time.Duration) (func(openapi.ResponseKind) (*Call, error), func() bool) {
+				c, closed := pipeConn(t, "192.0.2.1")
+				n.conns.add(c)
+				at, state := NewCallConn(c), a.certified(t, "northstar://test/client/alice", valid)
+				return func(kind openapi.ResponseKind) (*Call, error) {
+					r := httptest.NewRequestWithContext(t.Context(), "POST", "http://127.0.0.1/x", nil)
+					r.RemoteAddr, r.TLS = c.remote, state
+					return n.Begin(r.Context(), r, at, CallSpec{Name: "x", Role: token.Observer, Kind: kind})
+				}, closed
+			}
+			begin, closed := open(old, tc.valid)
+			others, othersClosed := open(next, time.Hour)
+			inProgress, err := begin(openapi.Unary)
+			if err != nil {
+				t.Fatal(err)
+			}
+			call, err := begin(tc.kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := others(tc.kind); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(tc.valid % time.Hour)
+			if tc.valid == time.Hour {
+				roots.Store(next.pool)
+				time.Sleep(2 * credentialInterval)
+			}
+			if tc.kind == openapi.Stream {
+				<-call.Context().Done()
+				if code := context.Cause(call.Context()); !cluster.IsCode(code, cluster.CodeUnauthenticated) {
+					t.Errorf("the stream ended with %v", code)
+				}
+			} else if _, err := begin(openapi.Unary); !cluster.IsCode(err, cluster.CodeUnauthenticated) {
+				t.Fatalf("a call with an invalid certificate: %v", err)
+			}
+			call.Leave(nil)
+			if time.Sleep(time.Second); closed() {
+				t.Fatal("a call in progress was ended")
+			}
+			if !tc.never {
+				inProgress.Leave(nil)
+			}
+			if time.Sleep(tc.closedWithin); !closed() {
+				t.Error("the connection is open")
+			}
+			if _, err := others(openapi.Unary); err != nil || othersClosed() {
+				t.Errorf("another certificate: %v", err)
+			}
+		})
 	}
 }
 

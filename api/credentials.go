@@ -166,7 +166,20 @@ func (a *authenticator) endRevoked(now time.Time) {
 		if who, _, err := a.identify(o.r); err != nil || who != o.caller {
 			o.end(cluster.Errorf(cluster.CodeUnauthenticated, "the credentials of this stream are no longer valid"))
 			delete(a.open.all, o)
+			a.endCallConn(o.r)
 		}
+	}
+}
+
+// endCallConn closes the connection of a call whose certificate is no longer valid: its client, which may have renewed
+// the certificate, shows the new one only in another handshake. The connection of any other request stays.
+func (a *authenticator) endCallConn(r *http.Request) {
+	call, ok := r.Context().Value(callMark{}).(*callContext)
+	if !ok || call.at == nil || call.at.conn == nil || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return
+	}
+	if !time.Now().Before(a.certificateValidUntil(r)) {
+		call.at.conn.closeSoon()
 	}
 }
 

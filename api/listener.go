@@ -71,10 +71,11 @@ type conn struct {
 	remote  string       // address of the client
 	group   netip.Prefix // of remote
 	local   bool         // remote is of this machine
-	serving atomic.Int32 // requests; connClosed: closed because it was idle
+	serving atomic.Int32 // requests; connClosed: closed while there was none
 	used    atomic.Bool  // has served a request since the last search for idle connections
 
 	identified atomic.Bool // a caller with an identity has called
+	closing    atomic.Bool // see closeSoon
 
 	// guarded by the table's mutex
 	inAll, inAddress, inAnonymous *lists.Element
@@ -85,7 +86,7 @@ type conn struct {
 
 const connClosed = -1
 
-// begin reports whether the connection may serve a request: it may not if it was closed because it was idle.
+// begin reports whether the connection may serve a request: it may not if it was closed.
 func (c *conn) begin() bool {
 	if !c.hold() {
 		return false
@@ -117,6 +118,27 @@ func (c *conn) hold() bool {
 }
 
 func (c *conn) letGo() { c.serving.Add(-1) }
+
+// sendingTime is how long the answer to a call may take until the kernel has it.
+const sendingTime = 200 * time.Millisecond
+
+// closeSoon closes a connection of another protocol once its answers are sent and it has no call, at the latest after
+// callTimeout.
+func (c *conn) closeSoon() {
+	if !c.closing.Swap(true) {
+		c.closeWithoutCalls(time.Now().Add(callTimeout))
+	}
+}
+
+func (c *conn) closeWithoutCalls(until time.Time) {
+	time.AfterFunc(sendingTime, func() {
+		if !c.serving.CompareAndSwap(0, connClosed) && time.Now().Before(until) {
+			c.closeWithoutCalls(until)
+			return
+		}
+		_ = c.socket.Close() // the server of the protocol then closes c
+	})
+}
 
 // Phases of a connection. A text can be net/http's own error only while no request is served: a response may contain
 // the same bytes.

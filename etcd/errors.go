@@ -170,6 +170,14 @@ func httpStatus(code codes.Code) int {
 	return http.StatusInternalServerError
 }
 
+// endHTTPConn has the connection end with the answer if its certificate is not that of a caller: the client may have
+// renewed it, and shows the new one only in another handshake.
+func endHTTPConn(w http.ResponseWriter, r *http.Request, code codes.Code) {
+	if code == codes.Unauthenticated && r != nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		w.Header().Set("Connection", "close")
+	}
+}
+
 // maxErrorText bounds the text of an error that may repeat what the client has sent: that can have megabytes.
 const maxErrorText = 512
 

@@ -2,8 +2,12 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,4 +64,26 @@ func orNone(err error) error {
 		return errors.New("")
 	}
 	return err
+}
+
+// The gateway's connection ends with a refusal of its certificate: a client that keeps it would show no other one.
+func TestRefusedCertificateEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	d := testDeps(newFakeNode(t))
+	d.Begin = func(context.Context, *http.Request, any, CallKind) (Call, error) {
+		return nil, cluster.Errorf(cluster.CodeUnauthenticated, "expired")
+	}
+	s, _ := serve(t, d, nil)
+	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
+	for _, path := range []string{"/v3/kv/put", "/v3/watch"} {
+		for _, state := range []*tls.ConnectionState{nil, {}, verified} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("{}"))
+			r.TLS = state
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			if got := w.Result().Header.Get("Connection") == "close"; got != (state == verified) || w.Code != 401 {
+				t.Errorf("%s with TLS %v: %d %v", path, state != nil, w.Code, w.Header())
+			}
+		}
+	}
 }

@@ -305,6 +305,8 @@ func (h *httpStream) end(err error) {
 	}
 	st := status.Convert(statusOf(err))
 	code := httpStatus(st.Code())
+	r, _ := h.ctx.Value(httpRequestKey{}).(*http.Request)
+	endHTTPConn(h.w, r, st.Code())
 	h.start(code)
 	body, err := json.Marshal(streamError{
 		Code: st.Code(), GRPCCode: st.Code(), HTTPCode: code, HTTPStatus: http.StatusText(code), Message: st.Message(),
@@ -337,6 +339,7 @@ type streamError struct {
 
 // refuse answers with an error, and discards what the client still sends.
 func refuse(w http.ResponseWriter, r *http.Request, st *status.Status) {
+	endHTTPConn(w, r, st.Code())
 	writeStatus(w, st)
 	problem.DiscardBody(w, r)
 }
