@@ -2,6 +2,7 @@ package splitbrain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -384,5 +385,47 @@ func TestProcessLogIsBounded(t *testing.T) {
 	s.doubles("", now.Add(time.Hour), time.Second)
 	if len(s.procs) != 0 {
 		t.Errorf("%d are remembered after an hour", len(s.procs))
+	}
+}
+
+// One certificate can say hello as any number of processes. They are one conflict, and push out no process of others.
+func TestManyProcessesOfOneNode(t *testing.T) {
+	s := processLog{self: "n1", boot: "own", overlapping: time.Second}
+	at := func(second, ms int) time.Time {
+		return now.Add(time.Duration(second)*time.Second + time.Duration(ms)*time.Millisecond)
+	}
+	meet := func(id cluster.NodeID, boot int, at time.Time) {
+		s.record(cluster.Peer{
+			Identity: cluster.Identity{NodeID: id, ClusterID: "C"}, BootID: fmt.Sprintf("%060d", boot),
+			RaftAddress: fmt.Sprintf("10.0.0.1:%d", boot),
+		}, at)
+	}
+	meet("n3", 7, at(0, 0))
+	for i := range 512 {
+		meet("n9", i, at(1, i))
+	}
+	for i := 512 - maxProcessesOfNode; i < 512; i++ {
+		meet("n9", i, at(4, 0))
+	}
+	if n := len(s.duplicateAddresses()); n > maxProcessesOfNode {
+		t.Errorf("%d addresses get hellos", n)
+	}
+	for id := range 2 * maxProcesses / maxProcessesOfNode {
+		for i := range maxProcessesOfNode {
+			meet(cluster.NodeID(fmt.Sprintf("x%d", id)), i, at(1, i))
+		}
+	}
+	r := Detect(Input{
+		Self: said("n1 5 n1"), Servers: voters("n1"), MaxAge: 10 * time.Second,
+		Claims: s.claims(at(5, 0), 10*time.Second), Doubles: s.doubles("C", at(5, 0), 10*time.Second),
+	}, at(5, 0))
+	if len(r.DuplicateIDs) != 1 || len(r.Findings) != 1 || r.Findings[0].Verdict != SplitBrain {
+		t.Errorf("%d IDs, %d findings", len(r.DuplicateIDs), len(r.Findings))
+	}
+	if text := fmt.Sprint(r); len(text) > 300*(maxProcesses+10) {
+		t.Errorf("a report of %d bytes", len(text))
+	}
+	if !slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.Node == "n3" }) {
+		t.Error("the process of another node is forgotten")
 	}
 }

@@ -1,6 +1,7 @@
 package splitbrain
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -9,7 +10,8 @@ import (
 )
 
 const (
-	maxProcesses = 256 // when it is full, the process seen least recently is removed
+	maxProcesses       = 256
+	maxProcessesOfNode = 16 // with one node ID
 	// processRetention is the minimum time for which a process is remembered.
 	processRetention = 30 * time.Second
 )
@@ -34,16 +36,35 @@ func (s *processLog) record(p cluster.Peer, now time.Time) {
 	i := slices.IndexFunc(s.procs, func(have processRecord) bool {
 		return have.peer.NodeID == p.NodeID && have.peer.BootID == p.BootID
 	})
-	switch {
-	case i >= 0:
+	if i >= 0 {
 		s.procs[i].peer, s.procs[i].last = p, now
 		return
-	case len(s.procs) >= maxProcesses:
-		oldest := slices.MinFunc(s.procs, func(a, b processRecord) int { return a.last.Compare(b.last) }).last
-		i = slices.IndexFunc(s.procs, func(have processRecord) bool { return have.last.Equal(oldest) })
-		s.procs = slices.Delete(s.procs, i, i+1)
 	}
+	s.makeRoom(p.NodeID)
 	s.procs = append(s.procs, processRecord{peer: p, first: now, last: now})
+}
+
+// makeRoom makes room for a process of a node. Each process gives itself a boot ID, so one node could be any number of
+// processes: it must not push out those of others. Of one node, the process seen least recently is removed.
+func (s *processLog) makeRoom(id cluster.NodeID) {
+	count := map[cluster.NodeID]int{}
+	for _, p := range s.procs {
+		count[p.peer.NodeID]++
+	}
+	if count[id] >= maxProcessesOfNode {
+		count[id] = maxProcesses + 1
+	} else if len(s.procs) < maxProcesses {
+		return
+	}
+	least := 0 // of the node with most
+	for i, p := range s.procs {
+		order := cmp.Or(cmp.Compare(count[s.procs[least].peer.NodeID], count[p.peer.NodeID]),
+			p.last.Compare(s.procs[least].last))
+		if order < 0 {
+			least = i
+		}
+	}
+	s.procs = slices.Delete(s.procs, least, least+1)
 }
 
 // claims returns the claims of processes that are not older than maxAge.
@@ -60,7 +81,7 @@ func (s *processLog) claims(now time.Time, maxAge time.Duration) (all []Claim) {
 }
 
 // doubles returns the IDs that two processes of this cluster used at the same time, both within maxAge: the first was
-// seen alive after the second. This node's own process is alive now.
+// seen alive after the second. This node's own process is alive now. Of one ID it returns one pair.
 func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Duration) (all []DuplicateID) {
 	s.procs = slices.DeleteFunc(s.procs, func(p processRecord) bool {
 		return now.Sub(p.last) > max(processRetention,
@@ -84,7 +105,7 @@ func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Durati
 	slices.SortFunc(all, func(x, y DuplicateID) int {
 		return strings.Compare(string(x.Node)+x.Boots[0]+x.Boots[1], string(y.Node)+y.Boots[0]+y.Boots[1])
 	})
-	return all
+	return slices.CompactFunc(all, func(x, y DuplicateID) bool { return x.Node == y.Node })
 }
 
 func doubleOf(id cluster.NodeID, a, b string) DuplicateID {

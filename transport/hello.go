@@ -25,6 +25,7 @@ const (
 	nonceSize       = 16
 	helloHeader     = 4 + 1 + 1 + nonceSize + 4
 	maxHello        = 8 << 10 // bytes of either JSON text
+	maxBootID       = 64      // bytes; a node has 16
 )
 
 var magic = [4]byte{'N', 'S', 'T', 0xf1}
@@ -148,6 +149,9 @@ func readHello(r io.Reader) (hello, error) {
 	}
 	if _, err := cluster.ParseNodeID(string(h.peer.NodeID)); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", errNotPeer, err)
+	}
+	if len(h.peer.BootID) > maxBootID {
+		return hello{}, fmt.Errorf("%w: boot ID of %d bytes is over %d", errNotPeer, len(h.peer.BootID), maxBootID)
 	}
 	if h.purpose < purposeRaft || h.purpose > purposeCalls {
 		return hello{}, fmt.Errorf("%w: purpose %d", errNotPeer, h.purpose)

@@ -122,6 +122,9 @@ func TestGarbageIsTurnedAway(t *testing.T) {
 	binary.BigEndian.PutUint32(oversize[helloHeader-4:], 1<<31)
 	badPurpose := bytes.Clone(good)
 	badPurpose[5] = 77
+	manyBytes := peerOf("n9")
+	manyBytes.BootID = strings.Repeat("x", maxBootID+1)
+	badBoot, _ := hello{version: protocolVersion, purpose: purposeRaft, peer: manyBytes}.encode()
 	badID, _ := hello{version: protocolVersion, purpose: purposeRaft, peer: peerOf("N 9")}.encode()
 	for name, c := range map[string]struct {
 		send   []byte
@@ -136,6 +139,7 @@ func TestGarbageIsTurnedAway(t *testing.T) {
 		},
 		"bad purpose":    {badPurpose, "garbage"},
 		"bad node ID":    {badID, "garbage"},
+		"bad boot ID":    {badBoot, "garbage"},
 		"nothing":        {nil, "hello_aborted"},
 		"half a hello":   {good[:40], "hello_aborted"},
 		"no verdict":     {good, "hello_aborted"},
