@@ -121,11 +121,7 @@ func ParseFile(data []byte) (*Set, error) {
 	dec := toml.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&f); err != nil {
-		var strict *toml.StrictMissingError
-		if errors.As(err, &strict) {
-			return nil, fmt.Errorf("unknown key:\n%s", strict.String())
-		}
-		return nil, fmt.Errorf("token file is not TOML: %w", err)
+		return nil, withoutContent(err)
 	}
 	if n := len(f.Token); n == 0 || n > MaxTokens {
 		return nil, fmt.Errorf("token file has %d [[token]] tables, want 1 to %d", n, MaxTokens)
@@ -150,6 +146,28 @@ func ParseFile(data []byte) (*Set, error) {
 		return nil, err
 	}
 	return set, nil
+}
+
+// withoutContent returns the error of a file that cannot be decoded. The decoder's own text shows lines of the file.
+// Some people note a token beside its hash, and everyone may read the error.
+func withoutContent(err error) error {
+	var strict *toml.StrictMissingError
+	if errors.As(err, &strict) {
+		var problems []error
+		for i := range strict.Errors {
+			line, _ := strict.Errors[i].Position()
+			key := strings.Join(strict.Errors[i].Key(), ".")
+			problems = append(problems, fmt.Errorf("line %d: unknown key %s", line, key))
+		}
+		return errors.Join(problems...)
+	}
+	var decode *toml.DecodeError
+	if errors.As(err, &decode) {
+		line, column := decode.Position()
+		return fmt.Errorf("token file is not TOML: line %d, column %d: %s", line, column,
+			strings.TrimPrefix(decode.Error(), "toml: "))
+	}
+	return errors.New("token file is not TOML")
 }
 
 // Set is the tokens of a file. It is immutable.

@@ -49,6 +49,35 @@ func TestParseFileNamesEveryProblem(t *testing.T) {
 	}
 }
 
+// A file may have a token beside its hash. Errors are shown to everyone, so they name keys and lines, and no content.
+func TestErrorsShowNoContent(t *testing.T) {
+	tok, hash := New()
+	good := fmt.Sprintf("[[token]]\nname = \"sandra\"\nrole = \"observer\"\nhash = %q\n", hash)
+	for name, tc := range map[string]struct{ in, want string }{
+		"unknown key":         {good + fmt.Sprintf("token = %q\n", tok), "line 5: unknown key token.token"},
+		"beside one":          {good + fmt.Sprintf("colour = 1\n# %s\n", tok), "line 5: unknown key token.colour"},
+		"two":                 {"a = 1\n" + good + "b = 1\n", "line 1: unknown key a\nline 6: unknown key token.b"},
+		"unknown table":       {good + fmt.Sprintf("[[tokens]]\nhash = %q\n", tok), "line 5: unknown key tokens"},
+		"no quotes":           {good + "token = " + tok + "\n", "line 5"},
+		"no end":              {good + "token = \"" + tok + "\n", "line 5"},
+		"no key":              {good + tok + "\n", "line 5"},
+		"twice":               {good + "hash = \"" + tok + "\"\n", "hash"},
+		"another kind":        {good + "[[token]]\nname = [\"" + tok + "\"]\n", "not TOML"},
+		"the token as a hash": {strings.Replace(good, hash, tok, 1), "hash: want"},
+	} {
+		_, err := ParseFile([]byte(tc.in))
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, tc.want)
+			continue
+		}
+		for _, part := range []string{tok, tok[:12], hash, "sandra", "observer"} {
+			if strings.Contains(err.Error(), part) {
+				t.Errorf("%s: the error has %q of the file: %v", name, part, err)
+			}
+		}
+	}
+}
+
 func TestRolesInclude(t *testing.T) {
 	order := []Role{None, Observer, Client, Operator}
 	for i, r := range order {
