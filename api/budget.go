@@ -228,14 +228,12 @@ func (c *request) admit() error {
 // checkConnection refuses a client's request on a connection beyond the limits.
 func (c *request) checkConnection() error {
 	conn := connOf(c.r.Context())
-	switch {
-	case conn == nil, c.fromPeer():
-	case conn.reserved && c.route.Role != token.Operator:
-		c.Header()["Connection"] = []string{"close"}
-		return problem.Busy("limit reached: at most %d connections per node, and %d per address", c.s.limits.Connections,
-			c.s.limits.AddressConnections)
+	if conn == nil || c.fromPeer() || c.route.Role == token.Operator || c.s.conns.hasPlace(conn) {
+		return nil
 	}
-	return nil
+	c.Header()["Connection"] = []string{"close"}
+	return problem.Busy("limit reached: at most %d connections per node, and %d per address", c.s.limits.Connections,
+		c.s.limits.AddressConnections)
 }
 
 // release frees what the request holds.

@@ -234,6 +234,54 @@ func TestConnectionsOfCallsOfOneAddress(t *testing.T) {
 	}
 }
 
+// A connection that came while the places were taken serves its client once there is a place: a gRPC client calls again
+// on the same connection.
+func TestConnectionsOfCallsGetAPlaceLater(t *testing.T) {
+	t.Parallel()
+	for name, free := range map[string]func(net.Conn, *Call){
+		"one has ended": func(conn net.Conn, call *Call) { call.Leave(nil); _ = conn.Close() },
+		"one is idle":   func(_ net.Conn, call *Call) { call.Leave(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCalls(t, func(l *Limits) { l.AddressConnections = 16 })
+			var conns []net.Conn
+			var calls []*Call
+			begin := func(conn net.Conn) error {
+				call, err := c.begin(conn, "alice", token.Observer)
+				if err == nil {
+					calls = append(calls, call)
+				}
+				return err
+			}
+			for range 16 {
+				conn, _ := c.open()
+				if err := begin(conn); err != nil {
+					t.Fatal(err)
+				}
+				conns = append(conns, conn)
+			}
+			late, closed := c.open()
+			for range 3 {
+				if err := begin(late); !cluster.IsCode(err, cluster.CodeBusy) {
+					t.Fatalf("a call beyond the limit: %v", err)
+				}
+			}
+			free(conns[7], calls[7])
+			if err := begin(late); err != nil || closed() {
+				t.Errorf("a call when there is a place: %v", err)
+			}
+			if n := c.conns.Len(); n != 16 {
+				t.Errorf("%d connections have places", n)
+			}
+			further, _ := c.open()
+			if err := begin(further); !cluster.IsCode(err, cluster.CodeBusy) {
+				t.Errorf("a call beyond the limit: %v", err)
+			}
+		})
+	}
+}
+
 // Leases that end with their connection have places among the attached sessions: one client may have thousands of
 // leases, and hold each on thousands of streams.
 func TestHeldLeasesAreLimited(t *testing.T) {

@@ -49,14 +49,14 @@ func (t *connTable) add(c *conn) bool {
 			t.rejected("address_limit")
 			return false
 		}
-		c.reserved = true
+		c.reserved.Store(true)
 	}
 	if t.all.Len() >= t.limit && !t.closeIdle(&t.all) {
 		if t.all.Len() >= withReserve(t.limit) {
 			t.rejected("node_limit")
 			return false
 		}
-		c.reserved = true
+		c.reserved.Store(true)
 	}
 	if t.anonymousConns.count >= t.anonymous {
 		t.anonymousConns.closeOne(t.closeIdle)
@@ -65,6 +65,34 @@ func (t *connTable) add(c *conn) bool {
 	c.inAddress, c.inAll = own.PushBack(c), t.all.PushBack(c)
 	t.anonymousConns.add(c)
 	return true
+}
+
+// hasPlace reports whether a client may call on a connection. One that was accepted beyond the limits gets a place once
+// there is one: a gRPC client keeps it, and tries again.
+func (t *connTable) hasPlace(c *conn) bool {
+	if !c.reserved.Load() {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.inAddress == nil {
+		return !c.reserved.Load() // a peer has a place, and a closed one needs none
+	}
+	if !t.exempt(c.group) && t.isOver(t.addresses[c.group], t.perAddress) || t.isOver(&t.all, t.limit) {
+		return false
+	}
+	c.reserved.Store(false)
+	return true
+}
+
+// isOver closes idle connections of l while there are more than limit, and reports whether more remain.
+func (t *connTable) isOver(l *lists.List, limit int) bool {
+	for l.Len() > limit {
+		if !t.closeIdle(l) {
+			return true
+		}
+	}
+	return false
 }
 
 // maxIdleScan limits the search for an idle connection. The next search continues where this one ended.
@@ -130,7 +158,8 @@ func (t *connTable) addPeer(c *conn) {
 	if c.peer {
 		return
 	}
-	c.peer, c.reserved = true, false
+	c.peer = true
+	c.reserved.Store(false)
 	c.serving.Add(1)
 	t.dropAddress(c)
 	t.anonymousConns.remove(c)

@@ -101,12 +101,12 @@ func TestConnTable(t *testing.T) {
 			if busyClosed() || usedClosed() || !unusedClosed() {
 				t.Fatalf("closed: busy %v, used %v, unused %v", busyClosed(), usedClosed(), unusedClosed())
 			}
-			if fourth.reserved || table.Len() != 3 {
-				t.Fatalf("reserved %v, %d connections", fourth.reserved, table.Len())
+			if fourth.reserved.Load() || table.Len() != 3 {
+				t.Fatalf("reserved %v, %d connections", fourth.reserved.Load(), table.Len())
 			}
 			used.begin()
 			fourth.begin()
-			if fifth, _ := add(4); !fifth.reserved {
+			if fifth, _ := add(4); !fifth.reserved.Load() {
 				t.Error("a connection beyond the limit is like any other")
 			} else {
 				fifth.begin()
@@ -149,8 +149,8 @@ func TestConnTable_Peers(t *testing.T) {
 		table.addPeer(c)
 		table.addPeer(c)
 		c.end()
-		if c.reserved || closed() {
-			t.Errorf("connection %d: reserved %v", i, c.reserved)
+		if c.reserved.Load() || closed() {
+			t.Errorf("connection %d: reserved %v", i, c.reserved.Load())
 		}
 	}
 	if len(table.addresses) != 0 || table.Len() != 3 {

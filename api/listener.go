@@ -76,12 +76,12 @@ type conn struct {
 
 	identified atomic.Bool // a caller with an identity has called
 	closing    atomic.Bool // see closeSoon
+	reserved   atomic.Bool // beyond the limit: only for calls that must work on a full node
 
 	// guarded by the table's mutex
 	inAll, inAddress, inAnonymous *lists.Element
 
-	reserved bool // beyond the limit: only for calls that must work on a full node
-	peer     bool // another node's
+	peer bool // another node's
 }
 
 const connClosed = -1
