@@ -103,6 +103,18 @@ func (a *authority) issue(name, uri string, change func(*x509.Certificate)) TLSC
 	}
 }
 
+func parseURIs(t *testing.T, texts ...string) (all []*url.URL) {
+	t.Helper()
+	for _, text := range texts {
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
 func TestValidateCertificate(t *testing.T) {
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
 	good := ca.issue("n1", "northstar://northstar/node/n1", nil)
@@ -112,6 +124,10 @@ func TestValidateCertificate(t *testing.T) {
 		func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	early := ca.issue("n1new", "northstar://northstar/node/n1",
 		func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) })
+	names := func(file string, uris ...string) TLSConfig {
+		return ca.issue(file, uris[0], func(c *x509.Certificate) { c.URIs = parseURIs(t, uris...) })
+	}
+	const own, app = "northstar://northstar/node/n1", "northstar://northstar/client/app"
 	noClient := ca.issue("n1s", "northstar://northstar/node/n1", func(c *x509.Certificate) {
 		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	})
@@ -144,6 +160,11 @@ tls.ca = "/no/ca": open /no/ca`},
 			"want the URI northstar://northstar/node/n1 among its names, it has [northstar://northstar/node/n2]",
 		},
 		{"another cluster's", otherCluster, "is not this node's"},
+		{"of two nodes", names("two", own, "northstar://northstar/node/n2"), "peers will refuse it"},
+		{"of no valid node, too", names("invalid", own, "northstar://northstar/node/N+2"), "peers will refuse it"},
+		{"a client's first", names("client", app, own), "want the URI " + own + " before " + app},
+		{"a client's, too", names("both", own, app), ""},
+		{"another cluster's, too", names("clusters", "northstar://prod/node/n2", own, "spiffe://x/y"), ""},
 		{"another CA", with(good, func(c *TLSConfig) { c.CA = other.file }), "peers will refuse it"},
 		{"expired", expired, "peers will refuse it"},
 		{"not valid yet", early, "peers will refuse it"},
@@ -230,6 +251,13 @@ func TestReloadTakesWhatAStartTakes(t *testing.T) {
 		step("both authorities", "", ca(oldCA, nextCA))
 		step("a certificate for servers only", "peers will refuse it",
 			certificate(old, func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[:1] }))
+		step("a certificate of two nodes", "peers will refuse it", certificate(old, func(c *x509.Certificate) {
+			c.URIs = parseURIs(t, uri, "northstar://northstar/node/n2")
+		}))
+		step("a certificate of a client, too", "peers will take it for another identity",
+			certificate(old, func(c *x509.Certificate) {
+				c.URIs = parseURIs(t, "northstar://northstar/client/a", uri)
+			}))
 		step("a certificate of the past", "peers will refuse it",
 			certificate(old, func(c *x509.Certificate) { c.NotAfter = time.Now() }))
 		time.Sleep(2 * time.Hour)

@@ -92,11 +92,22 @@ func suitsNode(
 	return nil
 }
 
-// namesNode returns an error unless a certificate is that of a node.
+// namesNode returns an error unless a certificate is that of a node, as peers see it: it names no other node, and for
+// forwarded calls no other identity of the cluster before.
 func namesNode(cert *x509.Certificate, clusterName string, id cluster.NodeID) error {
 	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
-	if slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == want }) {
-		return nil
+	if !slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == want }) {
+		return fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want, cert.URIs)
 	}
-	return fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want, cert.URIs)
+	if _, err := transport.NodeIdentity(cert, clusterName); err != nil {
+		return fmt.Errorf("peers will refuse it: %w", err)
+	}
+	first := slices.IndexFunc(cert.URIs, func(u *url.URL) bool {
+		c, _, _, err := transport.ParseIdentity(u)
+		return err == nil && c == clusterName
+	})
+	if cert.URIs[first].String() != want {
+		return fmt.Errorf("peers will take it for another identity: want the URI %s before %s", want, cert.URIs[first])
+	}
+	return nil
 }

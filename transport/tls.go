@@ -221,7 +221,7 @@ func (t *TLS) DialNode(
 		if err := issued(s); err != nil {
 			return err
 		}
-		_, err := nodeIdentity(s.PeerCertificates[0], clusterName)
+		_, err := NodeIdentity(s.PeerCertificates[0], clusterName)
 		return err
 	}
 	return secure(ctx, dial, addr, cfg)
@@ -257,8 +257,8 @@ func ParseIdentity(uri *url.URL) (clusterName, role, name string, err error) {
 	return uri.Host, role, name, nil
 }
 
-// nodeIdentity returns the node that a certificate names.
-func nodeIdentity(cert *x509.Certificate, clusterName string) (cluster.NodeID, error) {
+// NodeIdentity returns the node that a certificate names, as peers see it: exactly one of the cluster.
+func NodeIdentity(cert *x509.Certificate, clusterName string) (cluster.NodeID, error) {
 	var found cluster.NodeID
 	for _, uri := range cert.URIs {
 		c, role, name, err := ParseIdentity(uri)
@@ -322,6 +322,6 @@ func (t *Transport) handshake(ctx context.Context, conn *tls.Conn) (net.Conn, cl
 	if state.NegotiatedProtocol != peerProtocol {
 		return nil, "", fmt.Errorf("%w: no %s protocol", errNotPeer, peerProtocol)
 	}
-	id, err := nodeIdentity(state.PeerCertificates[0], t.cfg.ClusterName)
+	id, err := NodeIdentity(state.PeerCertificates[0], t.cfg.ClusterName)
 	return conn, id, err
 }

@@ -362,7 +362,7 @@ func TestParseIdentity(t *testing.T) {
 func TestNodeIdentityNeedsAValidID(t *testing.T) {
 	t.Parallel()
 	u, _ := url.Parse("northstar://test/node/N%201")
-	if id, err := nodeIdentity(&x509.Certificate{URIs: []*url.URL{u}}, "test"); err == nil {
+	if id, err := NodeIdentity(&x509.Certificate{URIs: []*url.URL{u}}, "test"); err == nil {
 		t.Errorf("took %q", id)
 	}
 }
