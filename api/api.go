@@ -145,8 +145,8 @@ type Deps struct {
 
 	Tokens   func() ([]byte, error) // reads the token file; nil: no token file
 	Insecure bool                   // every client is an operator
-	// CertRole is the role of a client of another protocol whose certificate is trusted and has no identity of this
-	// cluster; "": such a certificate proves nothing.
+	// CertRole is the role of a client of another protocol whose certificate is trusted and has no URI of NorthStar, or
+	// is of CallRoots; "": such a certificate proves nothing.
 	CertRole token.Role
 	// PrivateViews makes /status, /v1/cluster and /metrics need an observer.
 	PrivateViews bool

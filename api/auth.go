@@ -276,21 +276,6 @@ func (a *authenticator) trustsLoopback(r *http.Request) bool {
 	return a.tokens.Load() == nil && fromThisMachine(r) && (r.Host == "" || a.localHost(r.Host))
 }
 
-// certified returns the identity in the client's certificate, if it is valid.
-func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
-	if until := a.certificateValidUntil(r); !until.IsZero() && time.Now().Before(until) {
-		for _, uri := range r.TLS.PeerCertificates[0].URIs {
-			if who, ok := certificateIdentity(uri, a.cluster); ok && !a.ofOtherAuthorities(r) {
-				return who, true
-			}
-		}
-		if role, ok := r.Context().Value(certRoleKey{}).(token.Role); ok {
-			return identity{name: commonName(r.TLS.PeerCertificates[0]), role: role}, true
-		}
-	}
-	return identity{}, false
-}
-
 func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 	if who, ok := a.certified(r); ok {
 		return who, nil
@@ -347,9 +332,12 @@ func bearer(r *http.Request) (string, bool) {
 	return strings.TrimSpace(h[len(scheme):]), true
 }
 
+// scheme is that of the URIs in certificates.
+const scheme = "northstar"
+
 // certificateIdentity reads northstar://<cluster-name>/<role>/<name>, where the role may also be node.
 func certificateIdentity(uri *url.URL, clusterName string) (identity, bool) {
-	if uri.Scheme != "northstar" || uri.Host != clusterName {
+	if uri.Scheme != scheme || uri.Host != clusterName {
 		return identity{}, false
 	}
 	return makeIdentity(strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/"))

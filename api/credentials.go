@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
+	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +70,28 @@ func (a *authenticator) trustedRoots(r *http.Request) *x509.CertPool {
 		return a.callRoots.Load()
 	}
 	return a.roots.Load()
+}
+
+// certified returns the identity in the client's certificate, if it is valid.
+func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
+	if !time.Now().Before(a.certificateValidUntil(r)) {
+		return identity{}, false
+	}
+	cert := r.TLS.PeerCertificates[0]
+	if !a.ofOtherAuthorities(r) {
+		for _, uri := range cert.URIs {
+			if who, ok := certificateIdentity(uri, a.cluster); ok {
+				return who, true
+			}
+		}
+		if slices.ContainsFunc(cert.URIs, func(uri *url.URL) bool { return uri.Scheme == scheme }) {
+			return identity{}, false // of another cluster, or with a role that there is not
+		}
+	}
+	if role, ok := r.Context().Value(certRoleKey{}).(token.Role); ok {
+		return identity{name: commonName(cert), role: role}, true
+	}
+	return identity{}, false
 }
 
 // commonName returns the name of a client's certificate that is not of this cluster.

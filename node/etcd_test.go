@@ -322,7 +322,8 @@ func TestEtcdLeaseEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// TestEtcdCertificates: certificates of the cluster have the roles of their URIs, others that of etcd.cert-role.
+// TestEtcdCertificates: certificates of the cluster have the roles of their URIs, those without a NorthStar URI that of
+// etcd.cert-role, and those of other clusters none.
 func TestEtcdCertificates(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ca")
@@ -337,6 +338,8 @@ func TestEtcdCertificates(t *testing.T) {
 		{"observer", "spiffe://elsewhere/app", codes.OK, codes.PermissionDenied},
 		{"observer", "northstar://northstar/client/app", codes.OK, codes.OK},
 		{"client", "spiffe://elsewhere/app", codes.OK, codes.OK},
+		{"client", "northstar://elsewhere/client/app", codes.Unauthenticated, codes.Unauthenticated},
+		{"client", "northstar://northstar/king/app", codes.Unauthenticated, codes.Unauthenticated},
 	} {
 		app := ca.issue(fmt.Sprint("app", i), c.uri, nil)
 		t.Run(c.certRole+" "+c.uri, func(t *testing.T) {
