@@ -74,7 +74,7 @@ type Recorder struct {
 	bytes  [2]int
 	seq    uint64            // of the last record of this process
 	lost   map[string]uint64 // number of lost records by source
-	dirty  bool              // the queue holds records that the file does not
+	dirty  bool              // the queue holds records that the file does not, or more are lost
 }
 
 // New loads the spool of an earlier process. One that cannot be read is dropped: the node must start.
@@ -144,8 +144,8 @@ func (r *Recorder) enqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	} else {
 		r.seq++
 		r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: durable})
-		r.dirty = true
 	}
+	r.dirty = true
 	r.mu.Unlock()
 	if full {
 		r.deps.Count("lost", 1)

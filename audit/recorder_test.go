@@ -240,6 +240,48 @@ func TestRecorder_CountsDroppedRecords(t *testing.T) {
 	})
 }
 
+// The number of dropped records outlives the process, also if no record came after them.
+func TestRecorder_DroppedRecordsOutliveTheProcess(t *testing.T) {
+	for name, crash := range map[string]bool{"stop": false, "crash": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestEnv()
+				w.set(func() { w.leads = false })
+				r := w.recorder("b1")
+				stop := run(r)
+				flood := func(n int) {
+					for range n {
+						r.Record(state.AuditRecord{Who: "flood"})
+					}
+				}
+				flood(maxQueued)
+				time.Sleep(2 * retryInterval)
+				synctest.Wait()
+				if w.counts["spooled"] != maxQueued {
+					t.Fatalf("counts %v", w.counts)
+				}
+				flood(7)
+				if crash {
+					time.Sleep(2 * retryInterval)
+					synctest.Wait()
+				}
+				disk := w.disk
+				stop()
+				if crash {
+					w.disk = disk // what the end of Run has written is not there
+				}
+				w.set(func() { w.leads = true })
+				defer run(w.recorder("b2"))()
+				time.Sleep(2 * retryInterval)
+				synctest.Wait()
+				if c := w.log.View().AuditCounts(); c.Lost != 7 || c.Records != [2]uint64{maxQueued, 0} {
+					t.Errorf("%+v", c)
+				}
+			})
+		})
+	}
+}
+
 // A call gets its response even if neither the log nor the disk accepts its record.
 func TestRecordDurable_IsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
