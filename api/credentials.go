@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"net/http"
 	"net/url"
 	"slices"
@@ -89,17 +91,32 @@ func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
 		}
 	}
 	if role, ok := r.Context().Value(certRoleKey{}).(token.Role); ok {
-		return identity{name: commonName(cert), role: role}, true
+		return identity{name: certificateName(cert), role: role}, true
 	}
 	return identity{}, false
 }
 
-// commonName returns the name of a client's certificate that is not of this cluster.
-func commonName(c *x509.Certificate) string {
-	if name := "cert-" + c.Subject.CommonName; token.CheckName(name) == nil {
+// certificateName returns the name of a client whose certificate has no identity of this cluster: the common name, or a
+// digest if that is missing or no name of a client. The digest is of what stays when the certificate is renewed, also
+// with another key: its first URI or DNS name, or its subject. A certificate without any name is known by its key.
+func certificateName(c *x509.Certificate) string {
+	common := c.Subject.CommonName
+	if name := "cert-" + common; common != "" && token.CheckName(name) == nil {
 		return name
 	}
-	return "cert"
+	var of string
+	switch {
+	case len(c.URIs) > 0:
+		of = "uri " + c.URIs[0].String()
+	case len(c.DNSNames) > 0:
+		of = "dns " + c.DNSNames[0]
+	case common != "":
+		of = "subject " + string(c.RawSubject)
+	default:
+		of = "key " + string(c.RawSubject) + string(c.RawSubjectPublicKeyInfo)
+	}
+	sum := sha256.Sum256([]byte(of))
+	return "cert." + hex.EncodeToString(sum[:16]) // as no common name makes
 }
 
 // verify returns the chains from the client's certificate to the authorities, none if it is not trusted.

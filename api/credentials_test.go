@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/token"
 	"northstar/cluster"
 )
 
@@ -292,4 +294,57 @@ func TestStreamBeginsDuringAChange(t *testing.T) {
 			t.Error("the stream goes on")
 		}
 	})
+}
+
+// TestCertificateName: a certificate without an identity of this cluster has a name of its own, which stays when it is
+// renewed.
+func TestCertificateName(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	spiffe, _ := url.Parse("spiffe://elsewhere/a")
+	also, _ := url.Parse("spiffe://elsewhere/b")
+	seen := map[string]string{}
+	for _, tc := range []struct {
+		what  string
+		cert  x509.Certificate
+		want  string // "": a digest
+		rekey bool   // another key is another name
+	}{
+		{what: "common name", cert: x509.Certificate{Subject: pkix.Name{CommonName: "app"}}, want: "cert-app"},
+		{
+			what: "common name and URI", want: "cert-api",
+			cert: x509.Certificate{Subject: pkix.Name{CommonName: "api"}, URIs: []*url.URL{spiffe}},
+		},
+		{what: "URI", cert: x509.Certificate{URIs: []*url.URL{spiffe, also}, DNSNames: []string{"a.example"}}},
+		{
+			what: "another URI, and a common name that is no name",
+			cert: x509.Certificate{Subject: pkix.Name{CommonName: "a b"}, URIs: []*url.URL{also}},
+		},
+		{what: "DNS name", cert: x509.Certificate{DNSNames: []string{"a.example"}}},
+		{what: "the URI as a DNS name", cert: x509.Certificate{DNSNames: []string{"spiffe://elsewhere/a"}}},
+		{what: "no name", cert: x509.Certificate{Subject: pkix.Name{CommonName: "Anne O'Hara"}}},
+		{what: "a long name", cert: x509.Certificate{Subject: pkix.Name{CommonName: strings.Repeat("a", 64)}}},
+		{what: "organization", cert: x509.Certificate{Subject: pkix.Name{Organization: []string{"o"}}}, rekey: true},
+		{what: "nothing", rekey: true},
+	} {
+		name := func() string {
+			c := tc.cert
+			c.NotAfter = time.Now().Add(time.Hour)
+			made, _ := a.issue(t, &c)
+			return certificateName(made)
+		}
+		first, again := name(), name()
+		if err := token.CheckName(first); err != nil || tc.want != "" && first != tc.want {
+			t.Errorf("%s: %q, %v", tc.what, first, err)
+		}
+		if (first != again) != tc.rekey {
+			t.Errorf("%s: %q, and with another key %q", tc.what, first, again)
+		}
+		for _, n := range []string{first, again} {
+			if before, ok := seen[n]; ok && before != tc.what {
+				t.Errorf("%s and %s: both are %q", before, tc.what, n)
+			}
+			seen[n] = tc.what
+		}
+	}
 }

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -227,6 +229,43 @@ func TestRenewLeases_OfAnother(t *testing.T) {
 		lives, err = call.RenewLeases(t.Context(), leases[2:])
 		if !cluster.IsCode(err, cluster.CodeForbidden) || lives != nil {
 			t.Errorf("the first is of another: %v, %v", lives, err)
+		}
+	})
+}
+
+// TestCall_CertificatesWithoutCommonNames: clients whose certificates have no identity of this cluster are told apart
+// by the names that the certificates have. Only the client that made a lease may revoke it, also with a new key.
+func TestCall_CertificatesWithoutCommonNames(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		trusted := newAuthority(t)
+		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) {
+			d.ClientRoots, d.CertRole = func() *x509.CertPool { return trusted.pool }, token.Client
+		})
+		n.lead()
+		propose := func(uri string, cmd state.Command) error {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
+			r.RemoteAddr, r.TLS = someAddress, trusted.certified(t, uri, time.Hour)
+			call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "x", Role: token.Client})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = call.Propose(t.Context(), cmd)
+			call.Leave(err)
+			return err
+		}
+		const owner, other = "spiffe://elsewhere/a", "spiffe://elsewhere/b"
+		grant := state.LeaseGrant{ID: 7, TTL: 3600}
+		if err := propose(owner, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &grant}); err != nil {
+			t.Fatal(err)
+		}
+		revoke := func(by string) error {
+			return propose(by, state.Command{Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: 7}})
+		}
+		if err := revoke(other); !errors.Is(err, state.LeaseNotOwned) {
+			t.Errorf("the end of another's lease: %v", err)
+		}
+		if err := revoke(owner); err != nil {
+			t.Errorf("the end of the own lease: %v", err)
 		}
 	})
 }
