@@ -90,8 +90,8 @@ func (t *Tracer) Run(ctx context.Context) error {
 	return nil
 }
 
-// StartRequest starts the span of a request that this node has received. It continues the trace of the request's
-// header. If the request is not recorded, it returns ctx and the zero Span.
+// StartRequest starts the span of a request that this node has received. It continues the trace that the request's
+// header names as traceparent. If the request is not recorded, it returns ctx and the zero Span.
 func (t *Tracer) StartRequest(ctx context.Context, h http.Header) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
@@ -100,7 +100,9 @@ func (t *Tracer) StartRequest(ctx context.Context, h http.Header) (context.Conte
 	if provider == nil {
 		return ctx, Span{}
 	}
-	from := propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(h))
+	// Without tracestate: a span would keep up to 16 KiB of it.
+	parent := propagation.MapCarrier{"traceparent": h.Get("traceparent")}
+	from := propagation.TraceContext{}.Extract(ctx, parent)
 	started, span := provider.Tracer(scope).Start(from, "request", trace.WithSpanKind(trace.SpanKindServer))
 	if !span.IsRecording() {
 		return ctx, Span{}

@@ -103,6 +103,33 @@ func TestLongTexts(t *testing.T) {
 	}
 }
 
+// A span keeps the trace that a client names, and nothing else of the header.
+func TestTraceOfAHeader(t *testing.T) {
+	t.Parallel()
+	recorder := tracetest.NewSpanRecorder()
+	tracer := &Tracer{}
+	tracer.provider.Store(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)))
+	const traceID = "0af7651916cd43dd8448eb211c80319c"
+	h := http.Header{}
+	h.Set("traceparent", "00-"+traceID+"-b7ad6b7169203331-01")
+	h.Set("tracestate", "vendor="+strings.Repeat("x", maxText))
+	ctx, span := tracer.StartRequest(t.Context(), h)
+	_, inner := Start(ctx, "propose")
+	inner.End(nil)
+	span.End(nil)
+	for _, s := range recorder.Ended() {
+		if s.SpanContext().TraceID().String() != traceID {
+			t.Errorf("%s belongs to %s", s.Name(), s.SpanContext().TraceID())
+		}
+		if n := s.SpanContext().TraceState().Len() + s.Parent().TraceState().Len(); n > 0 {
+			t.Errorf("%s has %d texts of the client's tracestate", s.Name(), n)
+		}
+	}
+	if n := len(recorder.Ended()); n != 2 {
+		t.Errorf("%d spans", n)
+	}
+}
+
 // hangs is a collector that answers late.
 type hangs struct{ sdktrace.SpanExporter }
 
