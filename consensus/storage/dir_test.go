@@ -97,6 +97,35 @@ func TestOpenCreatesPrivateDir(t *testing.T) {
 	}
 }
 
+// TestSnapshotsArePrivate: other users read no snapshot, also where they may read the data directory, or an earlier
+// build has made the folder.
+func TestSnapshotsArePrivate(t *testing.T) {
+	for name, mode := range map[string]os.FileMode{"new": 0, "of an earlier build": 0o755} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, snapshotsName)
+			if mode != 0 {
+				if err := errors.Join(os.Mkdir(path, mode), os.Chmod(path, mode)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			openDir(t, dir)
+			entries, err := os.ReadDir(dir)
+			if err != nil || len(entries) == 0 {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if info, err := e.Info(); err != nil || info.Mode().Perm()&0o077 != 0 {
+					t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
+				}
+			}
+		})
+	}
+}
+
 // TestCannotOpen: the error for an unusable directory names it.
 func TestCannotOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")

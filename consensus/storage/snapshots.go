@@ -38,11 +38,28 @@ type snapshots struct {
 }
 
 func openSnapshots(dir string, logger hclog.Logger) (*snapshots, error) {
+	path := filepath.Join(dir, snapshotsName)
+	if err := makePrivate(path); err != nil {
+		logger.Warn("cannot keep other users of this machine out of the snapshots", "path", path, "error", err)
+	}
 	store, err := raft.NewFileSnapshotStoreWithLogger(dir, RetainSnapshots, logger.Named("snapshots"))
 	if err != nil {
 		return nil, fmt.Errorf("open snapshots: %w", err)
 	}
-	return &snapshots{path: filepath.Join(dir, snapshotsName), store: store}, nil
+	return &snapshots{path: path, store: store}, nil
+}
+
+// makePrivate keeps other users out of a directory, and makes it if it is missing: the library would let them read all
+// that it writes there. It fails for a directory of another user.
+func makePrivate(path string) error {
+	if err := os.Mkdir(path, 0o700); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm()&0o077 == 0 {
+		return err
+	}
+	return os.Chmod(path, 0o700)
 }
 
 // Create starts a snapshot.
