@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -110,6 +111,16 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 	m.message = nil // it refers to values that the state may have replaced
 	return mem.BufferSlice{mem.NewBuffer(&body, m)}, nil
+}
+
+// answerPlain has gRPC send the answers to a call as they are. Otherwise it compresses them if the client compresses
+// its messages: it frees the encoded message before it has sent the compressed one, which nothing counts.
+func answerPlain(ctx context.Context) error {
+	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ SendCompress() string })
+	if !ok || stream.SendCompress() == "" {
+		return nil // of the gateway, or plain
+	}
+	return grpc.SetSendCompressor(ctx, encoding.Identity)
 }
 
 // uncounted returns the message of an answer, and what to call when it was sent.

@@ -42,6 +42,9 @@ func callOf(ctx context.Context) Call {
 func (s *Server) interceptUnary(
 	ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (out any, err error) {
+	if err := answerPlain(ctx); err != nil {
+		return nil, err
+	}
 	ctx, leave, err := s.begin(ctx, info.FullMethod)
 	if err != nil {
 		return nil, statusOf(err)
@@ -82,6 +85,9 @@ func (s *Server) answer(
 func (s *Server) interceptStream(
 	service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) (err error) {
+	if err := answerPlain(stream.Context()); err != nil {
+		return err
+	}
 	ctx, leave, err := s.begin(stream.Context(), info.FullMethod)
 	if err != nil {
 		return statusOf(err)

@@ -2,15 +2,16 @@ package etcd
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -18,16 +19,19 @@ import (
 func TestUnreadAnswers(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
+	value := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // which cannot be compressed
 	for range 16 {
-		n.apply(t, put("a", strings.Repeat("v", 1<<20)))
+		n.apply(t, put("a", string(value)))
 	}
 	ctx := within(t)
 	s := New(testDeps(n))
 	s.lifetime = 100 * time.Millisecond
 	addr := start(t, s, nil)
-	unread := func(method string, request proto.Message) func() bool {
+	unread := func(method string, request proto.Message, opts ...grpc.CallOption) func() bool {
 		conn := dial(t, addr, grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10))
-		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+		both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+		stream, err := conn.NewStream(ctx, both, method, opts...)
 		if err == nil {
 			err = stream.SendMsg(request)
 		}
@@ -36,12 +40,17 @@ func TestUnreadAnswers(t *testing.T) {
 		}
 		return func() bool { return conn.GetState() != connectivity.Ready }
 	}
+	read := &pb.RangeRequest{Key: []byte("a")}
 	watch := &pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 1}
 	for name, call := range map[string]func() (ended func() bool){
-		"range": func() func() bool {
-			return unread(pb.KV_Range_FullMethodName, &pb.RangeRequest{Key: []byte("a")})
-		},
+		"range": func() func() bool { return unread(pb.KV_Range_FullMethodName, read) },
 		"watch": func() func() bool { return unread(pb.Watch_Watch_FullMethodName, createWatch(watch)) },
+		"range after a compressed request": func() func() bool {
+			return unread(pb.KV_Range_FullMethodName, read, grpc.UseCompressor(gzip.Name))
+		},
+		"watch after a compressed request": func() func() bool {
+			return unread(pb.Watch_Watch_FullMethodName, createWatch(watch), grpc.UseCompressor(gzip.Name))
+		},
 		"JSON": func() func() bool {
 			c, err := net.Dial("tcp", addr)
 			if err != nil {

@@ -47,6 +47,10 @@ func etcdAttacks() []Attack {
 			Etcd: true, Held: true, PerConn: 4, prepare: fillLists, run: heldCalls(grpcLimits{}, listBig),
 		},
 		{
+			Name: "etcd-unread-gzip", Unit: "lists of 4 MiB that clients with gzip do not read", Full: 400, Short: 60,
+			Callers: 4, Etcd: true, Held: true, PerConn: 4, prepare: fillLists, run: heldCalls(grpcLimits{}, listGzip),
+		},
+		{
 			Name: "etcd-unread-values", Unit: "values of 60 KiB that no client reads", Full: 40000, Short: 6000,
 			Callers: 4, Etcd: true, Held: true, PerConn: 500, prepare: fillSmall,
 			run: heldCalls(grpcLimits{}, readSmall),
@@ -131,13 +135,15 @@ func changing(run func(context.Context, *attacker) error) func(context.Context, 
 	}
 }
 
-// call opens a call and sends a message.
-func (h *h2) call(ctx context.Context, i int, method string, m proto.Message, end bool) error {
+// call opens a call, with more headers, and sends a message.
+func (h *h2) call(
+	ctx context.Context, i int, method string, m proto.Message, end bool, more ...hpack.HeaderField,
+) error {
 	body, err := proto.Marshal(m)
 	if err != nil {
 		return err
 	}
-	id, err := h.open(i, method)
+	id, err := h.open(i, method, more...)
 	if err != nil {
 		return err
 	}
@@ -207,8 +213,17 @@ func watchBig(ctx context.Context, h *h2, i int) error {
 }
 
 func listBig(ctx context.Context, h *h2, i int) error {
-	r := &pb.RangeRequest{Key: []byte(bigPrefix), RangeEnd: []byte(bigPrefix + "\xff")}
-	return h.call(ctx, i, pb.KV_Range_FullMethodName, r, true)
+	return h.call(ctx, i, pb.KV_Range_FullMethodName, rangeOf(bigPrefix), true)
+}
+
+// listGzip is listBig with an encoding, in which gRPC would answer.
+func listGzip(ctx context.Context, h *h2, i int) error {
+	encoding := hpack.HeaderField{Name: "grpc-encoding", Value: "gzip"}
+	return h.call(ctx, i, pb.KV_Range_FullMethodName, rangeOf(bigPrefix), true, encoding)
+}
+
+func rangeOf(prefix string) *pb.RangeRequest {
+	return &pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(prefix + "\xff")}
 }
 
 // fillSmall writes values that are just small enough.
