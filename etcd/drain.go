@@ -12,6 +12,7 @@ import (
 func (s *Server) Drain(ctx context.Context) {
 	s.stop()
 	s.health.Shutdown()
+	s.opening.closeAll() // for up to headerTimeout, gRPC waits for their first frames before it does anything
 	done := make(chan struct{})
 	var calls sync.WaitGroup
 	calls.Go(func() { _ = s.http.Shutdown(ctx) })

@@ -2,12 +2,16 @@ package etcd
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	"northstar/state"
 )
@@ -72,5 +76,52 @@ func TestDrain_WritesAreAwaited(t *testing.T) {
 	<-drained
 	if err := half.RecvMsg(&pb.PutResponse{}); err == nil {
 		t.Error("the call without a message is answered")
+	}
+}
+
+// TestStop_ConnectionsWithoutAFrame: gRPC waits for the first frame of each connection before it tells the others that
+// the server stops, and before it stops.
+func TestStop_ConnectionsWithoutAFrame(t *testing.T) {
+	t.Parallel()
+	for name, drains := range map[string]bool{"drain": true, "the end of Serve": false} {
+		s := New(testDeps(newFakeNode(t)))
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(within(t))
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx, l, nil) }()
+		for _, sent := range []string{http2.ClientPreface, http2.ClientPreface + "\x00\x00\x06\x04"} {
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := io.WriteString(c, sent); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, make([]byte, frameHeader)); err != nil { // gRPC has the connection
+				t.Fatal(err)
+			}
+		}
+		conn := dial(t, l.Addr().String())
+		if _, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if drains {
+			s.Drain(ctx)
+		}
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if !conn.WaitForStateChange(within(t), connectivity.Ready) {
+			t.Errorf("%s: the connection with a frame goes on", name)
+		}
+		if took := time.Since(start); took > headerTimeout/2 {
+			t.Errorf("%s: the server stops after %v", name, took)
+		}
 	}
 }

@@ -177,6 +177,7 @@ type Server struct {
 
 	stopping context.Context // ended by Drain
 	stop     context.CancelFunc
+	opening  connSet // connections of gRPC without a frame of the client
 
 	answering  atomic.Int64  // calls with one answer that have their message
 	drainQuiet time.Duration // see Drain
@@ -193,7 +194,8 @@ func New(d Deps) *Server {
 	s.deps.ProgressInterval = cmp.Or(d.ProgressInterval, 10*time.Minute)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
-		grpc.Creds(finishedTLS{d.NewConn, d.NewShare}), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
+		grpc.Creds(finishedTLS{d.NewConn, d.NewShare, &s.opening}),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxRecvMsgSize(maxReceivedBytes), grpc.MaxConcurrentStreams(maxStreamsPerConn),
 		grpc.MaxHeaderListSize(maxHeaderBytes), grpc.InTapHandle(s.admit),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
@@ -272,6 +274,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, secure *tls.Config) 
 	undo := context.AfterFunc(ctx, func() {
 		_ = l.Close()
 		s.stop()
+		s.opening.closeAll() // gRPC waits for them
 		_ = s.http.Close()
 		s.grpc.Stop()
 	})

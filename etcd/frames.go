@@ -15,8 +15,9 @@ type frames struct {
 	header  [frameHeader]byte
 	have    int // bytes of the header
 	now     frame
-	left    int // bytes of the payload that have not come
-	padding int // of a frame of data, -1: not known yet
+	left    int  // bytes of the payload that have not come
+	padding int  // of a frame of data, -1: not known yet
+	whole   bool // the first frame has come
 }
 
 // frame is the header of a frame.
@@ -62,7 +63,7 @@ func (f *frames) follow(p []byte, begin func(frame), data func(stream uint32, pa
 			p = p[n:]
 		}
 		if f.left == 0 {
-			f.have = 0
+			f.have, f.whole = 0, true
 		}
 	}
 }

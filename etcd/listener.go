@@ -308,15 +308,20 @@ type connInfo struct {
 type finishedTLS struct {
 	newConn  func(net.Conn) any
 	newShare func(address string) Share
+	opening  *connSet // connections from which gRPC waits for the first frame
 }
 
 var errServerOnly = errors.New("these credentials are for servers only")
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (f finishedTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !f.opening.add(c) {
+		return nil, nil, net.ErrClosed
+	}
 	live := liveConnOf(c)
 	remote := c.RemoteAddr().String()
 	w := newWire(c, f.newShare(remote))
+	w.opening = f.opening
 	info := &connInfo{conn: newConn(live, f.newConn), live: live, wire: w, remote: remote}
 	if secured, ok := c.(*tls.Conn); ok {
 		info.secure, info.State = true, secured.ConnectionState()

@@ -64,6 +64,7 @@ type wire struct {
 	resets  time.Time            // when the pauses for the client's resets end
 	slow    *time.Timer          // looks for messages that arrive too slowly; nil: none is unfinished
 	closed  bool
+	opening *connSet // has Conn until the client's first frame has come; nil: it has
 }
 
 // received is what has come of the present message of a stream.
@@ -94,6 +95,9 @@ func (w *wire) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.in.follow(p[:n], w.begin, w.receive)
+	if w.in.whole {
+		w.opened()
+	}
 	w.settle()
 	return n, err
 }
@@ -119,6 +123,7 @@ func (w *wire) Write(p []byte) (int, error) {
 func (w *wire) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.opened()
 	if !w.closed {
 		w.closed = true
 		w.share.Give(w.calls, w.bytes)
@@ -128,6 +133,14 @@ func (w *wire) Close() error {
 		}
 	}
 	return w.Conn.Close()
+}
+
+// opened takes the connection out of those without a frame of the client. The lock must be held.
+func (w *wire) opened() {
+	if w.opening != nil {
+		w.opening.remove(w.Conn)
+		w.opening = nil
+	}
 }
 
 // begin notes a frame of the client. The lock must be held.
