@@ -9,9 +9,11 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
 
 	"northstar/state"
 )
@@ -77,6 +79,47 @@ func TestDrain_WritesAreAwaited(t *testing.T) {
 	if err := half.RecvMsg(&pb.PutResponse{}); err == nil {
 		t.Error("the call without a message is answered")
 	}
+}
+
+// TestDrain_CallsThatWaitForPlaces: a write that has no place yet is refused when the server stops.
+func TestDrain_CallsThatWaitForPlaces(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	if err := n.returning.Acquire(t.Context(), maxReturning); err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan struct{})
+	d := testDeps(n)
+	d.Begin = func(ctx context.Context, _ *http.Request, _ any, _ CallKind) (Call, error) {
+		return waitingCall{fakeCall{ctx, n}, waits}, nil
+	}
+	s, addr := serve(t, d, nil)
+	s.drainQuiet = 50 * time.Millisecond
+	kv, put := pb.NewKVClient(dial(t, addr)), make(chan error, 1)
+	go func() {
+		_, err := kv.Put(within(t), &pb.PutRequest{Key: []byte("a"), PrevKv: true})
+		put <- err
+	}()
+	<-waits
+	ctx := within(t)
+	s.Drain(ctx)
+	if err := <-put; ctx.Err() != nil || status.Convert(err).Message() != rpctypes.ErrorDesc(rpctypes.ErrGRPCStopped) {
+		t.Errorf("the write: %v; drained in time: %v", err, ctx.Err() == nil)
+	}
+	if _, more := n.View().Get("a"); more {
+		t.Error("the write was executed")
+	}
+}
+
+// waitingCall closes a channel when it waits for a place.
+type waitingCall struct {
+	fakeCall
+	waits chan struct{}
+}
+
+func (c waitingCall) AwaitPlace(ctx context.Context) (func(), error) {
+	close(c.waits)
+	return c.fakeCall.AwaitPlace(ctx)
 }
 
 // TestStop_ConnectionsWithoutAFrame: gRPC waits for the first frame of each connection before it tells the others that

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -167,7 +168,7 @@ func (k *kvService) write(ctx context.Context, r proto.Message, t *state.Txn) (s
 	if proto.Size(r) > maxRequestBytes {
 		return state.Result{}, rpctypes.ErrGRPCRequestTooLarge
 	}
-	leave, err := awaitPlace(ctx, t)
+	leave, err := k.s.awaitPlace(ctx, t)
 	if err != nil {
 		return state.Result{}, err
 	}
@@ -180,11 +181,17 @@ func (k *kvService) write(ctx context.Context, r proto.Message, t *state.Txn) (s
 }
 
 // awaitPlace waits for the place of a transaction whose result may have items. They cannot be counted before they
-// come.
-func awaitPlace(ctx context.Context, t *state.Txn) (leave func(), err error) {
+// come. A server that stops goes on waiting for drainQuiet: nothing is proposed yet.
+func (s *Server) awaitPlace(ctx context.Context, t *state.Txn) (leave func(), err error) {
 	if !returnsItems(t) {
 		return func() {}, nil
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	undo := context.AfterFunc(s.stopping, func() {
+		time.AfterFunc(s.drainQuiet, func() { end(rpctypes.ErrGRPCStopped) })
+	})
+	defer undo()
 	return callOf(ctx).AwaitPlace(ctx)
 }
 

@@ -211,7 +211,7 @@ func ifCreatedAt(key string, rev int64, op state.Op) *state.Txn {
 }
 
 func (r *recipes) write(ctx context.Context, t *state.Txn) (*pb.ResponseHeader, *state.TxnResult, error) {
-	leave, err := awaitPlace(ctx, t)
+	leave, err := r.s.awaitPlace(ctx, t)
 	if err != nil {
 		return nil, nil, err
 	}

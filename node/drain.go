@@ -31,11 +31,12 @@ func (n *Node) Drain(ctx context.Context) {
 	var leaving sync.WaitGroup
 	leaving.Go(func() { n.drainEtcd(ctx) })
 	n.handOver(ctx)
-	leaving.Wait()
-	// The listener closes first. Requests in flight may need the new leader, which is known by now.
+	// The listener closes first. Requests in flight may need the new leader, which is known by now. They have their
+	// time also while a call of an etcd client takes all of it.
 	if err := n.http.Shutdown(ctx); err != nil {
 		n.log.Warn("aborting in-flight requests", "error", err)
 	}
+	leaving.Wait()
 	n.handOver(ctx) // another node may have transferred leadership to this one meanwhile
 }
 

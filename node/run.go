@@ -105,10 +105,12 @@ func (n *Node) restartWhenRequested(ctx context.Context) error {
 	n.api.Drain()
 	ctx, cancel := context.WithTimeout(ctx, restartDrainTimeout)
 	defer cancel()
-	n.drainEtcd(ctx)
+	var leaving sync.WaitGroup
+	leaving.Go(func() { n.drainEtcd(ctx) })
 	if err := n.http.Shutdown(ctx); err != nil {
 		n.log.Warn("aborting in-flight requests", "error", err)
 	}
+	leaving.Wait()
 	return ErrRestart
 }
 
