@@ -7,8 +7,9 @@ import (
 )
 
 // Drain sends clients elsewhere: gRPC clients get GOAWAY, and streams end. It returns when the calls in progress
-// have ended, or ctx has. Drain waits for a call that has sent its message: to close the call would leave the outcome
-// of a write unknown. Calls whose message does not come are closed when no other was answered for drainQuiet.
+// have ended, or ctx has. Drain waits for a call that has sent its message, and for its answer: to close the call would
+// leave the outcome of a write unknown. Calls whose message does not come are closed when no other was answered for
+// drainQuiet.
 func (s *Server) Drain(ctx context.Context) {
 	s.stop()
 	s.health.Shutdown()
@@ -21,16 +22,21 @@ func (s *Server) Drain(ctx context.Context) {
 		defer close(done)
 		calls.Wait()
 	}()
-	tick := time.NewTicker(s.drainQuiet / 10)
+	const looks = 10 // that must find no call: a pause of the process is no time without one
+	tick := time.NewTicker(s.drainQuiet / looks)
 	defer tick.Stop()
-	for last := time.Now(); time.Since(last) < s.drainQuiet && ctx.Err() == nil; {
+	begun := time.Now()
+	for quiet := 0; quiet < looks && ctx.Err() == nil; {
 		select {
 		case <-done:
 			return
 		case <-ctx.Done():
 		case <-tick.C:
-			if s.answering.Load() > 0 {
-				last = time.Now()
+			if quiet++; s.answering.Load() == 0 {
+				continue
+			}
+			if quiet = 0; time.Since(begun) > s.drainQuiet {
+				collectGarbage(s.drainQuiet) // answers whose clients are gone do not count any longer
 			}
 		}
 	}

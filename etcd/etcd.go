@@ -179,7 +179,7 @@ type Server struct {
 	stop     context.CancelFunc
 	opening  connSet // connections of gRPC without a frame of the client
 
-	answering  atomic.Int64  // calls with one answer that have their message
+	answering  atomic.Int64  // calls with one answer that have their message, and large answers that are not sent
 	drainQuiet time.Duration // see Drain
 }
 

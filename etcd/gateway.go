@@ -93,6 +93,7 @@ func (s *Server) serveUnary(
 	handled := false
 	answer := func(ctx context.Context, in any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 		handled = true
+		s.answering.Add(1)
 		return s.answer(ctx, leave, in, info, h)
 	}
 	give := func() {} // what the body has taken: the call has its message for as long as it takes
@@ -102,7 +103,9 @@ func (s *Server) serveUnary(
 	}
 	out, err := handle(m.service, ctx, read, answer)
 	give()
-	if !handled {
+	if handled {
+		defer s.answering.Add(-1)
+	} else {
 		leave(err)
 	}
 	if m.kind != openapi.Unary { // it may have waited for long, also for an error
@@ -120,7 +123,9 @@ func (s *Server) serveUnary(
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write(body) // a client that is gone needs no answer
+	_ = http.NewResponseController(w).Flush()
 }
 
 // readMessage reads the body of a call with one message. give returns what the body has taken of the budget.

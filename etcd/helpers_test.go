@@ -268,6 +268,12 @@ func start(t *testing.T, s *Server, secure *tls.Config) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	startOn(t, s, l, secure)
+	return l.Addr().String()
+}
+
+// startOn has a server serve a listener until the test ends.
+func startOn(t *testing.T, s *Server, l net.Listener, secure *tls.Config) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l, secure) }()
@@ -277,7 +283,6 @@ func start(t *testing.T, s *Server, secure *tls.Config) string {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return l.Addr().String()
 }
 
 // dial returns a connection without TLS.

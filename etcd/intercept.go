@@ -45,6 +45,8 @@ func (s *Server) interceptUnary(
 	if err := answerPlain(ctx); err != nil {
 		return nil, err
 	}
+	s.answering.Add(1)
+	defer s.answering.Add(-1)
 	ctx, leave, err := s.begin(ctx, info.FullMethod)
 	if err != nil {
 		return nil, statusOf(err)
@@ -61,8 +63,6 @@ func (s *Server) answer(
 		leave(err)
 		err = statusOf(err)
 	}()
-	s.answering.Add(1)
-	defer s.answering.Add(-1)
 	give, err := holdRequest(ctx, in, s.freeOf(info.FullMethod))
 	if err != nil {
 		return nil, err
@@ -76,7 +76,9 @@ func (s *Server) answer(
 	}()
 	out, err = handle(context.WithValue(ctx, answerKey{}, held), in)
 	if m, ok := out.(proto.Message); ok && err == nil && held.taken > 0 {
-		out = newCounted(m, held.give, s.lifetime, closeConn(ctx))
+		s.answering.Add(1)
+		sent := func() { held.give(); s.answering.Add(-1) }
+		out = newCounted(m, sent, s.lifetime, closeConn(ctx))
 	}
 	return out, err
 }
