@@ -263,15 +263,18 @@ func (s *Server) register() {
 	}
 }
 
-// Serve answers the clients of a listener until ctx ends. secure is nil without TLS.
+// Serve answers the clients of a listener until ctx ends. It is an error if the listener is closed before. secure is
+// nil without TLS.
 func (s *Server) Serve(ctx context.Context, l net.Listener, secure *tls.Config) error {
-	split := newSplitter(l, secure)
+	serving, end := context.WithCancel(ctx)
+	defer end()
+	split := newSplitter(l, secure, s.logger)
 	var servers sync.WaitGroup
-	servers.Go(func() { s.hub.run(ctx) })
+	servers.Go(func() { s.hub.run(serving) })
 	errs := make(chan error, 2)
 	servers.Go(func() { errs <- s.grpc.Serve(split.grpc) })
 	servers.Go(func() { errs <- s.http.Serve(split.http) })
-	undo := context.AfterFunc(ctx, func() {
+	undo := context.AfterFunc(serving, func() {
 		_ = l.Close()
 		s.stop()
 		s.opening.closeAll() // gRPC waits for them
@@ -280,6 +283,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, secure *tls.Config) 
 	})
 	defer undo()
 	err := split.run()
+	if ctx.Err() != nil {
+		err = nil
+	}
+	end()
 	servers.Wait()
 	return errors.Join(err, unlessClosed(<-errs), unlessClosed(<-errs))
 }

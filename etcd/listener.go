@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -12,14 +13,17 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/credentials"
 )
 
 // handshakeTimeout limits the time until a connection has shown which protocol it speaks.
 const handshakeTimeout = 10 * time.Second
 
-// maxAcceptDelay is the longest pause after a connection could not be accepted.
-const maxAcceptDelay = 100 * time.Millisecond
+const (
+	maxAcceptDelay   = 100 * time.Millisecond // longest pause after a connection could not be accepted
+	acceptLogTimeout = time.Minute            // at least between two warnings of that
+)
 
 // protocols are offered in this order: gRPC clients offer h2 alone, and curl and urllib3 both, which then get HTTP/1.1.
 var protocols = []string{"http/1.1", "h2"}
@@ -32,13 +36,14 @@ var preface = []byte("PRI * HTTP/2.0")
 type splitter struct {
 	listener net.Listener
 	secure   *tls.Config // nil: no TLS
+	logger   hclog.Logger
 	grpc     *branch
 	http     *branch
 	sniffing sync.WaitGroup
 	pending  connSet // connections that have not shown their protocol
 }
 
-func newSplitter(l net.Listener, secure *tls.Config) *splitter {
+func newSplitter(l net.Listener, secure *tls.Config, logger hclog.Logger) *splitter {
 	if secure != nil {
 		secure = secure.Clone()
 		secure.NextProtos = protocols
@@ -54,10 +59,13 @@ func newSplitter(l net.Listener, secure *tls.Config) *splitter {
 			}
 		}
 	}
-	return &splitter{listener: l, secure: secure, grpc: newBranch(l.Addr()), http: newBranch(l.Addr())}
+	return &splitter{
+		listener: l, secure: secure, logger: logger, grpc: newBranch(l.Addr()), http: newBranch(l.Addr()),
+	}
 }
 
-// run accepts until the listener is closed. Then it closes both branches.
+// run accepts until the listener is closed, which is its error. Then it closes both branches. It goes on after every
+// other error, such as too many open files or no memory.
 func (s *splitter) run() error {
 	defer func() {
 		s.pending.closeAll()
@@ -65,15 +73,16 @@ func (s *splitter) run() error {
 		_ = s.grpc.Close()
 		_ = s.http.Close()
 	}()
-	backoff := time.Duration(0)
+	backoff, warned := time.Duration(0), time.Time{}
 	for {
 		c, err := s.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("etcd listener: %w", err)
+		}
 		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return nil
-			}
-			if !temporary(err) {
-				return err
+			if warned.IsZero() || time.Since(warned) > acceptLogTimeout {
+				warned = time.Now()
+				s.logger.Warn("accepting a connection failed", "error", err)
 			}
 			backoff = min(max(2*backoff, 5*time.Millisecond), maxAcceptDelay)
 			time.Sleep(backoff)
@@ -89,11 +98,6 @@ func (s *splitter) run() error {
 			s.sniff(c)
 		})
 	}
-}
-
-// temporary reports whether Accept may succeed later: the process has too many open files, or the client is gone.
-func temporary(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED)
 }
 
 // sniff finds out the protocol of a connection and hands it over.

@@ -9,12 +9,16 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"os"
 	"reflect"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +47,48 @@ func TestOnePort(t *testing.T) {
 		if got := get(t, http.DefaultTransport, "http://"+addr+path); got != want {
 			t.Errorf("%s: %s", path, got)
 		}
+	}
+}
+
+// exhaustedListener fails once, as the kernel does without memory.
+type exhaustedListener struct {
+	net.Listener
+	failed atomic.Bool
+}
+
+func (l *exhaustedListener) Accept() (net.Conn, error) {
+	if l.failed.CompareAndSwap(false, true) {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.ENOBUFS)}
+	}
+	return l.Listener.Accept()
+}
+
+// TestServe_FailedAccept: a connection that cannot be accepted does not end the service. A closed listener does, and is
+// an error if the server was not stopped.
+func TestServe_FailedAccept(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, failing, served := New(testDeps(newFakeNode(t))), &exhaustedListener{Listener: l}, make(chan error, 1)
+	ctx, stop := context.WithCancel(within(t))
+	defer stop()
+	go func() { served <- s.Serve(ctx, failing, nil) }()
+	conn := dial(t, l.Addr().String())
+	if _, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}); err != nil || !failing.failed.Load() {
+		t.Errorf("after a failed accept: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-served:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("the listener is closed: %v", err)
+		}
+	case <-ctx.Done():
+		t.Error("the server goes on without a listener")
 	}
 }
 
