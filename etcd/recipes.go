@@ -109,8 +109,12 @@ func (r *recipes) proclaim(ctx context.Context, in fields) (fields, error) {
 	if !ok {
 		return fields{}, errNoLeaderKey
 	}
+	lease, err := r.leaseOr(ctx, leader.int("lease"))
+	if err != nil {
+		return fields{}, err
+	}
 	key := string(leader.bytes("key"))
-	put := state.Op{Put: &state.TxnPut{Key: key, Value: in.bytes("value"), Lease: leader.int("lease")}}
+	put := state.Op{Put: &state.TxnPut{Key: key, Value: in.bytes("value"), Lease: lease}}
 	header, out, err := r.write(ctx, ifCreatedAt(key, leader.int("rev"), put))
 	if err == nil && !out.Succeeded {
 		err = errNotLeader
@@ -223,14 +227,20 @@ func (r *recipes) write(ctx context.Context, t *state.Txn) (*pb.ResponseHeader, 
 	return r.s.headerAt(result.Revision), result.Txn, nil
 }
 
+// leaseOr returns the lease of a call, a new one if that is 0: no key of a queue may outlast its client for ever.
+func (r *recipes) leaseOr(ctx context.Context, lease int64) (int64, error) {
+	if lease != 0 {
+		return lease, nil
+	}
+	granted, err := (&leaseService{s: r.s}).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: recipeTTL})
+	return granted.GetID(), err
+}
+
 // join adds the key of a lease to the queue of a name, if it is not there, and sets its value.
 func (r *recipes) join(ctx context.Context, name []byte, lease int64, value []byte) (entry, error) {
-	if lease == 0 {
-		granted, err := (&leaseService{s: r.s}).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: recipeTTL})
-		if err != nil {
-			return entry{}, err
-		}
-		lease = granted.ID
+	lease, err := r.leaseOr(ctx, lease)
+	if err != nil {
+		return entry{}, err
 	}
 	e := entry{prefix: queueOf(name), lease: lease}
 	e.key = fmt.Sprintf("%s%x", e.prefix, lease)

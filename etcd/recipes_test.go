@@ -225,6 +225,29 @@ func TestElection(t *testing.T) {
 	}
 }
 
+// TestProclaim_WithoutALease: a leader that does not name its lease gets another one. Its leadership does not become
+// permanent.
+func TestProclaim_WithoutALease(t *testing.T) {
+	t.Parallel()
+	c := newRecipeClient(t)
+	led := c.must("election/campaign", `{"name":%q,"lease":1,"value":%q}`, "e", "one")
+	var leader map[string]any
+	if err := json.Unmarshal(led.Leader, &leader); err != nil {
+		t.Fatal(err)
+	}
+	delete(leader, "lease")
+	text, err := json.Marshal(leader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.must("election/proclaim", `{"leader":%s,"value":%q}`, text, "two")
+	it, _ := c.node.View().Get("e/1")
+	lease, _ := c.node.View().Session(it.Session)
+	if string(it.Value) != "two" || lease == nil || lease.TTL != recipeTTL*time.Second {
+		t.Errorf("the key %+v has the lease %+v", it, lease)
+	}
+}
+
 // observe returns the values of the leaders of an election.
 func (c *recipeClient) observe(name string) <-chan string {
 	c.t.Helper()

@@ -80,6 +80,7 @@ func testLockServices(ctx context.Context, t *testing.T, service, library *node)
 	if err != nil {
 		t.Fatal(err)
 	}
+	testLeaderKey(ctx, t, c, elections)
 	election := concurrency.NewElection(s, "election")
 	won := make(chan error, 1)
 	go func() { won <- election.Campaign(ctx, "library") }()
@@ -96,5 +97,28 @@ func testLockServices(ctx context.Context, t *testing.T, service, library *node)
 	now, err := elections.Leader(ctx, &v3electionpb.LeaderRequest{Name: []byte("election")})
 	if err != nil || string(now.Kv.Value) != "library" {
 		t.Errorf("leader: %v, %v", now, err)
+	}
+}
+
+// testLeaderKey changes the key of a leader in ways for which the services need no lease and no value.
+func testLeaderKey(ctx context.Context, t *testing.T, c *clientv3.Client, elections v3electionpb.ElectionClient) {
+	lead, err := elections.Campaign(ctx, &v3electionpb.CampaignRequest{Name: []byte("short"), Value: []byte("first")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader := &v3electionpb.LeaderKey{Name: lead.Leader.Name, Key: lead.Leader.Key, Rev: lead.Leader.Rev}
+	if _, err := elections.Proclaim(ctx, &v3electionpb.ProclaimRequest{
+		Leader: leader, Value: []byte("second"),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Get(ctx, string(leader.Key))
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "second" {
+		t.Fatalf("the leader's key: %v, %v", got, err)
+	}
+	lease := got.Kvs[0].Lease
+	left, err := c.TimeToLive(ctx, clientv3.LeaseID(lease))
+	if err != nil || lease == lead.Leader.Lease || left.GrantedTTL != 60 {
+		t.Errorf("after a proclamation without a lease: lease %x, %+v, %v", lease, left, err)
 	}
 }
