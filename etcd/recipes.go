@@ -64,7 +64,7 @@ func answer(to fields, name protoreflect.Name) fields {
 
 // lock waits until the lease holds the lock.
 func (r *recipes) lock(ctx context.Context, in fields) (fields, error) {
-	e, err := r.join(ctx, in.bytes("name"), in.int("lease"), nil)
+	e, err := r.join(ctx, in.bytes("name"), in.int("lease"), nil, false)
 	if err != nil {
 		return fields{}, err
 	}
@@ -90,7 +90,7 @@ func (r *recipes) unlock(ctx context.Context, in fields) (fields, error) {
 
 // campaign waits until the lease leads the election.
 func (r *recipes) campaign(ctx context.Context, in fields) (fields, error) {
-	e, err := r.join(ctx, in.bytes("name"), in.int("lease"), in.bytes("value"))
+	e, err := r.join(ctx, in.bytes("name"), in.int("lease"), in.bytes("value"), true)
 	if err != nil {
 		return fields{}, err
 	}
@@ -236,8 +236,9 @@ func (r *recipes) leaseOr(ctx context.Context, lease int64) (int64, error) {
 	return granted.GetID(), err
 }
 
-// join adds the key of a lease to the queue of a name, if it is not there, and sets its value.
-func (r *recipes) join(ctx context.Context, name []byte, lease int64, value []byte) (entry, error) {
+// join adds the key of a lease to the queue of a name, if it is not there. Otherwise it sets its value if replace is
+// true.
+func (r *recipes) join(ctx context.Context, name []byte, lease int64, value []byte, replace bool) (entry, error) {
 	lease, err := r.leaseOr(ctx, lease)
 	if err != nil {
 		return entry{}, err
@@ -257,7 +258,7 @@ func (r *recipes) join(ctx context.Context, name []byte, lease int64, value []by
 	}
 	it := out.Responses[0].Range.Items[0]
 	e.rev = it.CreateRevision
-	if value != nil && !bytes.Equal(value, it.Value) {
+	if replace && !bytes.Equal(value, it.Value) {
 		_, out, err = r.write(ctx, ifCreatedAt(e.key, int64(e.rev), put))
 		if err == nil && !out.Succeeded {
 			err = errNotLeader

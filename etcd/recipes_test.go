@@ -197,6 +197,8 @@ func TestElection(t *testing.T) {
 		}
 	}
 	expect("one")
+	c.must("election/campaign", `{"name":%q,"lease":1}`, "e")
+	expect("")
 	c.must("election/campaign", campaign, "e", 1, "one again")
 	expect("one again")
 	next := c.begin(within(t), "election/campaign", campaign, "e", 2, "two")

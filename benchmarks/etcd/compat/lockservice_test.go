@@ -121,4 +121,12 @@ func testLeaderKey(ctx context.Context, t *testing.T, c *clientv3.Client, electi
 	if err != nil || lease == lead.Leader.Lease || left.GrantedTTL != 60 {
 		t.Errorf("after a proclamation without a lease: lease %x, %+v, %v", lease, left, err)
 	}
+	if _, err := elections.Campaign(ctx, &v3electionpb.CampaignRequest{
+		Name: []byte("short"), Lease: lead.Leader.Lease, Value: nil,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Get(ctx, string(leader.Key)); err != nil || len(got.Kvs) != 1 || len(got.Kvs[0].Value) != 0 {
+		t.Errorf("after a campaign of the same lease without a value: %v, %v", got, err)
+	}
 }
