@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // Drain sends clients elsewhere: gRPC clients get GOAWAY, and streams end. It returns when the calls in progress
@@ -43,4 +45,11 @@ func (s *Server) Drain(ctx context.Context) {
 	_ = s.http.Close()
 	s.grpc.Stop()
 	<-done
+}
+
+// untilStopped returns a context that also ends when the server stops. release must be called.
+func (s *Server) untilStopped(ctx context.Context) (_ context.Context, release func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	undo := context.AfterFunc(s.stopping, func() { end(rpctypes.ErrGRPCStopped) })
+	return ctx, func() { undo(); end(nil) }
 }

@@ -13,7 +13,10 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"northstar/state"
 )
@@ -165,6 +168,50 @@ func TestStop_ConnectionsWithoutAFrame(t *testing.T) {
 		}
 		if took := time.Since(start); took > headerTimeout/2 {
 			t.Errorf("%s: the server stops after %v", name, took)
+		}
+	}
+}
+
+// TestDrain_LibraryStreams: streams of gRPC's own services end with the server, as others do.
+func TestDrain_LibraryStreams(t *testing.T) {
+	t.Parallel()
+	s, addr := serve(t, testDeps(newFakeNode(t)), nil)
+	s.drainQuiet = time.Hour
+	conn, ctx := dial(t, addr), within(t)
+	var streams []grpc.ClientStream
+	for _, method := range libraryStreams {
+		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var in, out proto.Message = &reflectionv1.ServerReflectionRequest{
+			MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
+		}, &reflectionv1.ServerReflectionResponse{}
+		if method == grpc_health_v1.Health_Watch_FullMethodName {
+			in, out = &grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{}
+		}
+		err = stream.SendMsg(in)
+		if _, health := in.(*grpc_health_v1.HealthCheckRequest); health && err == nil {
+			err = stream.CloseSend()
+		}
+		if err == nil {
+			err = stream.RecvMsg(out)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", method, err)
+		}
+		streams = append(streams, stream)
+	}
+	if s.Drain(ctx); ctx.Err() != nil {
+		t.Error("the server has waited for the streams")
+	}
+	for i, stream := range streams {
+		var err error
+		for err == nil { // the health of a server that stops comes first, or not at all
+			err = stream.RecvMsg(&grpc_health_v1.HealthCheckResponse{})
+		}
+		if status.Convert(err).Message() != rpctypes.ErrorDesc(rpctypes.ErrGRPCStopped) {
+			t.Errorf("%s ends with %v", libraryStreams[i], err)
 		}
 	}
 }

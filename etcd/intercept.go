@@ -16,8 +16,6 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -106,6 +104,12 @@ func (s *Server) interceptStream(
 		stop := s.endWithoutLeader(ctx, cancel)
 		defer stop()
 	}
+	if slices.Contains(libraryStreams, info.FullMethod) {
+		var release func()
+		ctx, release = s.untilStopped(ctx)
+		defer release()
+		stream = &libraryStream{stream, ctx, s}
+	}
 	err = handle(service, &callStream{stream, ctx})
 	if cause := context.Cause(ctx); err != nil && cause != nil && stream.Context().Err() == nil {
 		err = cause // the call was ended here, not by the client
@@ -178,12 +182,6 @@ func (c *callStream) RecvMsg(m any) error {
 		return rpctypes.ErrGRPCRequestTooLarge
 	}
 	return nil
-}
-
-// libraryStreams are the streams of gRPC's own services.
-var libraryStreams = []string{
-	grpc_health_v1.Health_Watch_FullMethodName, reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName,
-	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName,
 }
 
 // begin authenticates and admits a call. leave must be called with the call's error.

@@ -164,7 +164,7 @@ func (r *recipes) observe(ctx context.Context, in fields, send func(m any) error
 	if len(in.bytes("name")) > maxWatchKey {
 		return rpctypes.ErrGRPCRequestTooLarge // the stream keeps it
 	}
-	ctx, stop := r.untilStopped(ctx)
+	ctx, stop := r.s.untilStopped(ctx)
 	defer stop()
 	prefix := queueOf(in.bytes("name"))
 	show := func(header *pb.ResponseHeader, it *state.Item) error {
@@ -280,7 +280,7 @@ func (r *recipes) awaitTurn(ctx context.Context, e entry, lost error) (v *state.
 		leave := ifCreatedAt(e.key, int64(e.rev), state.Op{Delete: &state.TxnDelete{Key: e.key}})
 		_, _ = call.Propose(ctx, state.Command{Kind: state.KindTxn, Txn: leave}) // otherwise its lease ends it
 	}()
-	ctx, stop := r.untilStopped(ctx)
+	ctx, stop := r.s.untilStopped(ctx)
 	defer stop()
 	for {
 		if v, err = r.s.readView(ctx, false); err != nil {
@@ -340,13 +340,6 @@ func (r *recipes) follow(
 }
 
 const followBatch = 64
-
-// untilStopped returns a context that also ends when the server stops.
-func (r *recipes) untilStopped(ctx context.Context) (context.Context, func()) {
-	ctx, end := context.WithCancelCause(ctx)
-	undo := context.AfterFunc(r.s.stopping, func() { end(rpctypes.ErrGRPCStopped) })
-	return ctx, func() { undo(); end(nil) }
-}
 
 // firstOf returns the first key of a queue, nil if it is empty. room may be nil.
 func firstOf(ctx context.Context, v *state.View, prefix string, room state.Room) (*state.Item, error) {
