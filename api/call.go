@@ -375,7 +375,7 @@ func (s *Server) CheckToken(name, tok, address string) error {
 // what was committed when it started.
 func (s *Server) CheckCaughtUp() error {
 	s.calls.NoteLocalRead()
-	return checkCaughtUp(s.reads.Status())
+	return s.reads.Status().CheckCaughtUp()
 }
 
 // LimitConnections counts the connections of a listener of another protocol with those of this package, and limits

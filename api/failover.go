@@ -178,7 +178,7 @@ func checkReason(reason string) error {
 }
 
 func getAutoFailover(c *request) error {
-	if err := checkCaughtUp(c.s.reads.Status()); err != nil {
+	if err := c.s.reads.Status().CheckCaughtUp(); err != nil {
 		return err
 	}
 	return c.reply(c.s.autoFailover(time.Now()))

@@ -109,7 +109,7 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 		if maxStale >= 0 && !currentWithin(st, maxStale) {
 			break
 		}
-		if err := checkCaughtUp(st); err != nil {
+		if err := st.CheckCaughtUp(); err != nil {
 			return err
 		}
 		c.s.calls.NoteLocalRead()
@@ -316,7 +316,7 @@ func (c *request) watchStart() (uint64, error) {
 			return 0, problem.BadRequest("since: want a revision, got nothing")
 		}
 		// A state that lacks entries of this node's own log would show old changes as new ones.
-		if err := checkCaughtUp(c.s.reads.Status()); err != nil {
+		if err := c.s.reads.Status().CheckCaughtUp(); err != nil {
 			return 0, err
 		}
 		return c.newestRevision(), nil

@@ -28,18 +28,7 @@ func (c *request) maxStale(level string) (time.Duration, error) {
 // currentWithin reports whether a follower's state was current at most limit ago. A leader may be cut off without
 // knowing it yet, and a node that has just started may lack what is committed: they answer after a read barrier.
 func currentWithin(st cluster.NodeStatus, limit time.Duration) bool {
-	return st.Role != cluster.Leader && st.StateAge >= 0 && st.StateAge <= limit && checkCaughtUp(st) == nil
-}
-
-// checkCaughtUp returns an error until this node has applied what was committed when it started. Its log holds that,
-// and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had,
-// unless it has applied its log as of then.
-func checkCaughtUp(st cluster.NodeStatus) error {
-	if st.CaughtUp || st.StartLogIndex > 0 && st.AppliedIndex >= st.StartLogIndex {
-		return nil
-	}
-	return cluster.Errorf(cluster.CodeNoLeader, "node %s has started and has not learned from a leader what of its log "+
-		"is committed (applied index %d of %d)", st.NodeID, st.AppliedIndex, st.StartLogIndex)
+	return st.Role != cluster.Leader && st.StateAge >= 0 && st.StateAge <= limit && st.CheckCaughtUp() == nil
 }
 
 // setStaleness sets the maximum age of a stale response: of the state, or else of the process.

@@ -33,6 +33,17 @@ func (s NodeStatus) Suffrage() Suffrage {
 	return NonVoter
 }
 
+// CheckCaughtUp returns an error until the node has applied what was committed when it started. Its log holds that,
+// and only a leader knows which part is committed. Before that its state may lack acknowledged writes that it had,
+// unless it has applied its log as of then.
+func (s NodeStatus) CheckCaughtUp() error {
+	if s.CaughtUp || s.StartLogIndex > 0 && s.AppliedIndex >= s.StartLogIndex {
+		return nil
+	}
+	return Errorf(CodeNoLeader, "node %s has started and has not learned from a leader what of its log is committed "+
+		"(applied index %d of %d)", s.NodeID, s.AppliedIndex, s.StartLogIndex)
+}
+
 // PeerStatus is one node's knowledge, usually the leader's, of another server of the configuration.
 type PeerStatus struct {
 	ID              NodeID

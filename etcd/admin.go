@@ -176,6 +176,8 @@ func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) {
 		answer.Reason = "ALARM NOSPACE"
 	case st.LeaderID == "" && query.Get("serializable") != "true":
 		answer.Reason = "RAFT NO LEADER"
+	case st.CheckCaughtUp() != nil:
+		answer.Reason = "the node has not caught up since its start"
 	default:
 		answer.Health = "true"
 		writePlain(w, http.StatusOK, answer)

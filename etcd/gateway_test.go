@@ -191,6 +191,15 @@ func TestHealthOverHTTP(t *testing.T) {
 	if got := get(t, &http.Transport{}, "http://"+addr+"/health?exclude=NOSPACE"); got != healthy {
 		t.Errorf("with a full disk, without its alarm: %s", got)
 	}
+	n.setFull()
+	n.mu.Lock()
+	n.behind = cluster.Errorf(cluster.CodeNoLeader, "it has not caught up")
+	n.mu.Unlock()
+	for _, path := range []string{"/health", "/health?serializable=true"} {
+		if got := get(t, &http.Transport{}, "http://"+addr+path); !strings.Contains(got, "not caught up") {
+			t.Errorf("%s of a node that has just started: %s", path, got)
+		}
+	}
 }
 
 // TestUnsupportedPaths: paths of etcd's gateway that are not served say so, and are not taken for wrong ones.

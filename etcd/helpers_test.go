@@ -127,7 +127,8 @@ func (n *fakeNode) Status() cluster.NodeStatus {
 	defer n.mu.Unlock()
 	return cluster.NodeStatus{
 		Identity: cluster.Identity{NodeID: "n1", ClusterID: "c-1"}, Term: 3, LeaderID: n.leader,
-		Servers: append([]cluster.Server{{ID: "n1", Address: "127.0.0.1:1", Suffrage: cluster.Voter}}, n.peers...),
+		Servers:  append([]cluster.Server{{ID: "n1", Address: "127.0.0.1:1", Suffrage: cluster.Voter}}, n.peers...),
+		CaughtUp: n.behind == nil,
 	}
 }
 
