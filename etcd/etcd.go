@@ -196,6 +196,7 @@ func New(d Deps) *Server {
 	s.grpc = grpc.NewServer(
 		grpc.Creds(finishedTLS{d.NewConn, d.NewShare, &s.opening}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
+		grpc.RPCDecompressor(smallGzip{}), //nolint:staticcheck // what is registered knows no limit of its own
 		grpc.MaxRecvMsgSize(maxReceivedBytes), grpc.MaxConcurrentStreams(maxStreamsPerConn),
 		grpc.MaxHeaderListSize(maxHeaderBytes), grpc.InTapHandle(s.admit),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),

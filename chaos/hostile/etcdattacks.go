@@ -80,6 +80,10 @@ func etcdAttacks() []Attack {
 			run: flood(16, resetCall),
 		},
 		{
+			Name: "etcd-bombs", Unit: "puts of 1 MiB of zeros, compressed to 1 KiB", Full: 20000, Short: 400, Callers: 4,
+			Etcd: true, Held: true, PerConn: 1000, run: heldCalls(patient, bomb()),
+		},
+		{
 			Name: "etcd-txns", Unit: "transactions of 1,024 operations, of 1.4 MiB, and beyond the limits", Full: 2000,
 			Short: 100, Callers: 4, Etcd: true, prepare: fillHistory, run: flood(8, hugeTxn),
 		},
@@ -214,12 +218,6 @@ func watchBig(ctx context.Context, h *h2, i int) error {
 
 func listBig(ctx context.Context, h *h2, i int) error {
 	return h.call(ctx, i, pb.KV_Range_FullMethodName, rangeOf(bigPrefix), true)
-}
-
-// listGzip is listBig with an encoding, in which gRPC would answer.
-func listGzip(ctx context.Context, h *h2, i int) error {
-	encoding := hpack.HeaderField{Name: "grpc-encoding", Value: "gzip"}
-	return h.call(ctx, i, pb.KV_Range_FullMethodName, rangeOf(bigPrefix), true, encoding)
 }
 
 func rangeOf(prefix string) *pb.RangeRequest {
