@@ -44,23 +44,20 @@ func (t *connTable) add(c *conn) bool {
 	if own == nil {
 		own = lists.New()
 	}
-	if own.Len() >= t.perAddress && !t.exempt(c.group) && !t.closeIdle(own) {
-		if own.Len() >= withReserve(t.perAddress) {
-			t.rejected("address_limit")
-			return false
-		}
-		c.reserved.Store(true)
+	limited := !t.exempt(c.group)
+	if limited && own.Len() >= t.perAddress && !t.closeIdle(own) && own.Len() >= withReserve(t.perAddress) {
+		t.rejected("address_limit")
+		return false
 	}
-	if t.all.Len() >= t.limit && !t.closeIdle(&t.all) {
-		if t.all.Len() >= withReserve(t.limit) {
-			t.rejected("node_limit")
-			return false
-		}
-		c.reserved.Store(true)
+	if t.all.Len() >= t.limit && !t.closeIdle(&t.all) && t.all.Len() >= withReserve(t.limit) {
+		t.rejected("node_limit")
+		return false
 	}
 	if t.anonymousConns.count >= t.anonymous {
 		t.anonymousConns.closeOne(t.closeIdle)
 	}
+	// What gave way may have been in the reserve, too.
+	c.reserved.Store(limited && own.Len() >= t.perAddress || t.all.Len() >= t.limit)
 	t.addresses[c.group] = own
 	c.inAddress, c.inAll = own.PushBack(c), t.all.PushBack(c)
 	t.anonymousConns.add(c)

@@ -124,6 +124,49 @@ func TestConnTable(t *testing.T) {
 	}
 }
 
+// Idle connections that give way to others do not let ordinary calls into the reserve.
+func TestConnTable_ReserveStaysFree(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string]Limits{
+		"node":    {Connections: 64, AddressConnections: 1000, AnonymousConnections: 1000},
+		"address": {Connections: 1000, AddressConnections: 64, AnonymousConnections: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			table := newConnTable(limits, func(netip.Prefix) bool { return false }, func(string) {})
+			open := func() *conn {
+				c, _ := pipeConn(t, "192.0.2.1")
+				if !table.add(c) {
+					t.Fatalf("a connection beside %d others was refused", table.Len())
+				}
+				return c
+			}
+			calls := 0
+			call := func(c *conn) {
+				if !c.begin() {
+					t.Fatal("a new connection was closed")
+				}
+				if table.hasPlace(c) {
+					calls++
+					return
+				}
+				c.end()
+				_ = c.Close()
+			}
+			for range 64 {
+				call(open())
+			}
+			for range 8 {
+				open()
+				call(open())
+			}
+			if calls != 64 || table.Len() >= withReserve(64) {
+				t.Errorf("%d calls on %d connections", calls, table.Len())
+			}
+		})
+	}
+}
+
 // A request that arrives while its connection is closed is not served.
 func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 	t.Parallel()
