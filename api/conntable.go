@@ -75,7 +75,15 @@ func (t *connTable) hasPlace(c *conn) bool {
 	if c.inAddress == nil {
 		return !c.reserved.Load() // a peer has a place, and a closed one needs none
 	}
-	if !t.exempt(c.group) && t.isOver(t.addresses[c.group], t.perAddress) || t.isOver(&t.all, t.limit) {
+	own, limited := t.addresses[c.group], !t.exempt(c.group)
+	ofAddress, ofNode := 0, t.all.Len()-t.limit // that must give way
+	if limited {
+		ofAddress = max(0, own.Len()-t.perAddress)
+	}
+	if !hasIdle(own, ofAddress) || ofNode > ofAddress && !hasIdle(&t.all, ofNode) {
+		return false
+	}
+	if limited && t.isOver(own, t.perAddress) || t.isOver(&t.all, t.limit) {
 		return false
 	}
 	c.reserved.Store(false)
@@ -94,6 +102,24 @@ func (t *connTable) isOver(l *lists.List, limit int) bool {
 
 // maxIdleScan limits the search for an idle connection. The next search continues where this one ended.
 const maxIdleScan = 1024
+
+// hasIdle reports whether n connections of l are idle, as far as the search goes. The next one finds these first.
+func hasIdle(l *lists.List, n int) bool {
+	e := l.Front()
+	for range min(l.Len(), maxIdleScan) {
+		if n <= 0 {
+			break
+		}
+		next := e.Next()
+		if e.Value.(*conn).serving.Load() == 0 {
+			n--
+		} else {
+			l.MoveToBack(e)
+		}
+		e = next
+	}
+	return n <= 0
+}
 
 // closeIdle closes an idle connection of l, if possible one that was not used recently, and reports whether it did.
 func (t *connTable) closeIdle(l *lists.List) bool {

@@ -167,6 +167,45 @@ func TestConnTable_ReserveStaysFree(t *testing.T) {
 	}
 }
 
+// A call on a connection of the reserve closes idle ones only if it has a place then.
+func TestConnTable_NothingIsClosedInVain(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string]Limits{
+		"node":    {Connections: 32, AddressConnections: 1000, AnonymousConnections: 1000},
+		"address": {Connections: 1000, AddressConnections: 32, AnonymousConnections: 1000},
+		"both":    {Connections: 32, AddressConnections: 32, AnonymousConnections: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			table := newConnTable(limits, func(netip.Prefix) bool { return false }, func(string) {})
+			var conns []*conn
+			for i := range 34 {
+				ip := "192.0.2.1"
+				if name == "both" && i == 33 { // the node has 2 more than its limit, the address of the call 1
+					ip = "192.0.2.2"
+				}
+				c, _ := pipeConn(t, ip)
+				if !table.add(c) || !c.begin() {
+					t.Fatalf("connection %d", i)
+				}
+				conns = append(conns, c)
+			}
+			late := conns[32]
+			if !late.reserved.Load() {
+				t.Fatal("a connection beyond the limit is like any other")
+			}
+			conns[7].end()
+			if table.hasPlace(late) || conns[7].serving.Load() == connClosed || table.Len() != 34 {
+				t.Errorf("one place is missing: %d connections", table.Len())
+			}
+			conns[20].end()
+			if !table.hasPlace(late) || late.reserved.Load() || table.Len() != 32 {
+				t.Errorf("two are idle: %d connections", table.Len())
+			}
+		})
+	}
+}
+
 // A request that arrives while its connection is closed is not served.
 func TestConnTable_ClosedConnectionServesNothing(t *testing.T) {
 	t.Parallel()
