@@ -193,14 +193,14 @@ func (k *Call) Propose(ctx context.Context, cmd state.Command) (state.Result, er
 
 // sign puts the caller into a command that makes or uses leases.
 func (k *Call) sign(cmd *state.Command) {
-	caller := k.c.caller.header()
 	if cmd.LeaseGrant != nil {
-		cmd.LeaseGrant.Owner = caller
+		cmd.LeaseGrant.Owner = k.c.caller.header()
 	}
 	if k.c.caller.role == token.Operator {
 		k.recordRevoke(cmd)
 		return
 	}
+	caller := k.userOf(cmd)
 	if cmd.LeaseRevoke != nil {
 		cmd.LeaseRevoke.Caller = caller
 	}

@@ -96,6 +96,9 @@ func (a *authenticator) certified(r *http.Request) (who identity, ok bool) {
 	return identity{}, false
 }
 
+// digestName is how a digest as a client's name begins. No common name makes such a name.
+const digestName = "cert."
+
 // certificateName returns the name of a client whose certificate has no identity of this cluster: the common name, or a
 // digest if that is missing or no name of a client. The digest is of what stays when the certificate is renewed, also
 // with another key: its first URI or DNS name, or its subject. A certificate without any name is known by its key.
@@ -116,7 +119,7 @@ func certificateName(c *x509.Certificate) string {
 		of = "key " + string(c.RawSubject) + string(c.RawSubjectPublicKeyInfo)
 	}
 	sum := sha256.Sum256([]byte(of))
-	return "cert." + hex.EncodeToString(sum[:16]) // as no common name makes
+	return digestName + hex.EncodeToString(sum[:16])
 }
 
 // verify returns the chains from the client's certificate to the authorities, none if it is not trusted.

@@ -82,22 +82,33 @@ func TestSessionsBelongToTheirMakers(t *testing.T) {
 	})
 }
 
-// TestMayUse: an identity is a role and a name. A session without an owner is any client's.
+// TestMayUse: an identity is a role and a name. A session without an owner is any client's. A lease of an earlier build
+// for a certificate without a usable common name is any such client's.
 func TestMayUse(t *testing.T) {
 	t.Parallel()
+	const digest = "client cert.00112233445566778899aabbccddeeff"
 	for _, tc := range []struct {
 		owner, caller string
+		lease         int64
 		want          bool
 	}{
-		{"client alice", "client alice", true},
-		{"client alice", "client bob", false},
-		{"client alice", "operator bob", true},
-		{"operator alice", "client alice", false},
-		{"", "client bob", true},
+		{"client alice", "client alice", 0, true},
+		{"client alice", "client bob", 0, false},
+		{"client alice", "operator bob", 0, true},
+		{"operator alice", "client alice", 0, false},
+		{"", "client bob", 0, true},
+		{"client cert", digest, 7, true},
+		{"client cert-", digest, 7, true},
+		{"client cert", digest, 0, false},
+		{"operator cert", digest, 7, false},
+		{"client cert-app", digest, 7, false},
+		{"client cert.00112233445566778899aabbccddee00", digest, 7, false},
+		{"client cert", "client alice", 7, false},
+		{"client cert", "client cert-app", 7, false},
 	} {
 		caller, ok := makeIdentity(strings.Cut(tc.caller, " "))
-		if got := caller.mayUse(&state.Session{Owner: tc.owner}); !ok || got != tc.want {
-			t.Errorf("%q uses a session of %q: %v, want %v", tc.caller, tc.owner, got, tc.want)
+		if got := caller.mayUse(&state.Session{Owner: tc.owner, Lease: tc.lease}); !ok || got != tc.want {
+			t.Errorf("%q uses a session of %q, lease %d: %v, want %v", tc.caller, tc.owner, tc.lease, got, tc.want)
 		}
 	}
 }
@@ -233,23 +244,35 @@ func TestRenewLeases_OfAnother(t *testing.T) {
 	})
 }
 
+// certifiedCalls is a leader whose clients have certificates without a common name, and a function that begins a call
+// of the client with a URI.
+func certifiedCalls(t *testing.T) (n *node, begin func(uri string) *Call) {
+	t.Helper()
+	trusted := newAuthority(t)
+	n = startServer(t, newFakeCluster("n1", true), func(d *Deps) {
+		d.ClientRoots, d.CertRole = func() *x509.CertPool { return trusted.pool }, token.Client
+	})
+	n.lead()
+	return n, func(uri string) *Call {
+		t.Helper()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
+		r.RemoteAddr, r.TLS = someAddress, trusted.certified(t, uri, time.Hour)
+		call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "x", Role: token.Client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return call
+	}
+}
+
 // TestCall_CertificatesWithoutCommonNames: clients whose certificates have no identity of this cluster are told apart
 // by the names that the certificates have. Only the client that made a lease may revoke it, also with a new key.
 func TestCall_CertificatesWithoutCommonNames(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		trusted := newAuthority(t)
-		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) {
-			d.ClientRoots, d.CertRole = func() *x509.CertPool { return trusted.pool }, token.Client
-		})
-		n.lead()
+		_, begin := certifiedCalls(t)
 		propose := func(uri string, cmd state.Command) error {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/x", nil)
-			r.RemoteAddr, r.TLS = someAddress, trusted.certified(t, uri, time.Hour)
-			call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "x", Role: token.Client})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = call.Propose(t.Context(), cmd)
+			call := begin(uri)
+			_, err := call.Propose(t.Context(), cmd)
 			call.Leave(err)
 			return err
 		}
@@ -266,6 +289,43 @@ func TestCall_CertificatesWithoutCommonNames(t *testing.T) {
 		}
 		if err := revoke(owner); err != nil {
 			t.Errorf("the end of the own lease: %v", err)
+		}
+	})
+}
+
+// TestCall_LeasesOfAnEarlierBuild: a client whose certificate has no common name keeps its lease through an upgrade
+// from a build that did not tell such clients apart. It renews, uses and ends it.
+func TestCall_LeasesOfAnEarlierBuild(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n, begin := certifiedCalls(t)
+		for i, owner := range []string{"client cert", "client cert-", "client cert-app"} {
+			id := int64(i + 7)
+			lease := n.fake.apply(state.Command{
+				Kind: state.KindLeaseGrant, Now: 1, LeaseGrant: &state.LeaseGrant{ID: id, TTL: 3600, Owner: owner},
+			}).Session
+			put := []state.Op{{Put: &state.TxnPut{Key: "k", Lease: id}}}
+			call := begin("spiffe://elsewhere/a")
+			lives, renewed := call.RenewLeases(t.Context(), []*state.Session{lease})
+			_, used := call.Propose(t.Context(), state.Command{Kind: state.KindTxn, Txn: &state.Txn{Success: put}})
+			_, nested := call.Propose(t.Context(), state.Command{Kind: state.KindTxn, Txn: &state.Txn{
+				Compare: []state.Compare{{Key: "none", Number: 1}},
+				Failure: []state.Op{{Txn: &state.Txn{Success: put}}},
+			}})
+			_, ended := call.Propose(t.Context(), state.Command{
+				Kind: state.KindLeaseRevoke, LeaseRevoke: &state.LeaseRevoke{ID: id},
+			})
+			call.Leave(nil)
+			if owner == "client cert-app" {
+				for _, err := range []error{used, nested, ended} {
+					if !errors.Is(err, state.LeaseNotOwned) {
+						t.Errorf("the lease of another: %v", err)
+					}
+				}
+				continue
+			}
+			if err := errors.Join(renewed, used, nested, ended); err != nil || !slices.Equal(lives, []bool{true}) {
+				t.Errorf("a lease of %q: lives %v, %v", owner, lives, err)
+			}
 		}
 	})
 }
