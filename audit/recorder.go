@@ -26,6 +26,7 @@ const (
 	flushInterval  = 50 * time.Millisecond  // delay that collects records into one batch
 	retryInterval  = 500 * time.Millisecond // delay between attempts, unless the leader changes
 	durableTimeout = 3 * time.Second        // maximum delay of a response by its record
+	lostInterval   = 10 * time.Second       // between writes of the spool for the number of lost records alone
 	batchBytes     = 256 << 10
 )
 
@@ -67,6 +68,7 @@ type Recorder struct {
 	urgent     chan struct{} // capacity 1: a caller waits
 	logLimiter *rate.Limiter // for log lines about lost records
 	spooled    bool          // the file is not empty; only New and Run use it
+	spooledAt  time.Time     // only Run uses it
 
 	mu     sync.Mutex
 	queue  []entry
@@ -74,7 +76,8 @@ type Recorder struct {
 	bytes  [2]int
 	seq    uint64            // of the last record of this process
 	lost   map[string]uint64 // number of lost records by source
-	dirty  bool              // the queue holds records that the file does not, or more are lost
+	dirty  bool              // the queue holds records that the file does not
+	more   bool              // more records are lost than the file says
 }
 
 // New loads the spool of an earlier process. One that cannot be read is dropped: the node must start.
@@ -141,11 +144,12 @@ func (r *Recorder) enqueue(rec state.AuditRecord, durable chan struct{}) bool {
 	full := r.queued[rec.Class] >= maxQueued || r.bytes[rec.Class]+size(&rec) > maxBytes
 	if full {
 		r.lost[r.deps.Source]++
+		r.more = true
 	} else {
 		r.seq++
 		r.add(entry{source: r.deps.Source, seq: r.seq, record: rec, durable: durable})
+		r.dirty = true
 	}
-	r.dirty = true
 	r.mu.Unlock()
 	if full {
 		r.deps.Count("lost", 1)
@@ -188,7 +192,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		select {
 		case <-r.wake:
 		case <-ctx.Done():
-			r.spool()
+			r.spool(0)
 			return nil
 		}
 		pause(ctx, flushInterval, r.urgent, nil)
@@ -198,7 +202,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			if err == nil {
 				break
 			}
-			r.spool()
+			r.spool(lostInterval)
 			r.log.Debug("cannot replicate audit records, retrying", "records", r.QueueLength(), "error", err)
 			pause(ctx, retryInterval, r.urgent, changed)
 		}
@@ -221,7 +225,7 @@ func (r *Recorder) sendAll(ctx context.Context) error {
 	for {
 		r.mu.Lock()
 		if len(r.queue) == 0 {
-			r.dirty = false
+			r.dirty, r.more = false, false
 			r.mu.Unlock()
 			if !r.spooled {
 				return nil
@@ -279,14 +283,15 @@ func (r *Recorder) ack(n int) {
 	}
 }
 
-// spool writes the whole queue to the file.
-func (r *Recorder) spool() {
+// spool writes the whole queue to the file. For the number of lost records alone it does so once in an interval: during
+// a flood each call would write all records again.
+func (r *Recorder) spool(interval time.Duration) {
 	r.mu.Lock()
-	if !r.dirty {
+	if !r.dirty && (!r.more || time.Since(r.spooledAt) < interval) {
 		r.mu.Unlock()
 		return
 	}
-	r.dirty = false
+	r.dirty, r.more = false, false
 	fresh := 0
 	for i := range r.queue {
 		if e := &r.queue[i]; !e.record.Delayed {
@@ -313,7 +318,7 @@ func (r *Recorder) spool() {
 		r.log.Error("cannot write audit spool", "records", n, "error", err)
 		return
 	}
-	r.spooled = true
+	r.spooled, r.spooledAt = true, time.Now()
 	r.deps.Count("spooled", fresh)
 	for i := range r.queue[:n] { // only Run removes records, and Run called spool
 		if e := &r.queue[i]; e.durable != nil {

@@ -262,7 +262,7 @@ func TestRecorder_DroppedRecordsOutliveTheProcess(t *testing.T) {
 				}
 				flood(7)
 				if crash {
-					time.Sleep(2 * retryInterval)
+					time.Sleep(lostInterval + retryInterval)
 					synctest.Wait()
 				}
 				disk := w.disk
@@ -280,6 +280,34 @@ func TestRecorder_DroppedRecordsOutliveTheProcess(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A flood without a leader does not write the same records again and again.
+func TestRecorder_FloodWritesTheSpoolRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv()
+		w.set(func() { w.leads = false })
+		r := w.recorder("b1")
+		defer run(r)()
+		for range maxQueued {
+			r.Record(state.AuditRecord{Who: "flood"})
+		}
+		time.Sleep(2 * retryInterval)
+		synctest.Wait()
+		full := w.saves
+		for range 10 * 60 {
+			r.Record(state.AuditRecord{Who: "flood"})
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := w.saves - full; n < 5 || n > 6 {
+			t.Errorf("the spool was written %d times in a minute", n)
+		}
+		r.RecordDurable(t.Context(), admin("a"))
+		synctest.Wait()
+		if w.counts["spooled"] != maxQueued+1 {
+			t.Errorf("an operator's record waits: %v", w.counts)
+		}
+	})
 }
 
 // A call gets its response even if neither the log nor the disk accepts its record.
