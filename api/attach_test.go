@@ -136,6 +136,32 @@ func TestAttach_OldStreamMoves(t *testing.T) {
 	})
 }
 
+// endsNow waits for the end of a session whose client has just gone: it must not come from the TTL.
+func (n *node) endsNow(id string) {
+	n.t.Helper()
+	gone := time.Now()
+	eventually(n.t, func() bool { return !n.lives(id) })
+	if took := time.Since(gone); took > 500*time.Millisecond {
+		n.t.Errorf("ended %v after its last connection", took)
+	}
+}
+
+// A client attaches again after the age of its connection, and dies. The leader does not count the old connection.
+func TestAttach_EndAfterMoving(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		leader, follower := attachedPair(t)
+		for _, n := range []*node{leader, follower} {
+			id := n.sessionOf(1000)
+			path := "/v1/sessions/" + id + "/attach"
+			n.stream(path).moves()
+			again := n.stream(path)
+			again.alive()
+			again.resp.Body.Close()
+			leader.endsNow(id)
+		}
+	})
+}
+
 // moves reads events alive up to the event moving, or one that is too old, and returns the age of the last renewal in
 // milliseconds.
 func (s *eventStream) moves() (elapsed int64) {
@@ -290,7 +316,7 @@ func TestAttach_DrainSendsMoving(t *testing.T) {
 		"is drained": func(n *node) { n.fake.addRecord(cluster.Member{ID: "n2", Lifecycle: cluster.Draining}) },
 	} {
 		virtually(t, name, func(t *testing.T) {
-			leader, follower := attachedPair(t)
+			leader, follower := attachedPair(t, func(d *Deps) { d.Node.BootID = "boot-" + string(d.Node.ID) })
 			id := follower.sessionOf(60_000)
 			s := follower.stream("/v1/sessions/" + id + "/attach")
 			s.alive()
@@ -307,6 +333,8 @@ func TestAttach_DrainSendsMoving(t *testing.T) {
 			if !leader.lives(id) {
 				t.Fatal("moving has ended the session")
 			}
+			moved.resp.Body.Close()
+			leader.endsNow(id)
 		})
 	}
 }

@@ -23,7 +23,7 @@ type Connection struct {
 type AttachedSession struct {
 	TTL    time.Duration
 	Events <-chan KeepAlive // holds only the newest one
-	// Detach ends the attachment and is called once. lost: the client is gone, and the leader must be told.
+	// Detach ends the attachment and is called once. lost: the client is gone; otherwise the session keeps its TTL.
 	Detach func(lost bool)
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/state"
 )
 
 const (
@@ -53,9 +54,10 @@ type connection struct {
 
 	// Attachments.mu guards the fields below.
 	renewing    bool
-	detached    bool
+	ended       bool      // so has the session: the leader need not know of the connection's end
+	closedAt    time.Time // zero: it is attached
+	sentAway    bool      // the client is not gone, and may be attached again
 	lastEventAt time.Time
-	lostAt      time.Time // zero: the leader need not know
 }
 
 // NewAttachments returns Attachments without connections. A report may take as long as a partitioned leader keeps
@@ -93,25 +95,28 @@ func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (cluster
 	return cluster.AttachedSession{TTL: a.ttl, Events: a.events, Detach: func(lost bool) { h.remove(a, lost) }}, nil
 }
 
-// remove removes a connection. Its end is reported if the client is gone.
+// remove removes a connection, and reports its end.
 func (h *Attachments) remove(a *connection, lost bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if a.index >= 0 {
 		h.due.remove(a)
 	}
-	a.detached = true
-	if !lost {
-		return
-	}
-	a.lostAt = time.Now()
+	a.closedAt, a.sentAway = time.Now(), !lost
 	if !a.renewing { // otherwise after the response to the renewal in flight, which must not overtake the end
 		h.reportEnd(a)
 	}
 }
 
-// reportEnd queues the report that a connection has closed. The caller holds mu.
+// reportEnd queues the report that a connection has closed. The session of a client that was sent away keeps its TTL,
+// but the leader must forget the connection: it would take the next one for one of two. The caller holds mu.
 func (h *Attachments) reportEnd(a *connection) {
+	if a.ended {
+		return
+	}
+	if a.sentAway {
+		a.Grace = state.MaxSessionTTL
+	}
 	h.closed = append(h.closed, a)
 	notify(h.detach)
 }
@@ -247,10 +252,8 @@ func (h *Attachments) finishRenewal(batch []*connection, began time.Time, result
 	for i, a := range batch {
 		a.renewing = false
 		switch {
-		case a.detached:
-			if !a.lostAt.IsZero() {
-				h.reportEnd(a)
-			}
+		case !a.closedAt.IsZero():
+			h.reportEnd(a)
 		case err != nil:
 			if began.Sub(a.lastEventAt) > maxKeepAliveInterval {
 				a.lastEventAt = began
@@ -258,6 +261,7 @@ func (h *Attachments) finishRenewal(batch []*connection, began time.Time, result
 			}
 			h.schedule(a, began)
 		case results[i].Err != nil:
+			a.ended = results[i].Err.Code == cluster.CodeSessionEnded
 			a.notify(cluster.KeepAlive{Err: results[i].Err})
 		default:
 			if a.renewsSession || a.Passive {
@@ -302,7 +306,7 @@ func (h *Attachments) takeClosed() (batch []*connection) {
 			break
 		}
 		h.closed = h.closed[1:]
-		if time.Since(a.lostAt) <= a.ttl {
+		if time.Since(a.closedAt) <= a.ttl {
 			batch = append(batch, a)
 		}
 	}

@@ -21,7 +21,8 @@ type fakeReporter struct {
 	leave    bool             // this node is drained
 	renewals map[string][]int // for each session: seconds since the start
 	detached []string
-	batches  [][]string // credential and sessions
+	graces   []time.Duration // of detached
+	batches  [][]string      // credential and sessions
 	start    time.Time
 }
 
@@ -89,7 +90,7 @@ func (f *fakeReporter) Detach(_ context.Context, _ string, list []cluster.Attach
 		return noLeader("it is down")
 	}
 	for _, a := range list {
-		f.detached = append(f.detached, a.Session)
+		f.detached, f.graces = append(f.detached, a.Session), append(f.graces, a.Grace)
 	}
 	return nil
 }
@@ -205,6 +206,22 @@ func TestAttachments_EndIsReportedUntilItIsHeard(t *testing.T) {
 		time.Sleep(time.Second)
 		if got := f.reported(); !slices.Equal(got, []string{"b"}) {
 			t.Errorf("reported: %v", got)
+		}
+	})
+}
+
+// The leader is told of the connection of a client that was sent away, and shortens no TTL for it.
+func TestAttachments_EndOfAClientThatWasSentAway(t *testing.T) {
+	attached(t, func(f *fakeReporter, attach func(string, string) cluster.AttachedSession) {
+		away, gone := attach("away", ""), attach("gone", "")
+		away.Detach(false)
+		gone.Detach(true)
+		synctest.Wait()
+		if got := f.reported(); !slices.Equal(got, []string{"away", "gone"}) {
+			t.Fatalf("reported: %v", got)
+		}
+		if f.graces[0] < away.TTL || f.graces[1] != 0 {
+			t.Errorf("with the graces %v", f.graces)
 		}
 	})
 }
