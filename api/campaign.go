@@ -141,9 +141,11 @@ func stillQueued(p *state.RoleCampaign, err error) error {
 // client is gone. It fails if the session has ended or this node can no longer tell.
 func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
-	defer c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)()
+	inDoubt, release := false, c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
+	defer func() { release(inDoubt) }()
 	leader := c.s.leader.Current() // before it is proposed, so that no change is missed
 	result, err := c.s.deps.Proposals.Propose(ctx, cmd)
+	inDoubt = cluster.IsCode(err, cluster.CodeOutcomeUnknown)
 	switch {
 	case err != nil:
 		return nil, err

@@ -379,6 +379,32 @@ func TestCampaign_NotWithdrawn(t *testing.T) {
 	})
 }
 
+// A campaign may be applied after its client has the answer that its outcome is unknown. The candidate is withdrawn.
+func TestCampaign_AppliedLate(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		n.lead()
+		a, b := n.sessionOf(600_000), n.sessionOf(600_000)
+		into[apiv1.Role](t, n.campaign("r", a, 0))
+		var late state.Command
+		n.fake.set(func() {
+			n.fake.propose = func(_ context.Context, c state.Command) (state.Result, error) {
+				late = c
+				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "it is on its way")
+			}
+		})
+		r := n.campaign("r", b, 1000)
+		r.is(t, 504, cluster.CodeOutcomeUnknown)
+		time.Sleep(time.Second) // the session manager looks at its candidates
+		n.fake.set(func() { n.fake.propose = nil })
+		n.fake.apply(late)
+		if !n.waitsFor(b)() {
+			t.Fatal("not in the queue")
+		}
+		eventually(t, func() bool { return !n.waitsFor(b)() })
+	})
+}
+
 // A node that stops does not wait for its candidates, which may wait for minutes: neither at the next leader, nor as a
 // follower that has forwarded them.
 func TestDrain_WaitsForNoCandidate(t *testing.T) {

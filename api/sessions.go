@@ -27,8 +27,8 @@ type Sessions interface {
 	Renew(ctx context.Context, ids []string) (state.Renewed, error)
 	// Remaining returns how long a session has left, as far as this node knows.
 	Remaining(s *state.Session) time.Duration
-	// TrackWaiter keeps a candidate in its queue until release is called.
-	TrackWaiter(role, session string) (release func())
+	// TrackWaiter keeps a candidate in its queue until release is called. inDoubt: its campaign may still be applied.
+	TrackWaiter(role, session string) (release func(inDoubt bool))
 	// Withdraw removes a candidate from its queue, unless another request waits for it: then the role is nil.
 	Withdraw(ctx context.Context, role, session string) (*state.Role, error)
 }

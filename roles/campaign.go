@@ -49,23 +49,34 @@ func pendingDelay(view *state.View, name string) (since uint64, d time.Duration)
 	return 0, 0
 }
 
+// orphan is a candidacy without a waiting request.
+type orphan struct {
+	since   time.Duration // on the leaderState's clock
+	inDoubt bool          // a campaign for it may still be on its way through the log
+}
+
 // TrackWaiter records that a request waits here for the session's election, which keeps the candidate queued. The
-// caller calls release when the request ends. Without another request the candidate is then withdrawn later.
-func (k *SessionManager) TrackWaiter(role, session string) (release func()) {
+// caller calls release when the request ends. Without another request the candidate is then withdrawn later. inDoubt:
+// the request's campaign may still be applied.
+func (k *SessionManager) TrackWaiter(role, session string) (release func(inDoubt bool)) {
 	c := candidacy{role, session}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.waiters[c]++
-	return func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.waiters[c]--; k.waiters[c] > 0 {
-			return
-		}
+	return func(inDoubt bool) { k.endWait(c, inDoubt) }
+}
+
+// endWait records that one of the requests for c has ended.
+func (k *SessionManager) endWait(c candidacy, inDoubt bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.waiters[c]--; k.waiters[c] == 0 {
 		delete(k.waiters, c)
-		if r := k.leaderState; r != nil {
-			r.orphans[c] = r.clock.read(k.deps.Clock())
-		}
+	} else if !inDoubt {
+		return
+	}
+	if r := k.leaderState; r != nil {
+		r.orphans[c] = orphan{r.clock.read(k.deps.Clock()), inDoubt || r.orphans[c].inDoubt}
 	}
 }
 
@@ -99,31 +110,32 @@ func (k *SessionManager) electionLoop(ctx context.Context, r *leaderState) {
 
 // withdrawOrphans withdraws candidates that have had no waiting request for orphanTimeout.
 func (k *SessionManager) withdrawOrphans(ctx context.Context, r *leaderState) {
-	view := k.deps.Consensus.View()
-	var gone []candidacy
-	k.mu.Lock()
-	now := r.clock.read(k.deps.Clock())
-	for c, since := range r.orphans {
-		if k.waiters[c] > 0 {
-			delete(r.orphans, c)
-			continue
-		}
-		if now-since < orphanTimeout { // also outside the queue: its campaign may still be on its way through the log
-			continue
-		}
-		if role, ok := view.Role(c.role); !ok || !role.Waits(c.session) {
-			delete(r.orphans, c)
-		} else if len(gone) < maxWithdrawalsPerPass {
-			gone = append(gone, c) // and out of the map when the candidate has left the queue
-		}
-	}
-	k.mu.Unlock()
-	for _, c := range gone {
+	for _, c := range k.abandoned(r) {
 		if ctx.Err() != nil {
 			return
 		}
 		_, _ = k.Withdraw(ctx, c.role, c.session) // retried while the candidate is queued
 	}
+}
+
+// abandoned returns the candidates to withdraw. It forgets those outside the queue, unless they may still get there.
+func (k *SessionManager) abandoned(r *leaderState) (gone []candidacy) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	view := k.deps.Consensus.View() // has every campaign that is not in doubt
+	now := r.clock.read(k.deps.Clock())
+	for c, o := range r.orphans {
+		due := now-o.since >= orphanTimeout
+		if k.waiters[c] > 0 || o.inDoubt && !due {
+			continue
+		}
+		if role, ok := view.Role(c.role); !ok || !role.Waits(c.session) {
+			delete(r.orphans, c)
+		} else if due && len(gone) < maxWithdrawalsPerPass {
+			gone = append(gone, c) // and out of the map when the candidate has left the queue
+		}
+	}
+	return gone
 }
 
 // electReadyRoles elects the next candidates of roles whose delay is over.

@@ -35,7 +35,7 @@ func TestTakeoverDelay(t *testing.T) {
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
 		left := b.TrackWaiter("r", c)
-		defer left()
+		defer left(false)
 		b.lose(a)
 		time.Sleep(990 * time.Millisecond)
 		if b.holder("r") != "" {
@@ -54,7 +54,7 @@ func TestTakeoverDelay_AcrossLeaderChange(t *testing.T) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
-		defer b.TrackWaiter("r", c)()
+		defer b.TrackWaiter("r", c)(false)
 		b.lose(a)
 		time.Sleep(900 * time.Millisecond)
 		b.end()
@@ -77,7 +77,7 @@ func TestDelayedElectionIsRetried(t *testing.T) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
 		b.campaign(t, "r", c, time.Second)
-		defer b.TrackWaiter("r", c)()
+		defer b.TrackWaiter("r", c)(false)
 		failures := 3
 		b.set(func() {
 			b.propose = func(cmd state.Command) error {
@@ -119,7 +119,7 @@ func TestOrphanedCandidates_AreWithdrawn(t *testing.T) {
 		if role, err := b.Withdraw(b.t.Context(), "r", ids[7]); role != nil || err != nil {
 			t.Fatalf("withdrawn although another request waits: %v, %v", role, err)
 		}
-		kept()
+		kept(false)
 		if role, err := b.Withdraw(b.t.Context(), "r", ids[7]); err != nil || len(role.Queue) != 0 {
 			t.Fatalf("%+v, %v", role, err)
 		}
@@ -136,7 +136,7 @@ func TestAbandonedCandidate_IsWithdrawn(t *testing.T) {
 		b.campaign(t, "r", a, 0)
 		left := b.TrackWaiter("r", c)
 		b.campaign(t, "r", c, 0)
-		left()
+		left(false)
 		time.Sleep(orphanTimeout + time.Second)
 		if r, _ := b.View().Role("r"); r.Waits(c) {
 			t.Fatal("still in the queue")
@@ -149,7 +149,7 @@ func TestAbandonedCandidate_AppliedLater(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a, c := b.session(t, "a", time.Hour), b.session(t, "c", time.Hour)
 		b.campaign(t, "r", a, 0)
-		b.TrackWaiter("r", c)()
+		b.TrackWaiter("r", c)(true)
 		time.Sleep(4 * maxTick)
 		b.campaign(t, "r", c, 0)
 		time.Sleep(orphanTimeout)
@@ -161,6 +161,37 @@ func TestAbandonedCandidate_AppliedLater(t *testing.T) {
 		defer b.SessionManager.mu.Unlock()
 		if n := len(b.SessionManager.leaderState.orphans); n != 0 {
 			t.Errorf("%d candidates are still tracked", n)
+		}
+	})
+}
+
+// A campaign that was answered is forgotten with the next tick unless its candidate is in the queue. So the number of
+// candidates that are looked at does not grow with the campaigns of 10 s. One in doubt is forgotten after that time.
+func TestAnsweredCampaign_IsForgotten(t *testing.T) {
+	withLeader(t, func(b *bench) {
+		a := b.session(t, "a", time.Hour)
+		tracked := func() int {
+			b.SessionManager.mu.Lock()
+			defer b.SessionManager.mu.Unlock()
+			return len(b.SessionManager.leaderState.orphans)
+		}
+		for i := range 1000 {
+			role := fmt.Sprint("role", i)
+			release := b.TrackWaiter(role, a)
+			b.campaign(t, role, a, 0) // elected
+			release(false)
+		}
+		first, second := b.TrackWaiter("r", a), b.TrackWaiter("r", a)
+		first(true) // the second one is answered before this one's campaign is applied
+		time.Sleep(2 * maxTick)
+		second(false)
+		time.Sleep(2 * maxTick)
+		if n := tracked(); n != 1 {
+			t.Errorf("%d candidates are tracked", n)
+		}
+		time.Sleep(orphanTimeout)
+		if n := tracked(); n != 0 {
+			t.Errorf("%d candidates are tracked for longer", n)
 		}
 	})
 }
@@ -210,7 +241,7 @@ func TestFollowsAfterARestore(t *testing.T) {
 		c, d := b.session(t, "c", time.Hour), b.session(t, "d", time.Hour)
 		b.campaign(t, "other", c, 0)
 		b.campaign(t, "other", d, time.Second)
-		defer b.TrackWaiter("other", d)()
+		defer b.TrackWaiter("other", d)(false)
 		b.lose(c)
 		time.Sleep(1200 * time.Millisecond)
 		if b.holder("other") != "d" {

@@ -21,7 +21,8 @@ func (b *bench) campaignSession(name string, roles ...string) {
 	id := b.session(b.t, name, time.Hour)
 	for _, role := range roles {
 		b.campaign(b.t, role, id, 0)
-		b.t.Cleanup(b.TrackWaiter(role, id))
+		release := b.TrackWaiter(role, id)
+		b.t.Cleanup(func() { release(false) })
 	}
 }
 

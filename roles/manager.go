@@ -66,8 +66,8 @@ type leaderState struct {
 	wakeElections chan struct{}   // capacity 1: an election or a withdrawal may be due
 	wakeTimer     chan struct{}   // capacity 1: the next tick should be soon
 
-	pendingRoles map[string]pendingRole      // roles with a pending delay
-	orphans      map[candidacy]time.Duration // candidates without a waiting request here, and since when
+	pendingRoles map[string]pendingRole // roles with a pending delay
+	orphans      map[candidacy]orphan   // the last request for it has ended, or its outcome is unknown
 }
 
 // sessionTimer is one session's timer.
@@ -112,13 +112,13 @@ func (k *SessionManager) startLeading() *leaderState {
 	r := &leaderState{
 		clock: pauseClock{at: k.deps.Clock()}, leaseGrace: k.deps.LeaseGrace, sessions: map[string]*sessionTimer{},
 		wakeExpiry: make(chan struct{}, 1), wakeElections: make(chan struct{}, 1), wakeTimer: make(chan struct{}, 1),
-		pendingRoles: map[string]pendingRole{}, orphans: map[candidacy]time.Duration{},
+		pendingRoles: map[string]pendingRole{}, orphans: map[candidacy]orphan{},
 	}
 	view := k.deps.Consensus.View()
 	r.addNewSessions(view, 0)
 	for role := range view.RolesAfter("") {
 		for _, c := range role.Queue { // no request waits here yet
-			r.orphans[candidacy{role.Name, c.Session}] = 0
+			r.orphans[candidacy{role.Name, c.Session}] = orphan{}
 		}
 	}
 	k.mu.Lock()
