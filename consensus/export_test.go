@@ -181,6 +181,9 @@ func (n *Node) BeginRestore(ctx context.Context, backup io.Reader) (install func
 	return func() error { return r.install(merged) }, err
 }
 
+// Installing reports whether a restore has to wait before it hands the library a state.
+func (n *Node) Installing() bool { return len(n.installing) > 0 }
+
 // RestoreWith is Restore that calls merging before it merges.
 func (n *Node) RestoreWith(ctx context.Context, backup io.Reader, merging func()) error {
 	return n.restore(ctx, backup, func(s *state.Snapshot, b *state.Backup) (*state.Snapshot, error) {

@@ -285,11 +285,12 @@ func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGr
 		errs = append(errs, errors.New("leader tasks did not end"))
 	}
 	n.awaitInFlight()
-	n.awaitRestore()
+	letRestore := n.awaitRestore()
 	if !waitFor(probes.Wait, stopWait) {
 		n.log.Warn("stopping with a question about a failed transfer in progress")
 	}
 	ended := inst.Shutdown()
+	letRestore() // it finds that this node does not lead
 	if n.store.Err() != nil {
 		errs = append(errs, n.store.Close())
 	}
@@ -321,16 +322,17 @@ func (n *Node) awaitInFlight() {
 // restoreWait bounds how long stopping waits for a restore.
 const restoreWait = 30 * time.Second
 
-// awaitRestore waits for a restore: the library panics when it is shut down while its state machine installs one. The
-// change lock says less: a recovery holds it while it waits for this stop.
-func (n *Node) awaitRestore() {
+// awaitRestore waits for a restore, and lets no other begin before release: the library panics when it is shut down
+// while its state machine installs one. The change lock says less: a recovery holds it while it waits for this stop.
+func (n *Node) awaitRestore() (release func()) {
 	t := time.NewTimer(restoreWait)
 	defer t.Stop()
 	select {
 	case n.installing <- struct{}{}:
-		<-n.installing
+		return func() { <-n.installing }
 	case <-t.C:
 		n.log.Warn("stopping during a restore")
+		return func() {}
 	}
 }
 

@@ -160,6 +160,42 @@ func TestStopInARestore(t *testing.T) {
 	t.Log(<-done)
 }
 
+// TestStopBeforeARestore: a merge ends while its node stops and still waits for another answer of the library. The
+// library would begin with the restore, and be shut down.
+func TestStopBeforeARestore(t *testing.T) {
+	t.Parallel()
+	c, n := startCalmCluster(t, 1)
+	c.write("a", "1")
+	var backup bytes.Buffer
+	if err := n.Backup(within(t, testTimeout), &backup); err != nil {
+		t.Fatal(err)
+	}
+	install, err := n.BeginRestore(within(t, testTimeout), &backup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy, end := make(chan struct{}, 1), make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	defer release()
+	wait := func() {
+		select {
+		case busy <- struct{}{}:
+		default:
+		}
+		<-end
+	}
+	n.applied.Store(&wait)
+	n.ProbeFlag()
+	<-busy
+	n.cancel()
+	eventually(t, "the stop keeps restores out", n.Installing)
+	done := make(chan error, 1)
+	go func() { done <- install() }()
+	release()
+	n.stop()
+	wantCode(t, <-done, cluster.CodeNoLeader)
+}
+
 // startHeldRestore makes the only node of a cluster restore a backup, in which failover is not paused. The library has
 // begun, and goes on when release is closed.
 func startHeldRestore(t *testing.T, ctx context.Context) (n *testNode, release chan struct{}, done chan error) {
