@@ -329,7 +329,7 @@ func TestProcessLog(t *testing.T) {
 		name     string
 		see      []string // "seconds id boot"
 		at       float64
-		double   string // of which ID; "": none
+		double   string // of which IDs; "": none
 		suspects string
 	}{
 		{name: "one process", see: []string{"0 n2 a", "1 n2 a", "9 n2 a"}, at: 9},
@@ -345,6 +345,14 @@ func TestProcessLog(t *testing.T) {
 		{name: "both lived", see: []string{"0 n2 a", "1 n2 b", "4 n2 a", "9 n2 b"}, at: 9.5, suspects: "a:7700 b:7700"},
 		{name: "with this node's ID", see: []string{"0 n1 a"}, at: 1, double: "n1", suspects: "a:7700"},
 		{name: "with this node's ID, long ago", see: []string{"0 n1 a"}, at: 9, suspects: "a:7700"},
+		{
+			name: "of an ID that another one begins with", double: "n2n20",
+			see: []string{
+				"0 n2 0", "0 n2 1", "0 n2 2", "0 n20 15", "0 n20 2",
+				"4 n2 0", "4 n2 1", "4 n2 2", "4 n20 15", "4 n20 2",
+			},
+			at: 4.5, suspects: "0:7700 15:7700 1:7700 2:7700",
+		},
 		{name: "this process, by way of itself", see: []string{"0 n1 own"}, at: 1},
 	}
 	for _, tt := range tests {

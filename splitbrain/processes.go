@@ -3,7 +3,6 @@ package splitbrain
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"northstar/cluster"
@@ -103,7 +102,7 @@ func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Durati
 		}
 	}
 	slices.SortFunc(all, func(x, y DuplicateID) int {
-		return strings.Compare(string(x.Node)+x.Boots[0]+x.Boots[1], string(y.Node)+y.Boots[0]+y.Boots[1])
+		return cmp.Or(cmp.Compare(x.Node, y.Node), slices.Compare(x.Boots[:], y.Boots[:]))
 	})
 	return slices.CompactFunc(all, func(x, y DuplicateID) bool { return x.Node == y.Node })
 }
