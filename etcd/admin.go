@@ -158,7 +158,8 @@ func (s *Server) serveVersion(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveHealth answers GET /health: a node is healthy that knows a leader, has caught up and has space for writes. With
-// serializable=true it needs no leader, and exclude=NOSPACE leaves out the space.
+// serializable=true it needs no leader, and need not have caught up, which a node cannot without one: a probe that
+// restarts nodes may ask so. exclude=NOSPACE leaves out the space.
 func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) {
 	if !onlyGet(w, r) {
 		return
@@ -168,15 +169,16 @@ func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) {
 		Reason string `json:"reason"`
 	}{Health: "false"}
 	query, st := r.URL.Query(), s.deps.Node.Status()
+	alone := query.Get("serializable") == "true"
 	full := slices.Contains(s.deps.Node.Full(), st.NodeID)
 	switch {
 	case s.stopping.Err() != nil:
 		answer.Reason = "the node is stopping"
 	case full && !slices.Contains(query["exclude"], pb.AlarmType_NOSPACE.String()):
 		answer.Reason = "ALARM NOSPACE"
-	case st.LeaderID == "" && query.Get("serializable") != "true":
+	case st.LeaderID == "" && !alone:
 		answer.Reason = "RAFT NO LEADER"
-	case st.CheckCaughtUp() != nil:
+	case !alone && st.CheckCaughtUp() != nil:
 		answer.Reason = "the node has not caught up since its start"
 	default:
 		answer.Health = "true"

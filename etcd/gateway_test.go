@@ -166,7 +166,7 @@ func TestOneDocumentAChunk(t *testing.T) {
 	}
 }
 
-// TestHealthOverHTTP: a node without a leader, or with a full disk, is not healthy.
+// TestHealthOverHTTP: a node without a leader, with a full disk, or that has not caught up, is not healthy.
 func TestHealthOverHTTP(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
@@ -195,10 +195,12 @@ func TestHealthOverHTTP(t *testing.T) {
 	n.mu.Lock()
 	n.behind = cluster.Errorf(cluster.CodeNoLeader, "it has not caught up")
 	n.mu.Unlock()
-	for _, path := range []string{"/health", "/health?serializable=true"} {
-		if got := get(t, &http.Transport{}, "http://"+addr+path); !strings.Contains(got, "not caught up") {
-			t.Errorf("%s of a node that has just started: %s", path, got)
-		}
+	if got := get(t, &http.Transport{}, "http://"+addr+"/health"); !strings.Contains(got, "not caught up") {
+		t.Errorf("of a node that has just started: %s", got)
+	}
+	n.setLeader("") // restarted without a quorum, it cannot catch up, and another restart would not help
+	if got := get(t, &http.Transport{}, "http://"+addr+"/health?serializable=true"); got != healthy {
+		t.Errorf("serializable, of a node that has just started: %s", got)
 	}
 }
 
