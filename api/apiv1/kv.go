@@ -42,5 +42,5 @@ const (
 	EventDelete   = "delete"
 	EventError    = "error"  // data is a Problem; the stream ends
 	EventLeader   = "leader" // of PathLeaderWatch
-	EventDraining = "moving" // the node is draining: resume elsewhere; see also KeepAlive
+	EventDraining = "moving" // the node is draining: resume elsewhere; see also EventKeepAlive
 )

@@ -96,7 +96,8 @@ type KeepAlive struct {
 }
 
 // EventKeepAlive is the name of an attached session's keep-alive events, in addition to error and moving. A connection
-// that renews its session also ends with moving when it is old, after its last event alive.
+// that renews its session also ends with moving when it is old, after its last event alive: attach again, to this node
+// first.
 const EventKeepAlive = "alive"
 
 // AttachReport is the body of POST /v1/sessions/attached: a node's report to the leader about its connections.
