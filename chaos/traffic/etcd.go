@@ -36,6 +36,9 @@ const (
 
 // etcdHistory is what clients of the etcd API have observed.
 type etcdHistory struct {
+	began chan struct{} // closed at the first answer to a call
+	first sync.Once
+
 	mu           sync.Mutex
 	observations []check.Observation
 	compacting   uint64 // highest revision of a compaction that was asked for
@@ -107,6 +110,7 @@ func (u etcdUser) ask(node int, path string, in, out proto.Message) error {
 	case path == pathEtcdKeepAlive:
 		return u.result(n, path, answer, out)
 	case err == nil:
+		u.etcd.first.Do(func() { close(u.etcd.began) })
 		return protojson.Unmarshal(answer, out)
 	}
 	refusal := &etcdError{}
@@ -167,6 +171,16 @@ func (u etcdUser) place() int {
 
 func (u etcdUser) by(what string, node int) string {
 	return fmt.Sprintf("%s of etcd client %d at %s, until %v,", what, u.id, u.cluster.Nodes()[node].ID, u.now())
+}
+
+// etcdAnswers waits for the first answer to a call of the etcd API. It returns false at Stop.
+func (t *Traffic) etcdAnswers() bool {
+	select {
+	case <-t.etcd.began:
+		return true
+	case <-t.quit:
+		return false
+	}
 }
 
 // startEtcd starts the clients of the etcd API, but no watchers.

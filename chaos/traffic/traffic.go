@@ -125,14 +125,22 @@ const StartupTime = 2 * time.Second
 // New returns traffic without starting it. ctx cancels requests in flight.
 func New(ctx context.Context, cfg Config, cluster Cluster) *Traffic {
 	return &Traffic{
-		cfg: cfg, cluster: cluster, ctx: ctx, quit: make(chan struct{}),
+		cfg: cfg, cluster: cluster, ctx: ctx, quit: make(chan struct{}), etcd: etcdHistory{began: make(chan struct{})},
 		Revisions: check.NewRevisions(cluster.Violated), lastAck: cfg.Start.Add(StartupTime),
 	}
 }
 
-// Start starts all clients except the watchers.
+// Start starts all clients except the watchers. Clients of the etcd API come first: a revision before their first call
+// would count as compacted.
 func (t *Traffic) Start() {
 	cfg := t.cfg
+	start := func(run func()) {
+		t.running.Go(func() {
+			if cfg.EtcdClients == 0 || t.etcdAnswers() {
+				run()
+			}
+		})
+	}
 	for i := range cfg.Clients + cfg.Readers + cfg.HTTPClients {
 		attempt := cfg.Local
 		if i >= cfg.Clients+cfg.Readers {
@@ -140,24 +148,24 @@ func (t *Traffic) Start() {
 		}
 		c := t.newClient(i, attempt)
 		c.readOnly = i >= cfg.Clients && i < cfg.Clients+cfg.Readers
-		t.running.Go(c.run)
+		start(c.run)
 	}
 	if cfg.AvailabilityWriters {
 		t.startAvailabilityWriters()
 	}
 	for i := range cfg.Campaigners {
 		c := &campaigner{user: t.newUser(1000 + uint64(i)), id: i}
-		t.running.Go(c.run)
+		start(c.run)
 	}
 	if cfg.EvictInterval != (Range{}) {
 		e := roleEvictor{t.newUser(2000)}
-		t.running.Go(e.run)
+		start(e.run)
 	}
 	t.startOperators()
 	t.startEtcd()
 	for i := range cfg.Attachers {
 		a := &attacher{t.newUser(2100 + uint64(i))}
-		t.running.Go(a.run)
+		start(a.run)
 	}
 }
 
