@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -148,38 +147,7 @@ func (p *Patroni) Crash() error {
 		return err
 	}
 	<-p.ended
-	for deadline := time.Now().Add(startLimit); ; time.Sleep(time.Millisecond) {
-		left := p.processes()
-		if len(left) == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the server's processes %v do not end", left)
-		}
-		for _, pid := range left {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return err
-			}
-		}
-	}
-}
-
-// processes returns the server's processes: those that run in its directory. Each is in a session of its own.
-func (p *Patroni) processes() (pids []int) {
-	data, err := filepath.EvalSymlinks(p.data())
-	if err != nil {
-		return nil // no server was started
-	}
-	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
-	for _, link := range links {
-		if dir, err := os.Readlink(link); err == nil && dir == data {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
-			if err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
+	return p.endProcesses()
 }
 
 // Stop ends Patroni and its server, and removes the database.

@@ -196,9 +196,46 @@ func (s *Server) Down() error {
 	return nil
 }
 
-// Stop ends the server and removes the database.
+// Stop ends the server and removes the database. Processes of a killed server end only when they next look for their
+// parent, and one that waits for a lock of another killed process does not look for minutes.
 func (s *Server) Stop() error {
-	return errors.Join(s.Down(), s.remove())
+	return errors.Join(s.Down(), s.endProcesses(), s.remove())
+}
+
+// endProcesses kills the server's processes that are left. It needs Linux.
+func (s *Server) endProcesses() error {
+	for deadline := time.Now().Add(startLimit); ; time.Sleep(time.Millisecond) {
+		left := s.processes()
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the server's processes %v do not end", left)
+		}
+		for _, pid := range left {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+	}
+}
+
+// processes returns the server's processes: those that run in its directory. Each is in a session of its own.
+func (s *Server) processes() (pids []int) {
+	data, err := filepath.EvalSymlinks(s.data())
+	if err != nil {
+		return nil // no server was started
+	}
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
+	for _, link := range links {
+		if dir, err := os.Readlink(link); err == nil && dir == data {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+			if err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }
 
 // remove removes what the server has left.
