@@ -14,7 +14,12 @@ import (
 // connected returns a candidate and a prepared connection of it.
 func connected(t *testing.T, name string, change func(*Config)) (*Elector, *pgx.Conn) {
 	t.Helper()
-	e := candidate(t, name, change)
+	e := candidate(t, name, func(c *Config) {
+		c.BackoffMax = testTimeout // a statement may take so long: on a busy machine, longer than the TTL
+		if change != nil {
+			change(c)
+		}
+	})
 	conn, err := e.connect(t.Context())
 	if err != nil {
 		t.Fatal(err)
