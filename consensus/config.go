@@ -22,6 +22,9 @@ import (
 // stopWait bounds each step of stopping.
 const stopWait = 5 * time.Second
 
+// lostAnswerWait is how long a stop waits for answers after everything else has ended: those that there are come before.
+const lostAnswerWait = 100 * time.Millisecond
+
 // FirstMember is one member in initial-cluster.
 type FirstMember struct {
 	ID          cluster.NodeID

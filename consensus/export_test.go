@@ -211,3 +211,19 @@ func GuardedRead(content io.Reader, leads func() bool) (io.Reader, func() bool) 
 	g := &guardedReader{r: content, leads: leads}
 	return g, g.refused.Load
 }
+
+// lostFuture is answered only by closing until.
+type lostFuture struct {
+	raft.IndexFuture
+	until <-chan struct{}
+}
+
+func (f lostFuture) Error() error {
+	<-f.until
+	return raft.ErrRaftShutdown
+}
+
+// ChangeWithoutAnswer asks for a change of the configuration that the library does not answer before until is closed.
+func (n *Node) ChangeWithoutAnswer(ctx context.Context, until <-chan struct{}) error {
+	return n.changeConfiguration(ctx, n.inst.Load(), func(uint64) raft.IndexFuture { return lostFuture{until: until} })
+}

@@ -58,7 +58,8 @@ type Node struct {
 
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
-	jobs     sync.WaitGroup // goroutines that wait for the library for a caller that may have returned
+	jobs     sync.WaitGroup // restores whose callers may have returned
+	answers  sync.WaitGroup // goroutines that wait for the library's answer to a change of the configuration
 	startLog atomic.Uint64  // last index of the log when Raft started
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
@@ -298,7 +299,10 @@ func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGr
 		errs = append(errs, errors.New("raft did not shut down, or one of its writes does not end"))
 	}
 	if !waitFor(func() { flights.Wait(); probes.Wait(); n.jobs.Wait() }, stopWait) {
-		errs = append(errs, errors.New("a proposal or change was never answered by raft"))
+		errs = append(errs, errors.New("a proposal or restore was never answered by raft"))
+	}
+	if !waitFor(n.answers.Wait, lostAnswerWait) { // the library loses what its state machine has not taken yet
+		n.log.Info("raft has ended without an answer to a change of the configuration")
 	}
 	n.inst.CompareAndSwap(inst, nil)
 	select {
