@@ -22,7 +22,7 @@ import (
 // stopWait bounds each step of stopping.
 const stopWait = 5 * time.Second
 
-// lostAnswerWait is how long a stop waits for answers after everything else has ended: those that there are come before.
+// lostAnswerWait is how long a stop waits for answers after everything else has ended: most have come before.
 const lostAnswerWait = 100 * time.Millisecond
 
 // FirstMember is one member in initial-cluster.
