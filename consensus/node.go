@@ -59,7 +59,7 @@ type Node struct {
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
 	jobs     sync.WaitGroup // restores whose callers may have returned
-	answers  sync.WaitGroup // goroutines that wait for the library's answer to a change of the configuration
+	answers  sync.WaitGroup // wait for the library's answer to a change of the configuration; a lost one has no end
 	startLog atomic.Uint64  // last index of the log when Raft started
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
