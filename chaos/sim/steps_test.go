@@ -28,9 +28,10 @@ func TestFaultWaitsForItsStep(t *testing.T) {
 	}
 }
 
-// The scenarios of this table come to the steps that they are for, and their faults hit there, in a few runs. make sim
-// counts the same in more of them.
+// The scenarios of this table come to the steps that they are for, and their faults hit there, in a few runs; the rarest
+// one comes in every fifth run. make sim counts the same in more of them.
 func TestScenariosReachTheirSteps(t *testing.T) {
+	const most = 80 // runs; with a step in every fifth run, all of them miss it once in 50 million times
 	for scenario, want := range map[string][]string{
 		"lease-orders": {"lease read on a leader that is cut off", "rebuild within a lease"},
 		"lease-change": {"lease read on a leader that is cut off"},
@@ -46,7 +47,7 @@ func TestScenariosReachTheirSteps(t *testing.T) {
 		t.Run(scenario, func(t *testing.T) {
 			reached := map[string]int{}
 			missing := func(what string) bool { return reached[what] == 0 }
-			for seed := uint64(0); seed < 12 && slices.ContainsFunc(want, missing); seed++ {
+			for seed := uint64(0); seed < most && slices.ContainsFunc(want, missing); seed++ {
 				cfg, err := NewConfig(scenario, seed, Sizes[seed%2])
 				if err != nil {
 					t.Fatal(err)
