@@ -41,7 +41,8 @@ type flaky struct {
 
 // runFlaky runs every test package many times, several concurrently, next to busy loops. It prints each run as it
 // ends, with the tests that failed, and a table of all packages at the end. The runs that a journal has for the same
-// commit and flags count: an interrupted command, or one with -for, is continued by the next one.
+// sources and flags count: an interrupted command, or one with -for, is continued by the next one. A commit that changes
+// tests of one package takes away the runs of that package only.
 func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("flaky", flag.ContinueOnError)
 	f := flaky{dir: ".", out: out}
@@ -63,15 +64,14 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	if f.skip, err = regexp.Compile(*skip); err != nil {
 		return fmt.Errorf("-skip: %w", err)
 	}
-	if head := revision(ctx, f.dir); head != "" {
-		f.journal.key = fmt.Sprintf("%s race=%v run=%q", head, f.race, f.tests)
-	}
+	f.journal.how = fmt.Sprintf("race=%v run=%q", f.race, f.tests)
 	return f.run(ctx, strings.Fields(*pkgs))
 }
 
 // testPackage is a package with tests, and what its runs gave.
 type testPackage struct {
 	path, dir string
+	key       string // of the sources and flags, in the journal; empty: none
 	bin       string
 	build     func() error // builds bin, once
 	begun     int          // runs, with those of the journal
@@ -141,11 +141,23 @@ func (f *flaky) list(ctx context.Context, tmp string, patterns []string) (all []
 	if err != nil {
 		return nil, fmt.Errorf("list the packages: %w", err)
 	}
+	module, err := filepath.Abs(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	files := committedFiles(ctx, f.dir)
 	for line := range strings.Lines(string(text)) {
 		p := &testPackage{bin: filepath.Join(tmp, fmt.Sprintf("%d.test", len(all))), tests: map[string]int{}}
 		p.path, p.dir, _ = strings.Cut(strings.TrimSpace(line), " ")
 		if f.skip != nil && f.skip.MatchString(p.path) {
 			continue
+		}
+		dir, err := filepath.Rel(module, p.dir)
+		if err != nil {
+			return nil, err
+		}
+		if key := sourcesKey(files, filepath.ToSlash(dir)); key != "" {
+			p.key = key + " " + f.journal.how
 		}
 		p.build = sync.OnceValue(func() error {
 			args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", f.race), "-o", p.bin, p.path}
@@ -184,7 +196,7 @@ func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := ended{
-		pkg: p.path, result: "ok", wall: wall, cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
+		pkg: p.path, key: p.key, result: "ok", wall: wall, cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
 	}
 	var names []string
 	if err != nil {
@@ -211,7 +223,7 @@ func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
 // count adds the package's runs among those that ended. Called with the lock held, or before the first run.
 func (p *testPackage) count(all []ended) {
 	for _, e := range all {
-		if e.pkg != p.path {
+		if e.pkg != p.path || e.key != p.key {
 			continue
 		}
 		p.runs++

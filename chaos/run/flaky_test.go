@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -59,45 +62,69 @@ func TestFlaky(t *testing.T) {
 	}
 }
 
-// Runs of a journal count, so that the next command makes those that are missing.
+// Runs of a journal count, so that the next command makes those that are missing. A commit takes away the runs of the
+// packages whose runs depend on what it changed, and a change without a commit all of them.
 func TestFlaky_Continued(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"go.mod": "module m\n", "a/x_test.go": "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n",
-		"b/x_test.go": "package b\nimport \"testing\"\nfunc TestB(t *testing.T) {}\n",
-	} {
+	write := func(name, text string) {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	run := func(key string, within time.Duration, pattern string) string {
+	commit := func() {
+		for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"commit", "-q", "-m", "x"}} {
+			user := []string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=false"}
+			if text, err := exec.CommandContext(t.Context(), "git", append(user, args...)...).CombinedOutput(); err != nil {
+				t.Fatalf("git %q: %v\n%s", args, err, text)
+			}
+		}
+	}
+	run := func(within time.Duration, race bool, pattern string) string {
 		var out strings.Builder
 		f := flaky{dir: dir, runs: 3, parallel: 1, timeout: time.Minute, within: within, out: &out}
-		f.journal = journal{path: filepath.Join(dir, "out", "runs.tsv"), key: key}
+		f.journal = journal{path: filepath.Join(dir, "out", "runs.tsv"), how: fmt.Sprintf("race=%v", race)}
 		f.skip = regexp.MustCompile(pattern)
 		if err := f.run(t.Context(), []string{"./..."}); err != nil {
 			t.Error(err)
 		}
 		return out.String()
 	}
-	got := run("c1", time.Nanosecond, "^$")
+	write("go.mod", "module m\n")
+	write("README.md", "x")
+	write(".gitignore", "out\n")
+	write("a/x_test.go", "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n")
+	write("b/x_test.go", "package b\nimport \"testing\"\nfunc TestB(t *testing.T) {}\n")
+	commit()
+	got := run(time.Nanosecond, true, "^$")
 	if strings.Contains(got, "ok ") || !strings.Contains(got, "6 runs are missing") {
 		t.Errorf("no time for a run: %s", got)
 	}
-	if got := run("c1", 0, "/b$"); strings.Count(got, "ok ") != 3 || strings.Contains(got, "m/b") {
+	if got := run(0, true, "/b$"); strings.Count(got, "ok ") != 3 || strings.Contains(got, "m/b") {
 		t.Errorf("one package: %s", got)
 	}
-	for key, want := range map[string]int{"c1": 3, "c2": 6} { // runs of another commit do not count
-		got := run(key, 0, "^$")
-		if strings.Count(got, "ok ") != want || !strings.Contains(got, "| `m/a` | 3 | 0 |") {
-			t.Errorf("%s, %d runs are left: %s", key, want, got)
+	left := func(what string, race bool, wantA, wantB int) {
+		t.Helper()
+		got := run(0, race, "^$")
+		a, b := strings.Count(got, "ok    m/a"), strings.Count(got, "ok    m/b")
+		if a != wantA || b != wantB || !strings.Contains(got, "| `m/a` | 3 | 0 |") {
+			t.Errorf("%s: %d and %d runs, want %d and %d: %s", what, a, b, wantA, wantB, got)
 		}
 	}
+	left("what one package left", true, 0, 3)
+	left("nothing is missing", true, 0, 0)
+	left("other flags", false, 3, 3)
+	write("b/x_test.go", "package b\nimport \"testing\"\nfunc TestOther(t *testing.T) {}\n")
+	left("changed, without a commit", true, 3, 3)
+	commit()
+	left("another package's tests", true, 0, 3)
+	write("README.md", "y")
+	commit()
+	left("a paper", true, 0, 0)
+	write("a/a.go", "package a\n")
+	commit()
+	left("sources", true, 3, 3)
 }
 
 func TestFailedNames(t *testing.T) {

@@ -2,12 +2,16 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -17,36 +21,62 @@ import (
 // that many runs can be made in pieces.
 type journal struct {
 	path string
-	key  string // begins the lines of runs of the same sources in the same way
+	how  string // the flags that change what a run is: runs with others do not count
 }
 
 // ended is a line of a journal.
 type ended struct {
 	pkg, result string
+	key         string // of the sources and the flags; empty: the sources have no name
 	wall, cpu   time.Duration
 	failed      string // tests, separated by commas
 }
 
-// revision names the sources in dir. Sources that differ from their commit have no name: runs of them do not count
-// later.
-func revision(ctx context.Context, dir string) string {
-	git := func(args ...string) string {
+// committed is a file of a commit.
+type committed struct{ path, object string }
+
+// committedFiles returns the files of the commit in dir, and nil when files differ from it. Runs of such sources do not
+// count later.
+func committedFiles(ctx context.Context, dir string) (all []committed) {
+	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
-		if err != nil {
-			return ""
+		return string(out), err
+	}
+	if changed, err := git("status", "--porcelain", "--untracked-files=no"); err != nil || changed != "" {
+		return nil
+	}
+	list, err := git("ls-tree", "-r", "-z", "--format=%(objectname) %(path)", "HEAD")
+	if err != nil {
+		return nil
+	}
+	for entry := range strings.SplitSeq(list, "\x00") {
+		if object, path, ok := strings.Cut(entry, " "); ok {
+			all = append(all, committed{path, object})
 		}
-		return strings.TrimSpace(string(out))
 	}
-	head := git("rev-parse", "--short=12", "HEAD")
-	if head == "" || git("status", "--porcelain", "--untracked-files=no") != "" {
-		return ""
-	}
-	return head
+	return all
 }
 
-// read returns the runs with the journal's key. A journal without one has none.
+// sourcesKey names the files that a run of the tests in a directory of the module depends on. Those are all files, but
+// for tests and papers in other directories. It returns "" without any files.
+func sourcesKey(all []committed, dir string) string {
+	if len(all) == 0 {
+		return ""
+	}
+	hash := sha256.New()
+	for _, f := range all {
+		elsewhere := path.Dir(f.path) != dir
+		if elsewhere && (strings.HasSuffix(f.path, "_test.go") || strings.HasSuffix(f.path, ".md")) {
+			continue
+		}
+		_, _ = fmt.Fprintf(hash, "%s %s\x00", f.object, f.path)
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:6])
+}
+
+// read returns the runs of sources with a name.
 func (j journal) read() (all []ended, err error) {
-	if j.path == "" || j.key == "" {
+	if j.path == "" {
 		return nil, nil
 	}
 	file, err := os.Open(j.path)
@@ -60,10 +90,10 @@ func (j journal) read() (all []ended, err error) {
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		f := strings.Split(lines.Text(), "\t")
-		if len(f) != 7 || f[1] != j.key {
+		if len(f) != 7 || f[1] == "changed" {
 			continue
 		}
-		e := ended{pkg: f[2], result: f[3], failed: f[6]}
+		e := ended{key: f[1], pkg: f[2], result: f[3], failed: f[6]}
 		e.wall, err = time.ParseDuration(f[4])
 		if err == nil {
 			e.cpu, err = time.ParseDuration(f[5])
@@ -88,10 +118,7 @@ func (j journal) write(e ended, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	key := j.key
-	if key == "" {
-		key = "changed"
-	}
+	key := cmp.Or(e.key, "changed")
 	_, err = fmt.Fprintf(file, "%s\t%s\t%s\t%s\t%v\t%v\t%s\n", at.UTC().Format(time.RFC3339), key, e.pkg, e.result,
 		e.wall.Round(time.Millisecond), e.cpu.Round(time.Millisecond), e.failed)
 	return errors.Join(err, file.Close())
