@@ -223,7 +223,7 @@ func (t *connTable) accept(l net.Listener) (*conn, error) {
 	for {
 		socket, err := l.Accept()
 		if err != nil {
-			if outOfFiles(err) {
+			if outOfResources(err) {
 				t.mu.Lock()
 				t.closeIdle(&t.all)
 				t.mu.Unlock()

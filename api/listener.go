@@ -36,17 +36,29 @@ func (s *Server) Listener(l net.Listener, secure *tls.Config) net.Listener {
 // is not acknowledged does not count, so clients that read lose no throughput.
 const unsentBytes = 64 << 10
 
+// acceptWarnSeconds is the time between two warnings that accepting fails.
+const acceptWarnSeconds = 10
+
 type listener struct {
 	net.Listener
 	server *Server
 	secure *tls.Config
+	warned atomic.Int64 // when accepting last failed and a warning said so, in seconds since 1970
 }
 
-// Accept waits for a connection, and makes room for it.
+// Accept waits for a connection, and makes room for it. Every error but net.ErrClosed is one that net/http waits after:
+// the node must not end because the kernel is short of memory.
 func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.server.conns.accept(l.Listener)
-	if err != nil {
+	switch {
+	case errors.Is(err, net.ErrClosed):
 		return nil, err
+	case err != nil:
+		if now, last := time.Now(), l.warned.Load(); now.Unix()-last >= acceptWarnSeconds &&
+			l.warned.CompareAndSwap(last, now.Unix()) {
+			l.server.logger.Warn("accepting a connection failed", "error", err)
+		}
+		return nil, passingError{err}
 	}
 	limitUnsent(c.socket)
 	if l.secure == nil {
@@ -57,8 +69,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &securedConn{conn: c, tls: secured, logger: l.server.logger}, nil
 }
 
-func outOfFiles(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+// passingError is a net.Error after which net/http accepts again, later.
+type passingError struct{ error }
+
+func (passingError) Timeout() bool   { return false }
+func (passingError) Temporary() bool { return true }
+
+// outOfResources reports whether closing a connection may help against err.
+func outOfResources(err error) bool {
+	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM},
+		func(of error) bool { return errors.Is(err, of) })
 }
 
 type conn struct {
