@@ -36,14 +36,14 @@ func (s *Server) Listener(l net.Listener, secure *tls.Config) net.Listener {
 // is not acknowledged does not count, so clients that read lose no throughput.
 const unsentBytes = 64 << 10
 
-// acceptWarnSeconds is the time between two warnings that accepting fails.
-const acceptWarnSeconds = 10
+// acceptWarnEvery is the time between two warnings that accepting fails.
+const acceptWarnEvery = 10 * time.Second
 
 type listener struct {
 	net.Listener
 	server *Server
 	secure *tls.Config
-	warned atomic.Int64 // when accepting last failed and a warning said so, in seconds since 1970
+	warned time.Time // when a warning last said that accepting fails; net/http accepts in one goroutine
 }
 
 // Accept waits for a connection, and makes room for it. Every error but net.ErrClosed is one that net/http waits after:
@@ -54,8 +54,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	case errors.Is(err, net.ErrClosed):
 		return nil, err
 	case err != nil:
-		if now, last := time.Now(), l.warned.Load(); now.Unix()-last >= acceptWarnSeconds &&
-			l.warned.CompareAndSwap(last, now.Unix()) {
+		if l.warned.IsZero() || time.Since(l.warned) >= acceptWarnEvery {
+			l.warned = time.Now()
 			l.server.logger.Warn("accepting a connection failed", "error", err)
 		}
 		return nil, passingError{err}

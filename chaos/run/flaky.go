@@ -41,8 +41,8 @@ type flaky struct {
 
 // runFlaky runs every test package many times, several concurrently, next to busy loops. It prints each run as it
 // ends, with the tests that failed, and a table of all packages at the end. The runs that a journal has for the same
-// sources and flags count: an interrupted command, or one with -for, is continued by the next one. A commit that changes
-// tests of one package takes away the runs of that package only.
+// sources and flags count: an interrupted command, or one with -for, is continued by the next one. A commit that only
+// changes tests of one package takes away the runs of that package only.
 func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("flaky", flag.ContinueOnError)
 	f := flaky{dir: ".", out: out}

@@ -28,8 +28,8 @@ func TestFaultWaitsForItsStep(t *testing.T) {
 	}
 }
 
-// The scenarios of this table come to the steps that they are for, and their faults hit there, in a few runs; the rarest
-// one comes in every fifth run. make sim counts the same in more of them.
+// The scenarios of this table come to the steps that they are for, and their faults hit there, in a few runs. The
+// rarest step comes in every fifth run. make sim counts the same in more of them.
 func TestScenariosReachTheirSteps(t *testing.T) {
 	const most = 80 // runs; with a step in every fifth run, all of them miss it once in 50 million times
 	for scenario, want := range map[string][]string{
