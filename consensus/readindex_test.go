@@ -95,6 +95,7 @@ func TestReadIndex_AskerConfirms(t *testing.T) {
 			t.Parallel()
 			c, leader := startCalmCluster(t, tc.nodes)
 			c.write("a", "1")
+			c.everywhere("a", "1") // the asker, too, is in the leader's term
 			by := c.others(leader)[0].Asker()
 			by.Applied = leader.Applied()
 			tc.change(&by)
