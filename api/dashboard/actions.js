@@ -7,6 +7,7 @@ import { call, net, onChange, reload } from "./net.js";
 const dialog = document.getElementById("dialog");
 const runTimeout = 70_000; // ms; an operator's call answers within 60 s
 let act = null; // the open action; step is ask, plan, run or done
+let opened = 0; // actions so far: each has a form of its own, as a form keeps what was typed into it
 
 onChange(() => {
   if (act?.step === "run" || act?.step === "done") draw(); // events may come after the answer
@@ -22,7 +23,7 @@ dialog.addEventListener("close", () => {
 // toPlan makes a plan of the answer to a dry run that is none, and told a sentence of the answer to the run. Or with run,
 // which does something without a plan, confirm being the label of its button.
 export function open(action) {
-  act = { ...action, values: {}, reason: "", step: "ask" };
+  act = { ...action, id: ++opened, values: {}, reason: "", step: "ask" };
   for (const f of act.fields) {
     act.values[f.name] =
       f.type === "checks" ? f.options.filter((o) => o[2]).map((o) => o[0]) : (f.value ?? f.options?.[0]?.[0] ?? "");
@@ -113,7 +114,7 @@ function ask() {
   const simple = Boolean(act.run);
   return h(
     "form",
-    { class: "form", "data-key": "ask", onsubmit: simple ? execute : plan },
+    { class: "form", "data-key": `ask ${act.id}`, onsubmit: simple ? execute : plan },
     h("p", {}, act.help),
     act.fields.map(field),
     !simple &&

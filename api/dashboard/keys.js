@@ -5,6 +5,7 @@ import { call, get, may, net, readFrom, redraw, reload } from "./net.js";
 
 const pageSize = 200;
 const state = { items: null, next: "", prefix: null, key: null, form: "text", edit: null, writer: null, failure: "" };
+let edits = 0; // so far: each has a form of its own, as a form keeps what was typed into it
 const wanted = () => decoded(location.hash.split("/").slice(2).join("/"));
 const link = (prefix) => `#/keys/${encodeURIComponent(prefix)}`;
 
@@ -229,7 +230,8 @@ function value(item) {
 }
 
 function startEdit(item) {
-  Object.assign(state, { edit: { item, key: item?.key ?? wanted(), text: item ? textOf(item) : "" }, failure: "" });
+  const edit = { id: ++edits, item, key: item?.key ?? wanted(), text: item ? textOf(item) : "" };
+  Object.assign(state, { edit, failure: "" });
   redraw();
 }
 
@@ -261,7 +263,7 @@ function editor() {
     e.item ? "Edit this key" : "New key",
     h(
       "form",
-      { class: "form", "data-key": e.item?.key ?? "new", onsubmit: e.confirm ? save : review },
+      { class: "form", "data-key": e.id, onsubmit: e.confirm ? save : review },
       h("label", { for: "edit-key" }, "Key"),
       h("input", {
         id: "edit-key",

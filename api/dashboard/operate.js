@@ -107,11 +107,10 @@ export function clusterActions(view) {
                 name: "survivors",
                 label: "Nodes that are left",
                 type: "checks",
-                options: c.members.map((m) => [
-                  m.id,
-                  `${m.id} (${m.healthy || m.id === view.node_id ? "answers" : "does not answer"})`,
-                  m.healthy || view.nodes.some((n) => n.node_id === m.id),
-                ]),
+                options: c.members.map((m) => {
+                  const answers = m.healthy || view.nodes.some((n) => n.node_id === m.id);
+                  return [m.id, `${m.id} (${answers ? "answers" : "does not answer"})`, answers];
+                }),
               },
               {
                 name: "confirm",

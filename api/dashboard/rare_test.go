@@ -1,0 +1,141 @@
+package dashboard_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"northstar/api/apiv1"
+)
+
+// TestDashboard_FakeNode shows the page what a real cluster shows rarely. Each step leaves the page as it found it.
+func TestDashboard_FakeNode(t *testing.T) {
+	t.Parallel()
+	b := startChromium(t)
+	f := startFakeNode(t)
+	p := b.open(t, f.URL+"/", 1280, 900)
+	for _, step := range []struct {
+		name string
+		run  func(t *testing.T, p *page, f *fakeNode)
+	}{
+		{"dialog", reopensDialogs},
+		{"keys", startsEditsAgain},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			p.t = t
+			p.visit("#/overview")
+			p.waitText("n1 leads")
+			step.run(t, p, f)
+			if found := b.pageErrors(); len(found) > 0 {
+				t.Errorf("errors in the page: %s", strings.Join(found, "\n"))
+			}
+		})
+	}
+}
+
+// value returns what a field shows.
+func (p *page) value(selector string) (value string) {
+	p.t.Helper()
+	p.wait(selector+" is there", fmt.Sprintf("document.querySelector(%q)", selector))
+	p.eval(fmt.Sprintf("document.querySelector(%q).value", selector), &value)
+	return value
+}
+
+// reopensDialogs begins actions, cancels them, and begins again: what is shown then is what is sent.
+func reopensDialogs(t *testing.T, p *page, f *fakeNode) {
+	f.answer("POST /admin/failover/emergency", apiv1.Plan{
+		Possible: true, Summary: "n2 would lead", Candidates: []apiv1.TargetCandidate{}, Warnings: []string{},
+	})
+	p.click("button", "Emergency failover…")
+	p.fill("#field-target_leader_id", "n3")
+	p.fill("#field-reason", "a first try")
+	p.click("button", "Cancel")
+	p.click("button", "Emergency failover…")
+	target, reason := p.value("#field-target_leader_id"), p.value("#field-reason")
+	if target != "n2" || reason != "" {
+		t.Errorf("an opened dialog shows the target %q and the reason %q", target, reason)
+	}
+	p.fill("#field-reason", "a second try")
+	p.click("button", "Show the plan")
+	p.click("button", "Run this plan")
+	p.waitText("It took")
+	p.click("button", "Close")
+	for _, c := range f.changed() {
+		var sent struct {
+			Target string `json:"target_leader_id"`
+			Reason string
+		}
+		err := json.Unmarshal([]byte(c.Body), &sent)
+		if err != nil || sent.Target != target || sent.Reason != "a second try" {
+			t.Errorf("sent %s, shown %q", c.Body, target)
+		}
+	}
+	for _, id := range []string{"n2", "n3"} {
+		p.eval(fmt.Sprintf(`void [...document.querySelector("[data-key=%s].member").querySelectorAll("button")]
+			.find((b) => b.innerText === "Change…").click()`, id), nil)
+		if got := p.value("#field-priority"); got != "100" {
+			t.Errorf("%s is shown with priority %s", id, got)
+		}
+		p.fill("#field-priority", "50")
+		p.click("button", "Cancel")
+	}
+	choosesSurvivors(t, p, f)
+}
+
+// choosesSurvivors looks at a recovery. n2 is not healthy and answers.
+func choosesSurvivors(t *testing.T, p *page, f *fakeNode) {
+	f.show(func(v *apiv1.DashboardView) {
+		v.Cluster.LeaderID, v.Cluster.Quorum.Healthy, v.Nodes = "", 1, v.Nodes[:2]
+		v.Cluster.Members[1].Healthy, v.Cluster.Members[2].Healthy = false, false
+	})
+	defer f.show(func(v *apiv1.DashboardView) {
+		v.Cluster.LeaderID, v.Cluster.Quorum.Healthy, v.Nodes = "n1", 3, v.Nodes[:3]
+		v.Cluster.Members[1].Healthy, v.Cluster.Members[2].Healthy = true, true
+	})
+	boxes := func() (got string) {
+		p.waitText("Nodes that are left")
+		p.eval(`[...document.querySelectorAll("dialog .check")].map((l) => l.innerText.trim() + ": " + l.firstChild.checked).join("; ")`, &got)
+		return got
+	}
+	want := "n1 (answers): true; n2 (answers): true; n3 (does not answer): false"
+	for range 2 {
+		p.click("button", "Recover the lost quorum…")
+		if got := boxes(); got != want {
+			t.Errorf("a recovery offers %q, want %q", got, want)
+		}
+		p.eval(`void document.querySelector("dialog .check input").click()`, nil)
+		p.click("button", "Cancel")
+	}
+}
+
+// startsEditsAgain clicks an edit's button a second time: what is shown then is what is written.
+func startsEditsAgain(t *testing.T, p *page, f *fakeNode) {
+	item := apiv1.Item{Key: "config/a", Value: []byte("old"), Revision: 4, CreateRevision: 4, Version: 1}
+	f.answer("GET /v1/kv", apiv1.List{Items: []apiv1.Item{item}})
+	f.answer("GET /admin/audit", apiv1.Audit{Items: []apiv1.AuditRecord{}})
+	write := func(want string) {
+		t.Helper()
+		key, value := p.value("#edit-key"), p.value("#edit-value")
+		f.answer("PUT "+want, struct{}{})
+		p.click("button", "Continue")
+		p.click("button", "Write it")
+		p.wait("it was written", `!document.querySelector("#edit-key")`)
+		got := f.changed()
+		if len(got) != 1 || got[0].Call != "PUT "+want || got[0].Body != value {
+			t.Errorf("shown %q = %q, written %q", key, value, got)
+		}
+	}
+	p.visit("#/keys/config%2F")
+	p.click("button", "New key…")
+	p.fill("#edit-key", "config/b")
+	p.fill("#edit-value", "typed")
+	p.click("button", "New key…")
+	p.fill("#edit-key", "config/c")
+	write("/v1/kv/config%2Fc")
+	p.click("button", "config/a")
+	p.click("button", "Edit…")
+	p.fill("#edit-value", "typed")
+	p.click("button", "Edit…")
+	write("/v1/kv/config%2Fa")
+}
