@@ -1,7 +1,7 @@
 // The page: which part is shown, when it is brought up to date, and what surrounds it.
 
 import { audit } from "./audit.js";
-import { button, h, pill, show, span } from "./dom.js";
+import { button, h, note, pill, show, span } from "./dom.js";
 import { claims } from "./claims.js";
 import { elections } from "./elections.js";
 import { events } from "./events.js";
@@ -38,8 +38,13 @@ function draw() {
     show($("main"), login());
     showPublic(words);
   } else if (net.view) {
-    show($("main"), page.show());
-    refresh(page);
+    try {
+      show($("main"), page.show());
+    } catch (err) {
+      reportError(err);
+      show($("main"), note(`This page cannot be shown: ${err.message}`));
+    }
+    refresh(page); // with other data it may be shown
   }
 }
 

@@ -28,7 +28,8 @@ export const elections = {
     if (items.length === 0) return [section("Elections", note("There was no election yet."))];
     const longest = Math.max(...items.map((e) => e.leaderless_ms), 1);
     return [
-      section("Who led when", tenures(items.filter((e) => e.result === "won"))),
+      items.some((e) => e.result === "won") &&
+        section("Who led when", tenures(items.filter((e) => e.result === "won"))),
       section(
         "Elections",
         note(
@@ -139,7 +140,7 @@ function lane(e, longest) {
           { viewBox: "0 0 300 12", preserveAspectRatio: "none", "aria-hidden": "true" },
           h("rect", { class: "gap", x: 0, y: 2, height: 8, width: width.toFixed(1) }),
         ),
-        won ? (e.leaderless_ms > 0 ? `${span(e.leaderless_ms)} without a leader` : "no gap") : "nobody was elected",
+        won ? (e.leaderless_ms > 0 ? `${span(e.leaderless_ms)} without a leader` : "no gap") : "was not elected",
       ),
       h("span", { class: "muted" }, clock(e.started_at)),
     ),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"northstar/api/apiv1"
 )
@@ -21,6 +22,7 @@ func TestDashboard_FakeNode(t *testing.T) {
 	}{
 		{"dialog", reopensDialogs},
 		{"keys", startsEditsAgain},
+		{"lost elections", showsLostElections},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			p.t = t
@@ -138,4 +140,37 @@ func startsEditsAgain(t *testing.T, p *page, f *fakeNode) {
 	p.fill("#edit-value", "typed")
 	p.click("button", "Edit…")
 	write("/v1/kv/config%2Fa")
+}
+
+// loadAgain makes the shown page load its data.
+func (p *page) loadAgain() {
+	p.t.Helper()
+	p.eval(`void document.dispatchEvent(new Event("northstar:reload"))`, nil)
+}
+
+// showsLostElections shows a list in which nothing was won, one that cannot be shown, and one that can.
+func showsLostElections(t *testing.T, p *page, f *fakeNode) {
+	f.answer("GET /v1/events", apiv1.Events{Items: []apiv1.Event{}})
+	lost := apiv1.Election{
+		Term: 7, CandidateID: "n2", Trigger: "timeout", Result: "lost", StartedAt: time.Now().Add(-time.Hour),
+		Votes: []apiv1.Vote{{VoterID: "n2", Granted: true}},
+	}
+	won := lost
+	won.CandidateID, won.Result = "n1", "won"
+	f.answer("GET /v1/elections", apiv1.Elections{Items: []apiv1.Election{lost}, Missing: []string{}})
+	p.visit("#/elections")
+	p.waitText("was not elected")
+	if text := p.text(); strings.Contains(text, "Who led when") {
+		t.Errorf("without a won election: %s", text)
+	}
+	f.answer("GET /v1/elections", json.RawMessage(`{"items": [{"result": "won", "votes": [{}]}], "missing": []}`))
+	p.loadAgain()
+	p.waitText("This page cannot be shown")
+	if found := p.b.pageErrors(); len(found) == 0 {
+		t.Error("the browser was not told of the error")
+	}
+	f.answer("GET /v1/elections", apiv1.Elections{Items: []apiv1.Election{won, lost}, Missing: []string{}})
+	p.loadAgain()
+	p.waitText("Who led when")
+	p.b.pageErrors() // of the list that could not be shown, until the other one came
 }
