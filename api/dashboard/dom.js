@@ -130,11 +130,22 @@ export function span(ms) {
   return `${Math.round(ms / 86_400_000)} days`;
 }
 
-export const since = (at) => span(Math.max(0, Date.now() - Date.parse(at)));
+let ahead = 0; // ms that the clock of the node that the page talks to is ahead of the browser's
+
+// setClock tells what time it is at that node. All times that it sends are of that clock, or of one close to it.
+export function setClock(at) {
+  ahead = Date.parse(at) - Date.now();
+}
+
+// atNode is a time of the browser's clock by the clock of the node; now is the present one.
+export const atNode = (ms) => ms + ahead;
+export const now = () => atNode(Date.now());
+
+export const since = (at) => span(Math.max(0, now() - Date.parse(at)));
 
 // age is how long ago something was, in words that change at most once a minute.
 export function age(at) {
-  const ms = Date.now() - Date.parse(at);
+  const ms = now() - Date.parse(at);
   return ms < 60_000 ? "less than a minute" : span(Math.max(90_000, ms));
 }
 

@@ -1,10 +1,11 @@
 // Elections: who led when, how long nobody led, and why each election happened.
 
-import { clock, count, h, note, pill, section, since, span, table } from "./dom.js";
+import { atNode, clock, count, h, note, pill, section, since, span, table } from "./dom.js";
 import { get, net } from "./net.js";
 import * as words from "./words.js";
 
 let items = null;
+let complete = false; // whether the oldest one is the first that is known
 let missing = [];
 let steps = new Map(); // of failovers, by term: of the winners that still know them
 
@@ -18,6 +19,7 @@ export const elections = {
       get("/v1/events?type=election&limit=500"),
     ]);
     items = list.items;
+    complete = !list.next;
     missing = list.missing;
     steps = new Map(
       events.items.filter((e) => e.fields?.result === "won" && e.fields.steps).map((e) => [e.term, e.fields.steps]),
@@ -53,39 +55,48 @@ const hues = 6;
 const shade = (id, ids) => `lead-${ids.indexOf(id) % hues}`;
 const ledAt = (e) => Date.parse(e.started_at) + e.duration_ms;
 
+// leaderless says how long there was no leader. A node that has started knows of its own time only.
+const leaderless = (e) => `${span(e.leaderless_ms)} ${e.trigger === "startup" ? "from its start" : "without a leader"}`;
+
+// ledUntil is until when the winner of an election led, and whether that is known. It is not if the nodes were started
+// before the next election, or if this page has never seen the leader.
+function ledUntil(e, next, to) {
+  if (next) return { at: ledAt(next) - next.leaderless_ms, known: next.trigger !== "startup" };
+  if (net.view.cluster.leader_id) return { at: to, known: true };
+  if (!net.lastLeader) return { at: to, known: false };
+  return { at: Math.min(to, Math.max(ledAt(e), atNode(net.lastLeader))), known: true };
+}
+
 // tenures draws the terms from the oldest known to now, to scale; a gap without a leader is red.
 function tenures(won) {
   const oldest = [...won].reverse();
   const ids = [...new Set(net.view.cluster.members.map((m) => m.id).concat(oldest.map((e) => e.candidate_id)))].sort();
   const from = ledAt(oldest[0]);
   const to = Math.max(Date.parse(net.view.at), from + 1);
+  const ends = oldest.map((e, i) => ledUntil(e, oldest[i + 1], to));
   const x = (at) => (1000 * (at - from)) / (to - from);
   const bars = oldest.map((e, i) => {
-    const next = oldest[i + 1];
-    const end = next ? ledAt(next) - next.leaderless_ms : net.view.cluster.leader_id ? to : Math.min(to, net.lastData);
-    const [x1, x2] = [x(ledAt(e)), x(end)];
+    const { at, known } = ends[i];
+    const [x1, x2] = [x(ledAt(e)), x(at)];
+    const shape = { x: x1.toFixed(1), y: 8, height: 28, width: Math.max(1, x2 - x1).toFixed(1) };
     return h(
       "rect",
-      { class: shade(e.candidate_id, ids), x: x1.toFixed(1), y: 8, height: 28, width: Math.max(1, x2 - x1).toFixed(1) },
-      h("title", {}, `${e.candidate_id}, term ${e.term}, ${span(end - ledAt(e))}`),
+      { class: shade(e.candidate_id, ids) + (known ? "" : " unsure"), ...shape },
+      h("title", {}, `${e.candidate_id}, term ${e.term}, ${known ? span(at - ledAt(e)) : "until when is not known"}`),
     );
   });
+  const gap = (begin, end, text) =>
+    h(
+      "rect",
+      { class: "gap", x: x(begin).toFixed(1), y: 4, height: 36, width: Math.max(1.5, x(end) - x(begin)).toFixed(1) },
+      h("title", {}, text),
+    );
   const gaps = oldest
     .slice(1)
     .filter((e) => e.leaderless_ms > 0)
-    .map((e) =>
-      h(
-        "rect",
-        {
-          class: "gap",
-          x: x(ledAt(e) - e.leaderless_ms).toFixed(1),
-          y: 4,
-          height: 36,
-          width: Math.max(1.5, x(ledAt(e)) - x(ledAt(e) - e.leaderless_ms)).toFixed(1),
-        },
-        h("title", {}, `no leader for ${span(e.leaderless_ms)} before term ${e.term}`),
-      ),
-    );
+    .map((e) => gap(ledAt(e) - e.leaderless_ms, ledAt(e), `${leaderless(e)}, before term ${e.term}`));
+  const last = ends.at(-1);
+  if (last.known && last.at < to) gaps.push(gap(last.at, to, `no leader for ${span(to - last.at)}`));
   const names = ids.filter((id) => oldest.some((e) => e.candidate_id === id));
   return h(
     "div",
@@ -106,6 +117,7 @@ function tenures(won) {
       { class: "legend muted" },
       names.map((id) => h("span", { class: `key ${shade(id, ids)}` }, id)),
       h("span", { class: "key gap" }, "no leader"),
+      ends.some((e) => !e.known) && h("span", {}, "pale: until when is not known"),
       h("span", {}, `from ${span(to - from)} ago until now`),
     ),
   );
@@ -116,7 +128,7 @@ function mark(e) {
   if (e.result !== "won") return pill("bad", "failed");
   if (e.needless) return pill("bad", "needless");
   if (words.planned(e)) return pill("", "planned");
-  if (e.trigger === "startup") return pill("", "first start");
+  if (e.trigger === "startup") return pill("", complete && e === items.at(-1) ? "first start" : "start");
   return pill("warn", "failover");
 }
 
@@ -140,7 +152,7 @@ function lane(e, longest) {
           { viewBox: "0 0 300 12", preserveAspectRatio: "none", "aria-hidden": "true" },
           h("rect", { class: "gap", x: 0, y: 2, height: 8, width: width.toFixed(1) }),
         ),
-        won ? (e.leaderless_ms > 0 ? `${span(e.leaderless_ms)} without a leader` : "no gap") : "was not elected",
+        won ? (e.leaderless_ms > 0 ? leaderless(e) : "no gap") : "was not elected",
       ),
       h("span", { class: "muted" }, clock(e.started_at)),
     ),

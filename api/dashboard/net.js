@@ -1,6 +1,8 @@
 // The connection to the cluster: one node serves the page's data as a stream. When it fails, or is silent, the page
 // moves to another member by itself.
 
+import { setClock } from "./dom.js";
+
 const silence = 3500; // ms without data after which a node counts as failed; the stream says something each second
 const patience = 5000; // ms for the answer of a request
 const keepEvents = 500;
@@ -224,16 +226,21 @@ async function follow(origin) {
 
 const alike = (a, b) => Object.keys(a).every((name) => name === "at" || a[name] === b[name]);
 
+function viewed(view) {
+  net.view = view;
+  setClock(view.at);
+  if (!isLeaderless()) net.lastLeader = Date.now();
+}
+
 // take takes what the stream brings. While nothing changes, that is that the view still holds, and samples of no news.
 function take(event, text) {
   const old = isStale();
   net.lastData = Date.now();
   if (event === "same") {
-    if (net.view) net.view.at = JSON.parse(text).at;
+    if (net.view) viewed({ ...net.view, at: JSON.parse(text).at });
     if (!old) return;
   } else if (event === "view") {
-    net.view = JSON.parse(text);
-    if (!isLeaderless()) net.lastLeader = Date.now();
+    viewed(JSON.parse(text));
   } else if (event === "sample") {
     net.samples.push(JSON.parse(text));
     net.samples.splice(0, net.samples.length - keepSamples);

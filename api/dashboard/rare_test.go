@@ -23,6 +23,8 @@ func TestDashboard_FakeNode(t *testing.T) {
 		{"dialog", reopensDialogs},
 		{"keys", startsEditsAgain},
 		{"lost elections", showsLostElections},
+		{"who led when", drawsTenures},
+		{"no leader", waitsWithTheAlert},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			p.t = t
@@ -173,4 +175,65 @@ func showsLostElections(t *testing.T, p *page, f *fakeNode) {
 	p.loadAgain()
 	p.waitText("Who led when")
 	p.b.pageErrors() // of the list that could not be shown, until the other one came
+}
+
+// drawsTenures shows a leader before an outage of all nodes, and one that was lost 15 minutes ago: an hour is shown.
+func drawsTenures(t *testing.T, p *page, f *fakeNode) {
+	won := func(term uint64, id, trigger string, ago time.Duration) apiv1.Election {
+		return apiv1.Election{
+			Term: term, CandidateID: id, Trigger: trigger, Result: "won", StartedAt: time.Now().Add(-ago),
+			Votes: []apiv1.Vote{}, LeaderlessMS: 400,
+		}
+	}
+	f.answer("GET /v1/events", apiv1.Events{Items: []apiv1.Event{}})
+	f.answer("GET /v1/elections", apiv1.Elections{Missing: []string{}, Items: []apiv1.Election{
+		won(7, "n1", "timeout", 20*time.Minute), won(4, "n3", "startup", 40*time.Minute),
+		won(3, "n2", "startup", time.Hour),
+	}})
+	f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "" })
+	defer f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "n1" })
+	p.waitText("No leader")
+	p.eval(`import("/dashboard/net.js").then(({ net }) => { net.lastLeader = Date.now() - 15 * 60_000; })`, nil)
+	p.visit("#/elections")
+	p.waitText("Who led when")
+	p.loadAgain() // not a list of before
+	p.waitText("pale: until when is not known")
+	var drawn []string
+	p.eval(`[...document.querySelectorAll(".tenures rect")].map((r) => [r.textContent,
+		Math.round(r.x.baseVal.value / 10), Math.round((r.x.baseVal.value + r.width.baseVal.value) / 10)].join(": "))`, &drawn)
+	want := []string{
+		"n2, term 3, until when is not known: 0: 33", "n3, term 4, 20 min: 33: 67", "n1, term 7, 5 min: 67: 75",
+		"400 ms from its start, before term 4: 33: 33", "400 ms without a leader, before term 7: 67: 67",
+		"no leader for 15 min: 75: 100",
+	}
+	if got := strings.Join(drawn, "; "); got != strings.Join(want, "; ") {
+		t.Errorf("drawn: %q, want %q", got, want)
+	}
+	var pills []string
+	p.eval(`[...document.querySelectorAll(".lane .pill")].map((e) => e.innerText)`, &pills)
+	if got := strings.Join(pills, ", "); got != "failover, start, first start" {
+		t.Errorf("marks: %s", got)
+	}
+	p.click("summary", "Term 4")
+	p.waitText("It had heard no leader since its start, 400 ms before. How long there was none before that is not known.")
+}
+
+// waitsWithTheAlert loses the leader of an idle cluster, whose last full view is ten seconds old.
+func waitsWithTheAlert(t *testing.T, p *page, f *fakeNode) {
+	p.eval(`void (window.alerts = [], new MutationObserver(() => {
+		if (document.querySelector("#leader").innerText === "No leader")
+			window.alerts.push(document.querySelector("#banners").innerText);
+	}).observe(document.querySelector("#main"), { childList: true, subtree: true, characterData: true }))`, nil)
+	p.eval(`void (window.realNow = Date.now, Date.now = () => window.realNow() + 10_000)`, nil)
+	defer p.eval(`void (Date.now = window.realNow)`, nil)
+	f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "" },
+		event(apiv1.EventSame, apiv1.DashboardSame{At: time.Now()}))
+	defer f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "n1" })
+	var first string
+	p.wait("the loss is shown", "window.alerts.length > 0")
+	p.eval("window.alerts[0]", &first)
+	if first != "" {
+		t.Errorf("at once: %q", first)
+	}
+	p.wait("the alert comes", `document.querySelector("#banners").innerText === "No leader: writes wait for an election."`)
 }

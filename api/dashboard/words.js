@@ -138,7 +138,7 @@ export const sources = {
 };
 
 const because = {
-  startup: "the cluster started and had no leader yet",
+  startup: "the node knew no leader since its start",
   timeout: "no leader was heard for too long",
   connection_lost: "the leader's connection broke or it fell silent, and the survivors agreed that it was dead",
   transfer: "leadership was handed over as planned",
@@ -170,7 +170,11 @@ export function election(e) {
       `It asked whether the others would vote for it: ${granted} of ${plural(voters, "voter")} would. This pre-vote binds nobody. No answer to a vote is recorded.`,
     );
   }
-  if (e.result === "won") {
+  if (e.result === "won" && e.trigger === "startup") {
+    out.push(
+      `It had heard no leader since its start, ${span(e.leaderless_ms)} before. How long there was none before that is not known.`,
+    );
+  } else if (e.result === "won") {
     out.push(
       e.leaderless_ms > 0
         ? `The cluster had no leader for ${span(e.leaderless_ms)}.`
