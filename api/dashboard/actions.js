@@ -2,7 +2,7 @@
 // its progress.
 
 import { button, clock, count, h, note, pill, plural, sentence, show, span, table } from "./dom.js";
-import { call, net, onChange, reload } from "./net.js";
+import { call, eventsAfter, net, onChange, reload } from "./net.js";
 
 const dialog = document.getElementById("dialog");
 const runTimeout = 70_000; // ms; an operator's call answers within 60 s
@@ -69,7 +69,7 @@ async function plan(event) {
 async function execute(event) {
   event?.preventDefault();
   const mine = act;
-  step({ step: "run", began: Date.now(), progress: "", failure: "" });
+  step({ step: "run", began: Date.now(), newest: net.events[0], progress: "", failure: "" });
   const timer = setInterval(() => act === mine && draw(), 250);
   try {
     mine.result = mine.run
@@ -270,11 +270,7 @@ const voteTable = (votes) =>
   );
 
 // news are the events since the action began, oldest first.
-const news = () =>
-  net.events
-    .filter((e) => Date.parse(e.at) >= act.began - 200)
-    .slice(0, 12)
-    .reverse();
+const news = () => eventsAfter(act.newest).slice(0, 12).reverse();
 
 function progress() {
   return h(

@@ -1,7 +1,7 @@
 // Events of all nodes as they happen.
 
 import { clock, h, note, pill, section } from "./dom.js";
-import { net, redraw } from "./net.js";
+import { eventsAfter, net, redraw } from "./net.js";
 
 const filter = { type: "", node: "", text: "" };
 let paused = null; // the events that were there when the reader paused
@@ -16,7 +16,7 @@ export const events = {
         (!filter.node || e.node === filter.node) &&
         (!filter.text || e.message.toLowerCase().includes(filter.text.toLowerCase())),
     );
-    const fresh = paused ? net.events.length - paused.length : 0;
+    const fresh = paused ? eventsAfter(paused[0]).length : 0;
     return [
       section(
         "Events",
@@ -28,6 +28,7 @@ export const events = {
           h("label", { for: "filter-text" }, "Contains"),
           h("input", {
             id: "filter-text",
+            value: filter.text,
             oninput: (event) => {
               filter.text = event.target.value;
               redraw();

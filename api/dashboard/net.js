@@ -29,6 +29,14 @@ try {
   /* storage is off: the token lives in this page only */
 }
 
+// eventsAfter returns the events that came after one, newest first; all, if there was none. A new connection brings the
+// newest events again: there it goes by their times if that one is missing.
+export function eventsAfter(mark) {
+  if (!mark) return net.events;
+  const i = net.events.findIndex((e) => e.node === mark.node && e.at === mark.at && e.message === mark.message);
+  return i >= 0 ? net.events.slice(0, i) : net.events.filter((e) => Date.parse(e.at) > Date.parse(mark.at));
+}
+
 const listeners = new Set();
 export const onChange = (f) => listeners.add(f);
 const changed = () => listeners.forEach((f) => f());

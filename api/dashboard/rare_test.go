@@ -25,6 +25,8 @@ func TestDashboard_FakeNode(t *testing.T) {
 		{"lost elections", showsLostElections},
 		{"who led when", drawsTenures},
 		{"no leader", waitsWithTheAlert},
+		{"clock", goesByTheNodesClock},
+		{"events", countsNewEvents},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			p.t = t
@@ -99,7 +101,8 @@ func choosesSurvivors(t *testing.T, p *page, f *fakeNode) {
 	})
 	boxes := func() (got string) {
 		p.waitText("Nodes that are left")
-		p.eval(`[...document.querySelectorAll("dialog .check")].map((l) => l.innerText.trim() + ": " + l.firstChild.checked).join("; ")`, &got)
+		p.eval(`[...document.querySelectorAll("dialog .check")]
+			.map((l) => l.innerText.trim() + ": " + l.firstChild.checked).join("; ")`, &got)
 		return got
 	}
 	want := "n1 (answers): true; n2 (answers): true; n3 (does not answer): false"
@@ -199,8 +202,8 @@ func drawsTenures(t *testing.T, p *page, f *fakeNode) {
 	p.loadAgain() // not a list of before
 	p.waitText("pale: until when is not known")
 	var drawn []string
-	p.eval(`[...document.querySelectorAll(".tenures rect")].map((r) => [r.textContent,
-		Math.round(r.x.baseVal.value / 10), Math.round((r.x.baseVal.value + r.width.baseVal.value) / 10)].join(": "))`, &drawn)
+	p.eval(`[...document.querySelectorAll(".tenures rect")].map((r) => [r.textContent, r.x.baseVal.value,
+		r.x.baseVal.value + r.width.baseVal.value].map((v) => (v > 0 ? Math.round(v / 10) : v)).join(": "))`, &drawn)
 	want := []string{
 		"n2, term 3, until when is not known: 0: 33", "n3, term 4, 20 min: 33: 67", "n1, term 7, 5 min: 67: 75",
 		"400 ms from its start, before term 4: 33: 33", "400 ms without a leader, before term 7: 67: 67",
@@ -221,11 +224,10 @@ func drawsTenures(t *testing.T, p *page, f *fakeNode) {
 // waitsWithTheAlert loses the leader of an idle cluster, whose last full view is ten seconds old.
 func waitsWithTheAlert(t *testing.T, p *page, f *fakeNode) {
 	p.eval(`void (window.alerts = [], new MutationObserver(() => {
-		if (document.querySelector("#leader").innerText === "No leader")
+		if (document.querySelector("#leader")?.innerText === "No leader")
 			window.alerts.push(document.querySelector("#banners").innerText);
 	}).observe(document.querySelector("#main"), { childList: true, subtree: true, characterData: true }))`, nil)
-	p.eval(`void (window.realNow = Date.now, Date.now = () => window.realNow() + 10_000)`, nil)
-	defer p.eval(`void (Date.now = window.realNow)`, nil)
+	defer p.moveClock("10_000")()
 	f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "" },
 		event(apiv1.EventSame, apiv1.DashboardSame{At: time.Now()}))
 	defer f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "n1" })
@@ -235,5 +237,64 @@ func waitsWithTheAlert(t *testing.T, p *page, f *fakeNode) {
 	if first != "" {
 		t.Errorf("at once: %q", first)
 	}
-	p.wait("the alert comes", `document.querySelector("#banners").innerText === "No leader: writes wait for an election."`)
+	p.wait("the alert comes", `document.querySelector("#banners").innerText.startsWith("No leader: writes wait")`)
+}
+
+// moveClock moves the browser's clock ahead, and returns what puts it right.
+func (p *page) moveClock(ms string) (back func()) {
+	p.t.Helper()
+	p.eval("void (window.realNow = Date.now, Date.now = () => window.realNow() + "+ms+")", nil)
+	return func() { p.eval("void (Date.now = window.realNow)", nil) }
+}
+
+// goesByTheNodesClock has a browser whose clock is two hours ahead.
+func goesByTheNodesClock(t *testing.T, p *page, f *fakeNode) {
+	happens := func(message string) {
+		f.out <- event(apiv1.EventEntry, apiv1.Event{Node: "n1", Type: "node", At: time.Now(), Message: message})
+	}
+	defer p.moveClock("7_200_000")()
+	happens("before the transfer")
+	p.waitText("before the transfer")
+	f.answer("POST /admin/transfer", apiv1.Plan{
+		Possible: true, Summary: "n2 would lead", Candidates: []apiv1.TargetCandidate{}, Warnings: []string{},
+	})
+	p.click("button", "Transfer leadership…")
+	p.click("button", "Show the plan")
+	p.click("button", "Run this plan")
+	p.waitText("It took")
+	happens("n2 leads now")
+	p.waitText("n1: n2 leads now")
+	if text := p.text(); strings.Contains(text, "before the transfer") {
+		t.Errorf("the progress of the transfer: %s", text)
+	}
+	p.click("button", "Close")
+	f.changed()
+	f.answer("GET /v1/roles", map[string]any{"items": []apiv1.Role{{
+		Role: "crane", Holder: "crane-a", AcquiredAt: new(time.Now().Add(-10 * time.Minute)),
+		LeaseUntil: new(time.Now().Add(time.Hour)),
+	}}, "next": ""})
+	p.visit("#/roles")
+	p.waitText("60 min left")
+	p.waitText("10 min")
+}
+
+// countsNewEvents pauses a list that is full.
+func countsNewEvents(_ *testing.T, p *page, f *fakeNode) {
+	var many strings.Builder
+	entry := func(i int) string {
+		return event(apiv1.EventEntry, apiv1.Event{
+			Node: "n1", Type: "node", At: time.Now(), Message: fmt.Sprintf("event %d", i),
+		})
+	}
+	for i := range 501 {
+		many.WriteString(entry(i))
+	}
+	f.out <- many.String()
+	p.visit("#/events")
+	p.waitText("event 500")
+	p.click("button", "Pause")
+	f.out <- entry(501)
+	p.waitText("Continue (1 new)")
+	p.click("button", "Continue")
+	p.waitText("event 501")
 }

@@ -1,7 +1,7 @@
 // Roles: who holds each, since when, who waits, and who held it before.
 
 import { open } from "./actions.js";
-import { button, clock, count, decoded, h, note, pill, plural, section, sentence, since, span, table } from "./dom.js";
+import { button, clock, count, decoded, h, note, now, pill, plural, section, sentence, since, span, table } from "./dom.js";
 import { get, list, may, net, readFrom } from "./net.js";
 import * as words from "./words.js";
 
@@ -64,7 +64,7 @@ export const roles = {
                   r.holder || pill("warn", "vacant"),
                   r.token ? count(r.token) : "–",
                   r.acquired_at ? since(r.acquired_at) : "–",
-                  r.lease_until ? `${span(Math.max(0, Date.parse(r.lease_until) - Date.now()))} left` : "–",
+                  r.lease_until ? `${span(Math.max(0, Date.parse(r.lease_until) - now()))} left` : "–",
                 ],
               })),
             ),
@@ -165,7 +165,7 @@ function one({ name, role, history }) {
               t.holder,
               count(t.token),
               clock(t.acquired_at),
-              span((t.ended_at ? Date.parse(t.ended_at) : Date.now()) - Date.parse(t.acquired_at)),
+              span((t.ended_at ? Date.parse(t.ended_at) : now()) - Date.parse(t.acquired_at)),
               t.ended_at ? (words.causes[t.cause] ?? t.cause) : pill("good", "lasts"),
             ],
           })),

@@ -1,6 +1,6 @@
 // Sentences: what the data means, for someone who sees a cluster for the first time.
 
-import { count, plural, size, span } from "./dom.js";
+import { count, now, plural, size, span } from "./dom.js";
 
 // quorum says in words how many voters are healthy, and how many may still fail.
 export function quorum(c) {
@@ -219,6 +219,6 @@ export const causes = {
 };
 
 // flapping reports whether a role changed hands too often of late.
-export function flapping(tenures, now = Date.now()) {
-  return tenures.filter((t) => now - Date.parse(t.acquired_at) < 600_000).length >= 5;
+export function flapping(tenures) {
+  return tenures.filter((t) => now() - Date.parse(t.acquired_at) < 600_000).length >= 5;
 }
