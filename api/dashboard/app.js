@@ -86,7 +86,8 @@ function drawTitle() {
   const c = net.view?.cluster;
   const name = (c?.cluster_name ?? $("cluster-name").textContent) || "";
   show($("cluster-name"), name);
-  const title = `${c ? c.leader_id || "no leader" : "NorthStar"}${name ? ` · ${name}` : ""} · NorthStar`;
+  const old = c && (isStale() || net.failed) ? "old: " : "";
+  const title = `${old}${c ? c.leader_id || "no leader" : "NorthStar"}${name ? ` · ${name}` : ""} · NorthStar`;
   if (document.title !== title) document.title = title; // the browser is told even of an equal one
 }
 

@@ -149,14 +149,15 @@ export function age(at) {
   return ms < 60_000 ? "less than a minute" : span(Math.max(90_000, ms));
 }
 
-// clock is a time of day with its date where that is not today.
-export function clock(at, ms = false) {
+// moment is a time of day with its date where that is not today.
+export function moment(at, ms = false) {
   const d = new Date(at);
   const time =
     d.toLocaleTimeString([], { hour12: false }) + (ms ? `.${String(d.getMilliseconds()).padStart(3, "0")}` : "");
-  const text = d.toDateString() === new Date().toDateString() ? time : `${d.toLocaleDateString()} ${time}`;
-  return h("time", { datetime: at, title: at }, text);
+  return d.toDateString() === new Date().toDateString() ? time : `${d.toLocaleDateString()} ${time}`;
 }
+
+export const clock = (at, ms) => h("time", { datetime: at, title: at }, moment(at, ms));
 
 export function size(bytes) {
   if (bytes < 1024) return `${bytes} B`;

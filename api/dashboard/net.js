@@ -181,17 +181,21 @@ export function membersElsewhere() {
   return all.includes(own) || all.includes(location.host) ? [] : all.map((a) => `${location.protocol}//${a}/`);
 }
 
+let answered = ""; // what the last node said that did not serve the page; "": none answered
+
 // run follows the stream of one node after the other.
 export async function run() {
   for (;;) {
     let served = false;
+    answered = "";
     const tried = origins();
     for (const origin of tried) {
       served = await follow(origin);
       if (served) break; // begin with this node again
     }
     if (!served) {
-      net.failed = `No node answers (tried ${tried.map((o) => o.replace(/^https?:\/\//, "")).join(", ")}).`;
+      const all = tried.map((o) => o.replace(/^https?:\/\//, "")).join(", ");
+      net.failed = answered ? `No node serves this page (tried ${all}): ${answered}.` : `No node answers (tried ${all}).`;
       changed();
     }
     await pause(net.refused || document.hidden ? 60_000 : 500);
@@ -208,6 +212,7 @@ async function follow(origin) {
     const answer = await request(origin, "/dashboard/feed", {}, control.signal);
     if (!answer.ok) {
       const why = await failure(answer);
+      answered = why.message;
       if (![401, 403, 429].includes(why.status)) return false;
       Object.assign(net, { refused: why.message, failed: "", view: null, origin });
       return true;

@@ -79,7 +79,6 @@ func TestDashboard_InChromium(t *testing.T) {
 	}
 	step("log in", func(t *testing.T) { logsIn(t, p) })
 	step("overview", func(t *testing.T) { showsOverview(t, p, own) })
-	step("words", func(t *testing.T) { saysInWords(t, p) })
 	step("transfer", func(*testing.T) { transfers(p) })
 	step("elections", func(*testing.T) { explainsElections(p) })
 	step("roles", func(*testing.T) { evicts(p, s, sessions["crane-a"]) })

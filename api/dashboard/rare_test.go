@@ -20,6 +20,7 @@ func TestDashboard_FakeNode(t *testing.T) {
 		name string
 		run  func(t *testing.T, p *page, f *fakeNode)
 	}{
+		{"words", func(t *testing.T, p *page, _ *fakeNode) { saysInWords(t, p) }},
 		{"dialog", reopensDialogs},
 		{"keys", startsEditsAgain},
 		{"lost elections", showsLostElections},
@@ -27,6 +28,7 @@ func TestDashboard_FakeNode(t *testing.T) {
 		{"no leader", waitsWithTheAlert},
 		{"clock", goesByTheNodesClock},
 		{"events", countsNewEvents},
+		{"busy", saysWhatNodesAnswer}, // the last one: the node serves no page after it
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			p.t = t
@@ -297,4 +299,16 @@ func countsNewEvents(_ *testing.T, p *page, f *fakeNode) {
 	p.waitText("Continue (1 new)")
 	p.click("button", "Continue")
 	p.waitText("event 501")
+}
+
+// saysWhatNodesAnswer refuses the stream, as a node that has too many pages open.
+func saysWhatNodesAnswer(_ *testing.T, p *page, f *fakeNode) {
+	p.wait("the title names the leader", `document.title === "n1 · harbour · NorthStar"`)
+	f.mu.Lock()
+	f.refusal = "at most 16 open dashboards per identity"
+	f.mu.Unlock()
+	f.CloseClientConnections()
+	p.waitText("No node serves this page")
+	p.waitText(": at most 16 open dashboards per identity.")
+	p.wait("the title says so", `document.title === "old: n1 · harbour · NorthStar"`)
 }

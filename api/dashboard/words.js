@@ -1,6 +1,6 @@
 // Sentences: what the data means, for someone who sees a cluster for the first time.
 
-import { count, now, plural, size, span } from "./dom.js";
+import { count, moment, now, plural, size, span } from "./dom.js";
 
 // quorum says in words how many voters are healthy, and how many may still fail.
 export function quorum(c) {
@@ -8,6 +8,14 @@ export function quorum(c) {
   const healthy = `${q.healthy} of ${q.voters} voters healthy`;
   if (q.voters === 0) return { mood: "bad", big: "No voters", small: "This cluster has no configuration yet." };
   if (q.healthy < q.needed && c.leader_id) {
+    const down = c.members.filter((m) => m.suffrage === "voter" && !m.healthy);
+    if (down.some((m) => m.reasons.some((r) => r.startsWith("disk ")))) {
+      return {
+        mood: "bad",
+        big: `${healthy}, no write is possible`,
+        small: `Nothing can be written: ${down.map((m) => `${m.id}: ${m.reasons.join(", ")}`).join("; ")}.`,
+      };
+    }
     return {
       mood: "warn",
       big: `${healthy} so far`,
@@ -75,7 +83,7 @@ export function banners(view, conditions) {
   }
   if (!c.auto_failover) {
     const a = view.auto_failover;
-    const until = a?.paused_until ? ` until ${new Date(a.paused_until).toLocaleTimeString([], { hour12: false })}` : "";
+    const until = a?.paused_until ? ` until ${moment(a.paused_until)}` : "";
     const who = a?.operator ? ` by ${a.operator}${a.reason ? ` (${a.reason})` : ""}` : "";
     add("warn", `Automatic failover is paused${until}${who}: a leader that fails is not replaced.`);
   }

@@ -56,6 +56,11 @@ func saysInWords(t *testing.T, p *page) {
 		}
 	}
 	want := map[string]string{
+		`quorum(lost("not heard from yet")).small`: "Node n1 has just been elected and not heard from the others yet, " +
+			"or is about to step down.",
+		`quorum(lost("disk is full: read-only")).small`: "Nothing can be written: n2: silent for 12s; " +
+			"n3: disk is full: read-only.",
+		`banners(paused, {})[0].text.includes(new Date("2100-01-05T12:00Z").toLocaleDateString())`: "true",
 		`silence({ threshold_ms: 85, source: "measured", reason: "gaps" })`:                        "85 ms, measured",
 		`silence({ threshold_ms: 150, source: "raised", reason: "why" })`:                          "150 ms: why",
 		`silence({ threshold_ms: 150, source: "learning" })`:                                       "150 ms for now, until it is measured",
@@ -66,7 +71,14 @@ func saysInWords(t *testing.T, p *page) {
 	}
 	for call, text := range want {
 		var got string
-		p.eval(`import("/dashboard/words.js").then((words) => words.`+call+")", &got)
+		p.eval(fmt.Sprintf(`import("/dashboard/words.js").then((words) => {
+			const down = (id, reason) => ({ id, suffrage: "voter", reasons: [reason] });
+			const lost = (reason) => ({ leader_id: "n1", quorum: { voters: 3, healthy: 1, needed: 2 },
+				members: [down("n2", "silent for 12s"), down("n3", reason)] });
+			const paused = { nodes: [], cluster: { quorum: {}, state: {}, leader_id: "n1", observed_by: "n1" },
+				auto_failover: { paused_until: "2100-01-05T12:00Z" } };
+			return String(words.%s);
+		})`, call), &got)
 		if got != text {
 			t.Errorf("%s: %q, want %q", call, got, text)
 		}
