@@ -4,7 +4,7 @@ import { button, clock, count, decoded, h, note, pill, plural, section, size, ta
 import { call, get, may, net, readFrom, redraw, reload } from "./net.js";
 
 const pageSize = 200;
-const state = { items: null, next: "", prefix: null, key: null, form: "text", edit: null, writer: null, failure: "" };
+const state = { items: null, next: "", prefix: null, key: null, form: "text", edit: null, writer: null, gone: false, failure: "" };
 let edits = 0; // so far: each has a form of its own, as a form keeps what was typed into it
 const wanted = () => decoded(location.hash.split("/").slice(2).join("/"));
 const link = (prefix) => `#/keys/${encodeURIComponent(prefix)}`;
@@ -20,7 +20,7 @@ export const keys = {
       ),
     );
     Object.assign(state, { prefix, items: page.items, next: page.next });
-    if (state.key && !state.edit) state.key = page.items.find((i) => i.key === state.key.key) ?? state.key;
+    if (state.key && !state.edit) await lookAgain(page);
   },
   show() {
     if (keys.failed && !state.items) return [note(keys.failed)];
@@ -151,22 +151,39 @@ function rendered(item) {
 }
 
 function openKey(item) {
-  Object.assign(state, { key: item, edit: null, writer: null, failure: "" });
+  Object.assign(state, { key: item, gone: false, edit: null, writer: null, failure: "" });
   redraw();
-  if (may("operator")) findWriter(item.key);
+  findWriter(item);
 }
 
-// findWriter looks for the last write of a key in the audit log.
-async function findWriter(key) {
+// lookAgain brings the opened key up to date. One that is missing on a page may be on another.
+async function lookAgain(page) {
+  const old = state.key;
+  const named = (i) => i.key === old.key;
+  let item = page.items.find(named);
+  if (!item && page.next) {
+    item = (await get(readFrom(`/v1/kv?prefix=${encodeURIComponent(old.key)}&limit=1`))).items.find(named);
+  }
+  if (state.key !== old) return; // another one was opened meanwhile
+  state.gone = !item;
+  if (!item || item.revision === old.revision) return;
+  Object.assign(state, { key: item, writer: null });
+  findWriter(item);
+}
+
+// findWriter looks for a key in the audit log, which does not have writes of the etcd API.
+async function findWriter(item) {
+  if (!may("operator")) return;
+  const { key } = item;
   try {
     const audit = await get(readFrom("/admin/audit?class=clients&limit=1000"));
     const path = (r) => decoded(r.what.replace(/^\S+ /, ""));
     const last = audit.items.findLast(
       (r) => r.status < 300 && r.what.startsWith("PUT ") && path(r) === `/v1/kv/${key}`,
     );
-    if (state.key?.key === key) state.writer = last ?? "Its last write is not among the newest 1000 calls in the audit log.";
+    if (state.key === item) state.writer = last ?? "No write of it is among the newest 1000 calls in the audit log.";
   } catch (err) {
-    if (state.key?.key === key) state.writer = `Who wrote it last is not known: ${err.message}`;
+    if (state.key === item) state.writer = `Who wrote it last is not known: ${err.message}`;
   }
   redraw();
 }
@@ -176,6 +193,7 @@ function value(item) {
   const w = state.writer;
   return section(
     `Key ${item.key}`,
+    state.gone && h("p", { class: "banner warn" }, "This key was deleted. What is below is its last value that was seen."),
     h(
       "p",
       {},
@@ -187,7 +205,7 @@ function value(item) {
         {},
         typeof w === "string"
           ? w
-          : ["Last written by ", pill("", `${w.who} (${w.role})`), " at ", clock(w.when), "."],
+          : ["Last write in the audit log: ", pill("", `${w.who} (${w.role})`), " at ", clock(w.when), "."],
       ),
     h(
       "div",
@@ -212,15 +230,16 @@ function value(item) {
       h(
         "div",
         { class: "actions" },
-        textOf(item) !== null && button("Edit…", () => startEdit(item)),
-        button(
-          "Delete…",
-          () => {
-            state.edit = { item, remove: true };
-            redraw();
-          },
-          "danger",
-        ),
+        !state.gone && textOf(item) !== null && button("Edit…", () => startEdit(item)),
+        !state.gone &&
+          button(
+            "Delete…",
+            () => {
+              state.edit = { item, remove: true };
+              redraw();
+            },
+            "danger",
+          ),
         button("Close", () => {
           Object.assign(state, { key: null, edit: null });
           redraw();
@@ -240,7 +259,7 @@ function editor() {
   const cancel = button("Cancel", () => {
     state.edit = null;
     state.failure = "";
-    redraw();
+    reload(); // the key may have changed meanwhile
   });
   const failure = state.failure && h("p", { class: "refusal", role: "alert" }, state.failure);
   if (e.remove) {

@@ -217,7 +217,7 @@ func editsKeys(t *testing.T, p *page, s *site) {
 	p.click("button", "config/berths")
 	p.click("button", "JSON")
 	p.waitText("\"tide\": \"high\"")
-	p.waitText("Last written by ann (operator)")
+	p.waitText("Last write in the audit log: ann (operator)")
 	p.click("button", "hex")
 	p.waitText("000000  7b 22 62")
 	p.click("button", "Edit…")

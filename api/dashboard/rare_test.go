@@ -23,6 +23,8 @@ func TestDashboard_FakeNode(t *testing.T) {
 		{"words", func(t *testing.T, p *page, _ *fakeNode) { saysInWords(t, p) }},
 		{"dialog", reopensDialogs},
 		{"keys", startsEditsAgain},
+		{"writer", followsAKey},
+		{"audit", followsTheAuditLog},
 		{"lost elections", showsLostElections},
 		{"who led when", drawsTenures},
 		{"no leader", waitsWithTheAlert},
@@ -116,37 +118,6 @@ func choosesSurvivors(t *testing.T, p *page, f *fakeNode) {
 		p.eval(`void document.querySelector("dialog .check input").click()`, nil)
 		p.click("button", "Cancel")
 	}
-}
-
-// startsEditsAgain clicks an edit's button a second time: what is shown then is what is written.
-func startsEditsAgain(t *testing.T, p *page, f *fakeNode) {
-	item := apiv1.Item{Key: "config/a", Value: []byte("old"), Revision: 4, CreateRevision: 4, Version: 1}
-	f.answer("GET /v1/kv", apiv1.List{Items: []apiv1.Item{item}})
-	f.answer("GET /admin/audit", apiv1.Audit{Items: []apiv1.AuditRecord{}})
-	write := func(want string) {
-		t.Helper()
-		key, value := p.value("#edit-key"), p.value("#edit-value")
-		f.answer("PUT "+want, struct{}{})
-		p.click("button", "Continue")
-		p.click("button", "Write it")
-		p.wait("it was written", `!document.querySelector("#edit-key")`)
-		got := f.changed()
-		if len(got) != 1 || got[0].Call != "PUT "+want || got[0].Body != value {
-			t.Errorf("shown %q = %q, written %q", key, value, got)
-		}
-	}
-	p.visit("#/keys/config%2F")
-	p.click("button", "New key…")
-	p.fill("#edit-key", "config/b")
-	p.fill("#edit-value", "typed")
-	p.click("button", "New key…")
-	p.fill("#edit-key", "config/c")
-	write("/v1/kv/config%2Fc")
-	p.click("button", "config/a")
-	p.click("button", "Edit…")
-	p.fill("#edit-value", "typed")
-	p.click("button", "Edit…")
-	write("/v1/kv/config%2Fa")
 }
 
 // loadAgain makes the shown page load its data.
@@ -255,6 +226,7 @@ func goesByTheNodesClock(t *testing.T, p *page, f *fakeNode) {
 		f.out <- event(apiv1.EventEntry, apiv1.Event{Node: "n1", Type: "node", At: time.Now(), Message: message})
 	}
 	defer p.moveClock("7_200_000")()
+	f.show(func(*apiv1.DashboardView) {}) // with the present time
 	happens("before the transfer")
 	p.waitText("before the transfer")
 	f.answer("POST /admin/transfer", apiv1.Plan{
