@@ -44,7 +44,7 @@ const operate = (view) =>
   section(
     "Operate",
     h("div", { class: "actions" }, clusterActions(view)),
-    note("Each action first shows what it would do. Nothing is done before you have seen that and confirmed it."),
+    note("Each action that changes something first shows what it would do, and does nothing before you have confirmed it."),
   );
 
 const hero = (q) =>
