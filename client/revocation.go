@@ -37,6 +37,9 @@ func (s *Session) beginTenure(h Holder) (l *Leadership, began bool, err error) {
 	if l, err = s.deadline.Begin(h, s.Close); err != nil {
 		return nil, false, err
 	}
+	if r.last != nil {
+		r.last.End(ErrRoleLost) // perhaps nothing has reported its end
+	}
 	r.last, r.released = l, false
 	return l, true, nil
 }
@@ -89,7 +92,7 @@ func (s *Session) endRevokedTenure(revoked Revocation) bool {
 	switch {
 	case r == nil: // won with CampaignRole, not by this session: its caller must acknowledge
 		return false
-	case r.last == nil || r.last.Token < revoked.Token: // the tenure has not started here and will not
+	case r.last == nil || r.last.Token != revoked.Token: // it has not started here and will not, or others came since
 	default:
 		r.last.End(fmt.Errorf("%w: revoked by an operator", ErrRoleLost))
 		if !r.released && s.deadline.ValidFor() > 0 {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"northstar/api/apiv1"
 	"northstar/cluster"
 )
 
@@ -214,4 +215,67 @@ func TestRevocation_OfUnknownTenure(t *testing.T) {
 			t.Error(s.Err())
 		}
 	}, "n1")
+}
+
+// The answer about a revocation comes after the next election of the same session. That tenure goes on; the revoked
+// one has ended.
+func TestRevocation_LateAnswer(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		asked, elected := make(chan struct{}, 10), make(chan struct{})
+		inner := fc.nodes["n1"].handle
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			id := strings.TrimPrefix(r.URL.Path, apiv1.PathSessions+"/")
+			if r.Method != http.MethodGet || f.revokedFrom(id) == 0 {
+				inner(w, r)
+				return
+			}
+			answer, _ := f.session(id)
+			asked <- struct{}{}
+			<-elected
+			reply(w, answer)
+		}
+		f.reject = func(r *http.Request) error {
+			if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, apiv1.PathRoles) {
+				return fail(cluster.CodeInternal)
+			}
+			return nil
+		}
+		c := fc.client("n1")
+		defer c.Close()
+		k := candidate(t, c, 10*time.Second)
+		first, err := k.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.evict("r")
+		<-asked
+		next, err := k.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(first.Cause(), ErrRoleLost) {
+			t.Errorf("beside the next tenure, the revoked one has the cause %v", first.Cause())
+		}
+		close(elected)
+		select {
+		case <-next.Done():
+			t.Errorf("the revocation of token %d ends the tenure with token %d: %v", first.Token, next.Token, next.Cause())
+		case <-time.After(time.Minute):
+		}
+		if next.Token <= first.Token || f.holder("r") != next.Session {
+			t.Errorf("token %d, then %d, held by %q", first.Token, next.Token, f.holder("r"))
+		}
+		if err := k.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}
+
+// revokedFrom returns the number of roles that were revoked from a session.
+func (f *fakeRoles) revokedFrom(session string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.revokedRoles(session))
 }
