@@ -80,11 +80,19 @@ func (k *Candidate) Campaign(ctx context.Context) (*Leadership, error) {
 	}
 	defer func() { <-k.campaigning }()
 	return UntilClosed(ctx, k.closed, func(ctx context.Context) (*Leadership, error) {
-		if k.cfg.Eligible == nil || k.holdsRole() {
+		if k.cfg.Eligible == nil {
 			return k.campaign(ctx)
 		}
-		return WhileEligible(ctx, k.cfg.Eligible, k.withdraw, k.campaign)
+		return WhileEligible(ctx, k.eligible, k.withdraw, k.campaign)
 	})
+}
+
+// eligible returns nil while a tenure of this candidate lasts, and otherwise the result of Eligible.
+func (k *Candidate) eligible(ctx context.Context) error {
+	if k.holdsRole() {
+		return nil
+	}
+	return k.cfg.Eligible(ctx)
 }
 
 // holdsRole reports whether a tenure of this candidate lasts.

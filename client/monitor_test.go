@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"northstar/cluster"
 )
 
 // health is a check whose result a test sets.
@@ -267,6 +270,70 @@ func TestCandidate_Eligible(t *testing.T) {
 		defer cancel()
 		if again, err := k.Campaign(limit); err != nil || again.Token != l.Token {
 			t.Errorf("%+v, %v", again, err)
+		}
+	}, "n1")
+}
+
+// A candidate that campaigns while it holds the role loses it in an outage. It is asked then, and does not queue.
+func TestCandidate_EligibleAfterHolding(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		f := fc.withRoles()
+		var cutOff atomic.Bool
+		f.reject = func(r *http.Request) error {
+			if cutOff.Load() && r.UserAgent() == "holder" {
+				return fail(cluster.CodeNoLeader)
+			}
+			return nil
+		}
+		c, err := New(Config{Endpoints: []string{"n1:1"}, Dial: fc.net.dial, UserAgent: "holder"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		var eligible health
+		k, err := c.NewCandidate(CandidateConfig{
+			Role: "r", Eligible: eligible.check, Session: SessionConfig{TTL: 3 * time.Second, Clock: newClock().now},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := k.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cutOff.Store(true)
+		time.Sleep(2 * time.Second) // too little of the lease is left to return the tenure
+		eligible.set(errSick)
+		if held.Cause() != nil {
+			t.Fatal(held.Cause())
+		}
+		again := make(chan *Leadership, 1)
+		go func() {
+			l, err := k.Campaign(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			again <- l
+		}()
+		elected, done := fc.next(t)
+		<-elected
+		cutOff.Store(false)
+		time.Sleep(10 * time.Second)
+		if f.sessionCount() != 1 {
+			t.Errorf("%d sessions: an ineligible candidate waits", f.sessionCount())
+		}
+		done()
+		time.Sleep(DefaultSessionTTL)
+		if f.holder("r") != "" || len(again) != 0 {
+			t.Error("an ineligible candidate is elected")
+		}
+		eligible.set(nil)
+		if l := <-again; l == nil || l.Token <= held.Token {
+			t.Errorf("%+v after token %d", l, held.Token)
+		}
+		if err := k.Close(t.Context()); err != nil {
+			t.Error(err)
 		}
 	}, "n1")
 }

@@ -172,11 +172,19 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 	}
 	defer func() { <-e.campaigning }()
 	return client.UntilClosed(ctx, e.closed, func(ctx context.Context) (*client.Leadership, error) {
-		if l := e.current(); e.cfg.Eligible == nil || l != nil && l.deadline.ValidFor() > 0 {
+		if e.cfg.Eligible == nil {
 			return e.campaignUntil(ctx)
 		}
-		return client.WhileEligible(ctx, e.cfg.Eligible, e.withdraw, e.campaignUntil)
+		return client.WhileEligible(ctx, e.eligible, e.withdraw, e.campaignUntil)
 	})
+}
+
+// eligible returns nil while the lease of this candidate lasts, and otherwise the result of Eligible.
+func (e *Elector) eligible(ctx context.Context) error {
+	if l := e.current(); l != nil && l.deadline.ValidFor() > 0 {
+		return nil
+	}
+	return e.cfg.Eligible(ctx)
 }
 
 // withdraw releases what an ineligible candidate still holds.

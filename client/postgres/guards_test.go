@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"northstar/client"
 )
 
 // connected returns a candidate and a prepared connection of it.
@@ -282,5 +285,31 @@ func TestObserver_ReceivesChanges(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// A candidate that campaigns while it holds the role is asked whether it is eligible once its lease has lapsed.
+func TestCampaign_EligibleAfterHolding(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	asked := false
+	e, err := New(Config{
+		DSN: "postgres://127.0.0.1:1", Role: role(t), TTL: shortTTL,
+		Eligible: func(context.Context) error { asked = true; cancel(); return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its connection is silent, so that the lease is not proven again.
+	held := &lease{e: e, deadline: client.NewDeadline(nil), ended: make(chan struct{})}
+	held.deadline.Extend(held.deadline.Now(), 200*time.Millisecond)
+	e.lease = held
+	if _, err := e.Campaign(ctx); !errors.Is(err, context.Canceled) || !asked {
+		t.Errorf("%v; asked: %v", err, asked)
+	}
+	close(held.ended)
+	if err := e.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
