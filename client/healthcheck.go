@@ -28,8 +28,19 @@ type healthCheck struct {
 }
 
 // run returns the result of the check, an error if there is none within the timeout, or the cause of ctx. A call that
-// hangs is not repeated: its late result is that of a later run.
+// hangs is not repeated. Its late result does not count, because the call has counted as an error: run calls again.
 func (h *healthCheck) run(ctx context.Context) error {
+	for {
+		late := h.pending != nil
+		err := h.await(ctx)
+		if !late || h.pending != nil {
+			return err
+		}
+	}
+}
+
+// await waits for the result of a call, which it starts if none is running.
+func (h *healthCheck) await(ctx context.Context) error {
 	limit, cancel := context.WithTimeoutCause(ctx, h.timeout, errCheckTimeout)
 	defer cancel()
 	if h.pending == nil {
