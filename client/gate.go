@@ -41,9 +41,12 @@ func (g *Gate) Require() error {
 	return g.counted(err)
 }
 
-// Check is Require for work that began under a certain tenure: the gate must still be bound to it.
+// Check is Require for work that began under a certain tenure: the gate must still be bound to it. A Drain
+// does not refuse it: it may finish while the tenure lasts.
 func (g *Gate) Check(token uint64) error {
-	l, err := g.enter(0)
+	g.mu.Lock()
+	l, err := g.tenure()
+	g.mu.Unlock()
 	if err == nil && l.Token != token {
 		err = fmt.Errorf("%w: token %d is of an earlier tenure, the present one has %d", ErrNotLeader, token, l.Token)
 	}
@@ -130,19 +133,25 @@ func (g *Gate) counted(err error) error {
 	return err
 }
 
-// enter adds n to the calls in flight if the gate is open.
+// enter adds n to the calls in flight if the gate is open for new work.
 func (g *Gate) enter(n int) (*Leadership, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.draining:
+	if g.draining {
 		return nil, ErrDraining
-	case g.current == nil:
+	}
+	l, err := g.tenure()
+	if err == nil {
+		g.inFlight += n
+	}
+	return l, err
+}
+
+// tenure returns the tenure that the gate is bound to; err is nil if this process can prove it. The caller holds mu.
+func (g *Gate) tenure() (l *Leadership, err error) {
+	if g.current == nil {
 		return nil, ErrNotLeader
 	}
-	if _, err := g.current.proven(); err != nil {
-		return g.current, err
-	}
-	g.inFlight += n
-	return g.current, nil
+	_, err = g.current.proven()
+	return g.current, err
 }

@@ -192,7 +192,7 @@ func TestGate_DoAndDrain(t *testing.T) {
 				t.Errorf("token %d", token)
 			}
 			<-finish
-			return nil
+			return g.Check(token) // while the gate drains
 		}
 		go func() { results <- g.Do(t.Context(), work) }()
 		synctest.Wait()
@@ -203,6 +203,9 @@ func TestGate_DoAndDrain(t *testing.T) {
 		}
 		if err := g.Do(t.Context(), work); !errors.Is(err, ErrDraining) || !errors.Is(g.Require(), ErrDraining) {
 			t.Errorf("takes work while it drains: %v", err)
+		}
+		if err := g.Check(6); !errors.Is(err, ErrNotLeader) || errors.Is(err, ErrDraining) {
+			t.Errorf("work of an earlier tenure goes on while it drains: %v", err)
 		}
 		drained := make(chan error)
 		go func() { drained <- g.Drain(t.Context()) }()
