@@ -103,7 +103,11 @@ func tenure(
 // work in flight, the role is kept, so that no other holder starts beside it. Leave then returns an error: call it
 // again, or let the lease run out.
 func Leave(ctx context.Context, g *Gate, e Elector) error {
-	if err := g.Drain(ctx); err != nil {
+	err := g.Drain(ctx)
+	for errors.Is(err, errReopened) {
+		err = g.Drain(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	return e.Close(ctx)

@@ -10,6 +10,9 @@ import (
 // ErrDraining: the gate accepts no new work.
 var ErrDraining = fmt.Errorf("%w: draining", ErrNotLeader)
 
+// errReopened is the error of a Drain that Bind has ended.
+var errReopened = errors.New("drain: the gate was bound to a tenure meanwhile")
+
 // Gate is a leadership guard: it prevents a process from acting unless it can prove that it leads. The gate is open
 // while its tenure lasts by the local clock, which each call reads. Late renewals therefore close it automatically,
 // and a suspended process finds it closed when it resumes. A new or renewed tenure opens it again. It is closed, too,
@@ -25,7 +28,7 @@ type Gate struct {
 	draining bool
 	refused  uint64        // calls of Require, Check and Do
 	inFlight int           // calls of Do
-	idle     chan struct{} // closed when inFlight becomes 0; nil if no Drain waits
+	woken    chan struct{} // closed by wakeDrain; nil if no Drain waits
 }
 
 // Bind opens the gate for this tenure, replaces the previous one, and ends a Drain.
@@ -33,6 +36,7 @@ func (g *Gate) Bind(l *Leadership) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.current, g.draining = l, false
+	g.wakeDrain()
 }
 
 // Require returns nil if this process may act now. Otherwise it returns an error that wraps ErrNotLeader.
@@ -72,10 +76,8 @@ func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64)
 	defer func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.inFlight--
-		if g.inFlight == 0 && g.idle != nil {
-			close(g.idle)
-			g.idle = nil
+		if g.inFlight--; g.inFlight == 0 {
+			g.wakeDrain()
 		}
 	}()
 	work, cancel := l.Context(ctx, 0)
@@ -87,25 +89,38 @@ func (g *Gate) Do(ctx context.Context, f func(ctx context.Context, token uint64)
 }
 
 // Drain closes the gate for new work and waits until none is in flight. If ctx ends first, the error has the number
-// of calls in flight. Those may finish while the tenure lasts. Only Bind ends the draining.
+// of calls in flight. Those may finish while the tenure lasts. Only Bind ends the draining; a Drain that waits then
+// returns an error.
 func (g *Gate) Drain(ctx context.Context) error {
-	for {
-		g.mu.Lock()
-		g.draining = true
-		if g.inFlight == 0 {
-			g.mu.Unlock()
-			return nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.draining = true
+	for g.inFlight > 0 {
+		if g.woken == nil {
+			g.woken = make(chan struct{})
 		}
-		if g.idle == nil {
-			g.idle = make(chan struct{})
-		}
-		idle, inFlight := g.idle, g.inFlight
+		woken := g.woken
 		g.mu.Unlock()
 		select {
-		case <-idle:
+		case <-woken:
 		case <-ctx.Done():
-			return fmt.Errorf("drain: %d calls are still in flight: %w", inFlight, context.Cause(ctx))
 		}
+		g.mu.Lock()
+		switch {
+		case !g.draining:
+			return errReopened
+		case ctx.Err() != nil && g.inFlight > 0:
+			return fmt.Errorf("drain: %d calls are still in flight: %w", g.inFlight, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// wakeDrain wakes each Drain that waits. The caller holds mu.
+func (g *Gate) wakeDrain() {
+	if g.woken != nil {
+		close(g.woken)
+		g.woken = nil
 	}
 }
 

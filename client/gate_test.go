@@ -224,3 +224,44 @@ func TestGate_DoAndDrain(t *testing.T) {
 		}
 	})
 }
+
+// Bind ends a Drain: the gate stays open for the new tenure. Leave drains again.
+func TestGate_BindEndsADrain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, l, _ := newTenure(t)
+		var g Gate
+		g.Bind(l)
+		finish, worked := make(chan struct{}), make(chan error, 1)
+		go func() {
+			worked <- g.Do(t.Context(), func(context.Context, uint64) error { <-finish; return nil })
+		}()
+		synctest.Wait()
+		drained, left := make(chan error, 1), make(chan error, 1)
+		go func() { drained <- g.Drain(t.Context()) }()
+		synctest.Wait()
+		g.Bind(l)
+		if err := <-drained; err == nil || g.Require() != nil || g.InFlight() != 1 {
+			t.Errorf("a Drain that Bind has ended: %v; the gate: %v", err, g.Require())
+		}
+		go func() { left <- Leave(t.Context(), &g, closer{}) }()
+		synctest.Wait()
+		g.Bind(l)
+		synctest.Wait()
+		if err := g.Require(); !errors.Is(err, ErrDraining) || len(left) != 0 {
+			t.Errorf("takes work after Leave: %v", err)
+		}
+		close(finish)
+		if err := <-worked; err != nil {
+			t.Error(err)
+		}
+		if err := <-left; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// closer is an elector that can only be closed.
+type closer struct{ Elector }
+
+func (closer) Close(context.Context) error { return nil }
