@@ -41,9 +41,9 @@ func lossCause(err error) LossCause {
 type ElectorStats struct {
 	Role       string
 	Leading    bool          // this process holds the role and can prove it
-	Token      uint64        // fencing token of the tenure; 0 while Leading is false
-	Tenure     time.Duration // since the election; 0 while Leading is false
-	RenewalAge time.Duration // since the last successful renewal was sent; 0 while Leading is false
+	Token      uint64        // fencing token of the tenure; 0 without one
+	Tenure     time.Duration // since the election; 0 without a tenure
+	RenewalAge time.Duration // since the last successful renewal was sent; 0 without a tenure
 
 	Campaigns uint64               // calls of Campaign
 	Elections uint64               // tenures of this process
@@ -65,7 +65,8 @@ func (m *MonitoredElector) Stats() ElectorStats {
 	s := m.stats
 	s.Losses = maps.Clone(m.stats.Losses)
 	if m.current != nil && m.current.Cause() == nil {
-		s.Leading, s.Token = true, m.current.Token
+		_, err := m.current.proven()
+		s.Leading, s.Token = err == nil, m.current.Token
 		s.Tenure, s.RenewalAge = time.Since(m.electedAt), m.current.renewalAge()
 	}
 	return s

@@ -86,7 +86,7 @@ func collect(ch chan<- prometheus.Metric, s client.ElectorStats) {
 	gauge(isLeader, boolToFloat(s.Leading))
 	gauge(token, float64(s.Token))
 	gauge(tenure, s.Tenure.Seconds())
-	if s.Leading {
+	if s.Token > 0 {
 		gauge(renewalAge, s.RenewalAge.Seconds())
 	}
 	counter(campaigns, s.Campaigns)

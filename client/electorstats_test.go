@@ -1,0 +1,41 @@
+package client
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// While the gate is shut because the connection of the session has broken, the statistics do not say that it leads. The
+// tenure goes on.
+func TestMonitoredElector_StatsWithoutProof(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		k := candidate(t, c, 30*time.Second)
+		m := monitor(t, k, ElectorConfig{})
+		if s := m.Stats(); s.Leading || s.Token != 0 {
+			t.Errorf("before the first election: %+v", s)
+		}
+		l, err := m.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var g Gate
+		g.Bind(l)
+		k.Session().deadline.doubt(new(atomic.Bool))
+		if s := m.Stats(); !errors.Is(g.Require(), ErrUnproven) || s.Leading || s.Token != l.Token {
+			t.Errorf("the gate: %v; %+v", g.Require(), s)
+		}
+		k.Session().deadline.prove()
+		if s := m.Stats(); g.Require() != nil || !s.Leading || s.Token != l.Token {
+			t.Errorf("the gate: %v; %+v", g.Require(), s)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}
