@@ -46,7 +46,7 @@ type ElectorStats struct {
 	RenewalAge time.Duration // since the last successful renewal was sent; 0 without a tenure
 
 	Campaigns uint64               // calls of Campaign
-	Elections uint64               // tenures of this process
+	Elections uint64               // of this process; a tenure that goes on after its lease lapsed counts once
 	Losses    map[LossCause]uint64 // tenures that have ended
 
 	CampaignTimes DurationHistogram // of campaigns that were successful, with their wait for the role

@@ -39,3 +39,46 @@ func TestMonitoredElector_StatsWithoutProof(t *testing.T) {
 		}
 	}, "n1")
 }
+
+// A role that was kept although the lease lapsed was won once. The time since the election goes on.
+func TestMonitoredElector_CountsElections(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		fc.withRoles()
+		c := fc.client("n1")
+		defer c.Close()
+		clk := newClock()
+		k, err := c.NewCandidate(CandidateConfig{
+			Role: "r", Session: SessionConfig{TTL: 10 * time.Second, Clock: clk.now},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := monitor(t, k, ElectorConfig{})
+		first, err := m.Campaign(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		clk.jump(10 * time.Second)
+		second, err := m.Campaign(t.Context())
+		if err != nil || second.Token != first.Token || !errors.Is(first.Cause(), ErrLeaseLapsed) {
+			t.Fatalf("%+v, %v; the first tenure: %v", second, err, first.Cause())
+		}
+		if s := m.Stats(); s.Elections != 1 || s.Tenure < time.Minute {
+			t.Errorf("%+v", s)
+		}
+		if err := second.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Campaign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := m.Stats(); s.Elections != 2 || s.Tenure > time.Second || s.Losses[LossLapsed] != 1 {
+			t.Errorf("%+v", s)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}

@@ -152,9 +152,12 @@ func (m *MonitoredElector) begin(l *Leadership, campaign time.Duration) *Leaders
 	}
 	previous, watched := m.watched, make(chan struct{})
 	m.countRenewals()
-	m.current, m.electedAt, m.watched = l, time.Now(), watched
+	if m.current == nil || m.current.Token != l.Token { // otherwise it has kept the role although its lease lapsed
+		m.electedAt = time.Now()
+		m.stats.Elections++
+	}
+	m.current, m.watched = l, watched
 	m.renewed, m.renewals = l.deadline, l.deadline.renewalTimes()
-	m.stats.Elections++
 	m.stats.CampaignTimes.observe(campaign)
 	m.cfg.Logger.Info("elected for the role", "role", l.Role, "token", l.Token, "session", l.Session)
 	go func() {

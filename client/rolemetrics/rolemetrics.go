@@ -29,7 +29,7 @@ var (
 	tenure        = desc("tenure_seconds", "Time since this process was elected; 0 if it does not hold the role.")
 	renewalAge    = desc("renewal_age_seconds", "Time since the last successful renewal or heartbeat was sent; absent if this process does not hold the role.")
 	campaigns     = desc("campaigns_total", "Campaigns of this process for the role.")
-	elections     = desc("elections_total", "Tenures of this process. The sum over all processes counts the failovers and planned changes of the role.")
+	elections     = desc("elections_total", "Elections of this process. The sum over all processes counts the failovers and planned changes of the role.")
 	losses        = desc("losses_total", "Tenures of this process that have ended, by cause.", "cause")
 	campaignTimes = desc("campaign_duration_seconds", "Duration of successful campaigns, with their wait for the role.")
 	renewalTimes  = desc("renewal_duration_seconds", "Duration of successful renewals or heartbeats while this process holds the role.")
