@@ -34,9 +34,9 @@ type SessionConfig struct {
 	Meta map[string]string
 	// Attach also ties the session to a connection, so that it ends as soon as this process does. The failure of a
 	// node does not end the session. A network failure that breaks the connection ends it, perhaps before this
-	// process knows: usually it learns of it within milliseconds, and no later than at its next renewal. Gates are shut
-	// from then until the session is attached again. If two processes must never believe that they hold a role at the
-	// same time, set Grace or leave Attach off.
+	// process knows: usually it learns of it within milliseconds, otherwise at its next renewal that is answered, and
+	// no later than at its own deadline. Gates are shut from then until the session is attached again. If two
+	// processes must never believe that they hold a role at the same time, set Grace or leave Attach off.
 	Attach bool
 	// Grace is how long the session outlives that connection, unless it is renewed or attached again meanwhile. If
 	// it is shorter than the TTL, the session's own deadline counts from it. 0, or at least 500 ms.
