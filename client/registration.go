@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"northstar/cluster"
 )
 
 // DefaultReportInterval is the interval of a registration's reports if its configuration has none.
@@ -146,26 +148,23 @@ func (r *Registration) abandon() {
 	}
 }
 
-// run reports at each interval, immediately after a lost session, and again soon after a failure.
+// run reports at each interval, immediately after a lost session, and again soon after a failure that may pass soon.
 func (r *Registration) run(ctx context.Context) {
-	for fails := 0; ; {
-		if fails > 0 {
-			_ = pause(ctx, backoff(fails, 0))
-		} else {
+	var err error
+	for fails := 0; ctx.Err() == nil; err = r.report(ctx) {
+		switch {
+		case err == nil, errors.Is(err, errNodeTaken):
+			fails = 0
 			select {
 			case <-time.After(jitter(r.cfg.Interval)):
 			case <-r.Session().Done():
 			case <-ctx.Done():
 			}
-		}
-		err := r.report(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && !errors.Is(err, errNodeTaken):
-			fails++
+		case isPermanent(err), cluster.IsCode(err, cluster.CodeQuotaExceeded): // until an operator changes the cause
+			_ = pause(ctx, jitter(min(r.cfg.Interval, DefaultReportInterval)))
 		default:
-			fails = 0
+			fails++
+			_ = pause(ctx, backoff(fails, 0))
 		}
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -303,4 +305,55 @@ func TestRegistration_Close(t *testing.T) {
 			t.Errorf("%d sessions", f.sessionCount())
 		}
 	}, "n1")
+}
+
+// A report that is refused until an operator changes the cause is repeated neither immediately nor too late.
+func TestRegistration_Refused(t *testing.T) {
+	t.Parallel()
+	for _, code := range []cluster.Code{
+		cluster.CodeQuotaExceeded, cluster.CodeForbidden, cluster.CodeUnauthenticated, cluster.CodeBadRequest,
+	} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			bubble(t, func(t *testing.T, fc *fakeCluster) {
+				f := fc.withRegistry()
+				var refusing atomic.Bool
+				var refused atomic.Int64
+				inner := fc.nodes["n1"].handle
+				fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+					writes := r.Method == http.MethodPut || r.URL.Path == apiv1.PathSessions
+					if refusing.Load() && writes {
+						refused.Add(1)
+						problem(w, fail(code))
+						return
+					}
+					inner(w, r)
+				}
+				c := fc.client("n1")
+				defer c.Close()
+				r, err := c.Register(t.Context(), RegistrationConfig{ID: "a", Interval: 10 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				refusing.Store(true)
+				time.Sleep(time.Minute)
+				if n := refused.Load(); n < 10 || n > 15 {
+					t.Errorf("%d reports were refused in a minute", n)
+				}
+				refused.Store(0)
+				_ = f.end(r.Session().ID(), "expired") // it gets no other session
+				time.Sleep(time.Minute)
+				if n := refused.Load(); n < 10 || n > 15 {
+					t.Errorf("%d sessions were refused in a minute", n)
+				}
+				refusing.Store(false)
+				time.Sleep(DefaultReportInterval)
+				if n := f.node("a"); n.Status != NodeActive || n.SessionID != r.Session().ID() {
+					t.Errorf("afterwards %+v", n)
+				}
+				if err := r.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}, "n1")
+		})
+	}
 }
