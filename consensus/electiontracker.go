@@ -63,7 +63,7 @@ func (e *electionTracker) observe(s raftnode.SoftState, contact, now time.Time) 
 		return leaderChanged, nil // not decided, or won: finish makes the record
 	}
 	if !e.candidateSince.IsZero() {
-		lost = e.candidacy(s.Term, now)
+		lost = e.candidacy(max(s.Term, e.candidacyMinTerm), now) // the leader of before may be heard again
 	}
 	e.candidateSince, e.leaderlessSince, e.leaderSeen = time.Time{}, time.Time{}, true
 	return leaderChanged, lost

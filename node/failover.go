@@ -140,15 +140,13 @@ func failoverSteps(e consensus.Election, how failover.Timeline, began time.Time)
 	}
 }
 
-// addElectionCause adds cause and votes to a lost candidacy, unless the facts are of an earlier one.
+// addElectionCause adds term, cause and votes to a lost candidacy, unless the facts are of an earlier one. Without
+// facts the term is that of the leader that ended it.
 func addElectionCause(e *consensus.Election, f failover.CandidacyRecord) bool {
 	if f.Term == 0 || f.Term < e.FromTerm {
 		return false
 	}
-	e.Votes, e.Operator = f.Votes, f.Operator
-	if e.Open {
-		e.Term = f.Term
-	}
+	e.Term, e.Votes, e.Operator = f.Term, f.Votes, f.Operator
 	if f.Trigger != "" {
 		e.Trigger, e.Reason = f.Trigger, f.Reason
 	}

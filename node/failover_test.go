@@ -25,8 +25,8 @@ func TestAddElectionCause(t *testing.T) {
 			Term: 25, Trigger: "priority", Reason: "old",
 			Votes: votes,
 		}, term: 27, trigger: "timeout", reason: "Raft's timer fired"},
-		"Raft's own": {
-			e: timer, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 27,
+		"Raft's own, and another node won the next term": { // its vote there is not for itself
+			e: timer, facts: failover.CandidacyRecord{Term: 26, Votes: votes}, known: true, term: 26,
 			trigger: "timeout", reason: "Raft's timer fired", voters: "n1",
 		},
 		"at operator request": {e: timer, facts: failover.CandidacyRecord{
