@@ -101,7 +101,7 @@ func (a *app) printCluster(cl apiv1.Cluster) error {
 	}
 	fmt.Fprintf(a.stdout, "cluster   %s (%s), generation %d\n", cl.ClusterName, orDash(cl.ClusterID), cl.Generation)
 	fmt.Fprintf(a.stdout, "leader    %s, term %d, revision %d\n", leader, cl.Term, cl.Revision)
-	quorum := quorumText(cl.Quorum, cl.LeaderID)
+	quorum := quorumText(cl)
 	if cl.Quorum.Healthy < cl.Quorum.Needed {
 		quorum = a.colour(text.FgRed, quorum)
 	}

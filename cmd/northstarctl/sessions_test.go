@@ -170,13 +170,34 @@ func TestStatus_QuorumInWords(t *testing.T) {
 		"ok: 1 of 1 voters healthy, none may fail":                                                  {Voters: 1, Needed: 1, Healthy: 1},
 		"LOST: 1 of 3 voters healthy, 2 needed; no leader can be elected, and no write is possible": {Voters: 3, Needed: 2, Healthy: 1},
 	} {
-		if got := quorumText(q, ""); got != want {
+		if got := quorumText(apiv1.Cluster{Quorum: q}); got != want {
 			t.Errorf("%+v: %s, want %s", q, got, want)
 		}
 	}
-	// A new leader has not heard from its peers yet.
-	if got := quorumText(apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 1}, "n2"); !strings.HasPrefix(got, "unclear: ") {
-		t.Errorf("with a leader: %s", got)
+}
+
+// A leader without a healthy majority has just been elected, or is about to step down, or its voters cannot write.
+func TestStatus_LeaderWithoutMajority(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ n2, n3, want string }{
+		"elected":     {"not heard from since this node leads", "not heard from since this node leads", "unclear: "},
+		"no majority": {"silent for 300ms", "silent for 290ms, disk is full: read-only", "unclear: "},
+		"a full disk": {
+			"disk is full: read-only", "silent for 4s",
+			"NO WRITES: 1 of 3 voters healthy, 2 needed; nothing can be written: " +
+				"n2 (disk is full: read-only), n3 (silent for 4s)",
+		},
+		"a stalled disk": {"disk is stalled", "not heard from since this node leads", "NO WRITES: "},
+	} {
+		cl := apiv1.Cluster{LeaderID: "n1", Quorum: apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 1}, Members: []apiv1.Member{
+			{ID: "n1", Suffrage: "voter", Healthy: true},
+			{ID: "n2", Suffrage: "voter", Reasons: []string{c.n2}},
+			{ID: "n3", Suffrage: "voter", Reasons: []string{c.n3}},
+			{ID: "n4", Suffrage: "nonvoter", Reasons: []string{"disk is full: read-only"}},
+		}}
+		if got := quorumText(cl); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %s", name, got)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ func (s situation) explainRank() string {
 
 // explainQuorum returns how many voters are healthy, as a sentence.
 func (s situation) explainQuorum() []string {
-	return []string{"Quorum: " + quorumText(s.cluster.Quorum, s.cluster.LeaderID) + "."}
+	return []string{"Quorum: " + quorumText(s.cluster) + "."}
 }
 
 // obstacle returns why a member starts no election now; "" if nothing is known to prevent it.
@@ -212,14 +212,13 @@ func (s situation) explainLastElections() []string {
 	return []string{"No election is recorded."}
 }
 
-// quorumText returns in words how many voters are healthy, and how many more may fail. leader is the leader that the
-// answering node knows, or "".
-func quorumText(q apiv1.Quorum, leader string) string {
+// quorumText returns in words how many voters are healthy, and how many more may fail, as the answering node sees it.
+func quorumText(cl apiv1.Cluster) string {
+	q := cl.Quorum
 	text := fmt.Sprintf("%d of %d voters healthy", q.Healthy, q.Voters)
 	switch {
-	case q.Healthy < q.Needed && leader != "":
-		return fmt.Sprintf("unclear: %s so far, %d needed; %s has just been elected, or is about to step down", text,
-			q.Needed, leader)
+	case q.Healthy < q.Needed && cl.LeaderID != "":
+		return quorumOfLeader(cl, text)
 	case q.Healthy < q.Needed:
 		return fmt.Sprintf("LOST: %s, %d needed; no leader can be elected, and no write is possible", text, q.Needed)
 	case q.Tolerates == 0 && q.Healthy < q.Voters:
@@ -228,4 +227,24 @@ func quorumText(q apiv1.Quorum, leader string) string {
 		return fmt.Sprintf("ok: %s, none may fail", text)
 	}
 	return fmt.Sprintf("ok: %s, %d may fail", text, q.Tolerates)
+}
+
+// quorumOfLeader explains a leader without a healthy majority. A voter whose disk takes no writes still answers the
+// leader, so the leader stays. Without such a voter, the leader has either just come or is about to go.
+func quorumOfLeader(cl apiv1.Cluster, healthy string) string {
+	var unhealthy []string
+	blocked := false
+	for _, m := range cl.Members {
+		if m.Suffrage == "voter" && !m.Healthy {
+			why := strings.Join(m.Reasons, ", ") // silence is said first
+			blocked = blocked || strings.HasPrefix(why, "disk is ")
+			unhealthy = append(unhealthy, fmt.Sprintf("%s (%s)", m.ID, why))
+		}
+	}
+	if blocked {
+		return fmt.Sprintf("NO WRITES: %s, %d needed; nothing can be written: %s", healthy, cl.Quorum.Needed,
+			strings.Join(unhealthy, ", "))
+	}
+	return fmt.Sprintf("unclear: %s so far, %d needed; %s has just been elected, or is about to step down", healthy,
+		cl.Quorum.Needed, cl.LeaderID)
 }
