@@ -195,6 +195,16 @@ func (h history) leaderBefore(el apiv1.Election) string {
 	return ""
 }
 
+// openAfter returns the newest attempt in a later term that had brought no leader; false if no node remembers one.
+func (h history) openAfter(term uint64) (apiv1.Election, bool) {
+	for _, ev := range slices.Backward(h.events) {
+		if el, ok := ev.Election(); ok && el.Result == "open" && el.Term > term {
+			return el, true
+		}
+	}
+	return apiv1.Election{}, false
+}
+
 // steps returns when the phases of a won election were reached, by the event of it; nil if no node remembers it.
 func (h history) steps(el apiv1.Election) []step {
 	i := slices.IndexFunc(h.events, func(ev apiv1.Event) bool {

@@ -20,7 +20,11 @@ type step struct {
 func explainElection(el apiv1.Election, before string, steps []step) []string {
 	end := el.StartedAt.Add(time.Duration(el.DurationMS) * time.Millisecond)
 	lines := []string{fmt.Sprintf("Term %d: node %s was elected leader at %s.", el.Term, el.CandidateID, formatTime(&end))}
-	if !el.Won() {
+	switch {
+	case el.Result == "open":
+		lines[0] = fmt.Sprintf("Term %d: node %s had been trying to be elected since %s when it reported this, at %s.",
+			el.Term, el.CandidateID, formatTime(&el.StartedAt), formatTime(&end))
+	case !el.Won():
 		lines[0] = fmt.Sprintf("Term %d: node %s tried to be elected from %s on, and was not.", el.Term,
 			el.CandidateID, formatTime(&el.StartedAt))
 	}
@@ -125,10 +129,15 @@ func vote(v apiv1.Vote) string {
 // duration returns how long the election and the time without a leader took.
 func duration(el apiv1.Election) string {
 	took := fmt.Sprintf("The election took %d ms.", el.DurationMS)
-	if !el.Won() {
+	switch {
+	case el.Result == "open":
+		took = fmt.Sprintf("The attempt had lasted %d ms by then.", el.DurationMS)
+	case !el.Won():
 		took = fmt.Sprintf("The attempt took %d ms.", el.DurationMS)
 	}
 	switch {
+	case el.LeaderlessMS > 0 && el.Result == "open":
+		return took + fmt.Sprintf(" Node %s had heard no leader for %d ms.", el.CandidateID, el.LeaderlessMS)
 	case el.LeaderlessMS > 0 && el.Won():
 		return took + fmt.Sprintf(" The cluster was without a leader for %d ms in all.", el.LeaderlessMS)
 	case el.LeaderlessMS > 0:

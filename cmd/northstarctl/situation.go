@@ -193,23 +193,29 @@ func (s situation) explainPause() string {
 	return line + ": no node starts an election by itself."
 }
 
-// explainLastElections describes the last leader's election, and the attempts after it.
+// explainLastElections describes the last leader's election, and the newest attempt after it.
 func (s situation) explainLastElections() []string {
-	for i, el := range s.history.elections {
-		if !el.Won() {
-			continue
-		}
-		end := el.StartedAt
-		lines := []string{fmt.Sprintf("The last leader was node %s, elected in term %d at %s.", el.CandidateID, el.Term,
-			formatTime(&end))}
-		if i == 0 {
-			return append(lines, "No later attempt is recorded.")
-		}
-		lost := s.history.elections[0]
-		return append(append(lines, fmt.Sprintf("%d attempts since then were lost. The newest:", i)),
-			explainElection(lost, el.CandidateID, nil)...)
+	h := s.history
+	i := slices.IndexFunc(h.elections, apiv1.Election.Won)
+	lines, last, lost := []string{"No election is recorded."}, apiv1.Election{}, h.elections
+	if i >= 0 {
+		last, lost = h.elections[i], h.elections[:i]
+		lines[0] = fmt.Sprintf("The last leader was node %s, elected in term %d at %s.", last.CandidateID, last.Term,
+			formatTime(&last.StartedAt))
 	}
-	return []string{"No election is recorded."}
+	newest, found := h.openAfter(last.Term)
+	switch {
+	case found && (len(lost) == 0 || newest.StartedAt.After(lost[0].StartedAt)):
+		lines = append(lines, "The newest attempt since then:")
+	case len(lost) > 0:
+		newest = lost[0]
+		lines = append(lines, fmt.Sprintf("%d attempts since then were lost. The newest:", len(lost)))
+	case i >= 0:
+		return append(lines, "No later attempt is recorded.")
+	default:
+		return lines
+	}
+	return append(lines, explainElection(newest, last.CandidateID, nil)...)
 }
 
 // quorumText returns in words how many voters are healthy, and how many more may fail, as the answering node sees it.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
@@ -33,6 +34,19 @@ func examined(answering ...string) situation {
 	return s
 }
 
+// attempt is the event of a candidacy of n2 that had brought no leader.
+func attempt(term uint64, reason string) apiv1.Event {
+	return apiv1.Event{
+		Type: "election", Term: term, At: time.Date(2026, 1, 1, 0, 0, int(term), 0, time.UTC),
+		Fields: map[string]any{
+			"result": "open", "trigger": "timeout", "candidate_id": "n2", "duration_ms": 600, "leaderless_ms": 900,
+			"votes": []apiv1.Vote{
+				{VoterID: "n1", Reason: "not reached"}, {VoterID: "n2", Granted: true, Reason: reason},
+			},
+		},
+	}
+}
+
 // Each reason for which a cluster has no leader is told apart, with what to do.
 func TestWhy_NoLeader(t *testing.T) {
 	t.Parallel()
@@ -52,10 +66,22 @@ func TestWhy_NoLeader(t *testing.T) {
 		},
 		{Term: 5, CandidateID: "n3", Result: "won"},
 	}
+	open := examined("n1", "n2")
+	open.history = history{
+		elections: []apiv1.Election{{Term: 5, CandidateID: "n3", Result: "won"}},
+		events:    []apiv1.Event{attempt(5, "a"), attempt(6, "b"), attempt(7, "c"), {Type: "election", Term: 5}},
+	}
+	never := examined("n1", "n2")
+	never.history.events = []apiv1.Event{attempt(1, "b")}
 	for name, tc := range map[string]struct {
 		s    situation
 		want []string
 	}{
+		"still tried": {open, []string{
+			"elected in term 5", "The newest attempt since then:\nTerm 7: node n2 had been trying to be elected since 2026-",
+			"n1 did not answer (not reached); n2 granted (c)", "lasted 600 ms by then. Node n2 had heard no leader for 900 ms.",
+		}},
+		"never elected": {never, []string{"No election is recorded.\nThe newest attempt since then:\nTerm 1: node n2"}},
 		"quorum lost": {examined("n1"), []string{
 			"The quorum is LOST: 1 of 3 voters answer (n1), and 2 are needed",
 			"n2 (nothing heard for 2s: it hangs, or cannot be reached); n3 (no route)",
