@@ -66,8 +66,8 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "election_success_rate",
 		"Share of this node's elections of the last 5 minutes that were won; 1 if there were none.")
 	m.leaderlessDuration = d.histograms("leaderless_duration_ms", electionBuckets,
-		"Time between the last heartbeat of the previous leader and the election win; starts and planned transfers "+
-			"included.").with()
+		"Time between the last heartbeat of the previous leader and the election win, planned transfers included. A node "+
+			"that has heard no leader counts from its own start.").with()
 	m.failovers = d.counters("failover_count",
 		"Failovers won by this node, excluding the first election and planned transfers.", "trigger")
 	m.failoverGap = d.histograms("failover_gap_seconds", gapBuckets, "Time between the last heartbeat of the previous "+

@@ -61,7 +61,7 @@ func cause(el apiv1.Election, before string) string {
 	}
 	switch el.Trigger {
 	case "startup":
-		return fmt.Sprintf("node %s had just started and knew no leader.", el.CandidateID)
+		return fmt.Sprintf("node %s had heard no leader since its start.", el.CandidateID)
 	case "timeout":
 		if before == el.CandidateID {
 			return fmt.Sprintf("node %s, which led before, had lost contact with a majority.", before)
@@ -138,12 +138,13 @@ func duration(el apiv1.Election) string {
 	switch {
 	case el.LeaderlessMS > 0 && el.Result == "open":
 		return took + fmt.Sprintf(" Node %s had heard no leader for %d ms.", el.CandidateID, el.LeaderlessMS)
+	case el.LeaderlessMS > 0 && el.Won() && el.Trigger == "startup":
+		return took + fmt.Sprintf(" Node %s had started %d ms before its end. How long there was no leader before that is "+
+			"not known.", el.CandidateID, el.LeaderlessMS)
 	case el.LeaderlessMS > 0 && el.Won():
 		return took + fmt.Sprintf(" The cluster was without a leader for %d ms in all.", el.LeaderlessMS)
 	case el.LeaderlessMS > 0:
 		return took + fmt.Sprintf(" At its end node %s had heard no leader for %d ms.", el.CandidateID, el.LeaderlessMS)
-	case el.Won() && el.Trigger == "startup":
-		return took + " There was no leader before it."
 	}
 	return took + " No time without a leader is recorded."
 }

@@ -167,6 +167,26 @@ func TestExplainElection_PreVotes(t *testing.T) {
 	}
 }
 
+// The winner of a cluster that was down knows how long it has run itself, and not how long there was no leader.
+func TestExplainElection_Startup(t *testing.T) {
+	t.Parallel()
+	el := apiv1.Election{
+		Term: 13, CandidateID: "n1", Result: "won", Trigger: "startup", LeaderlessMS: 400, DurationMS: 30,
+	}
+	got := strings.Join(explainElection(el, "n2", nil), "\n")
+	for _, want := range []string{
+		"Cause: node n1 had heard no leader since its start.\n",
+		"Node n1 had started 400 ms before its end. How long there was no leader before that is not known.",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "in all") {
+		t.Errorf("the time since the start is told as the whole:\n%s", got)
+	}
+}
+
 func TestVote_InWords(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[string]string{
