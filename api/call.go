@@ -165,6 +165,7 @@ func (k *Call) Leave(err error) {
 	}
 	k.endTrace(status, err)
 	k.c.s.deps.Metrics.HTTPDone(k.c.route.Pattern, k.c.r.Method, status, time.Since(k.start))
+	k.c.s.history.observeCall(k)
 }
 
 // callTimeout limits what a call waits for if its client has set no shorter limit.

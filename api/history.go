@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/openapi"
 	"northstar/api/token"
 	"northstar/cluster"
 	"northstar/state"
@@ -34,13 +35,22 @@ type reading struct {
 	revision uint64
 	election state.Election // the newest
 	leader   cluster.NodeID
+	silent   time.Duration // since a leader was last heard, while there is none; < 0: never
+	counted  time.Duration // what the samples have of the time without a leader, while there is none
 	fsyncP99 time.Duration
 }
 
-// observe counts the duration of a request if that was a client's write.
+// observe counts the duration of a request if that was a client's write, and not a wait for a role.
 func (h *history) observe(c *request, took time.Duration) {
-	if c.write && c.route != nil && c.route.Role == token.Client && !c.route.SkipAudit {
+	if c.write && c.route.Role == token.Client && c.route.Kind == openapi.Unary {
 		h.writes.observe(took)
+	}
+}
+
+// observeCall counts the duration of a call likewise, unless that made a request to this API, which counts.
+func (h *history) observeCall(k *Call) {
+	if !k.native {
+		h.observe(k.c, time.Since(k.start))
 	}
 }
 
@@ -61,7 +71,10 @@ func (h *history) run(ctx context.Context, reads Reads) {
 
 func newReading(reads Reads, now time.Time) reading {
 	st, view := reads.Status(), reads.View()
-	r := reading{at: now, revision: view.Revision(), leader: st.LeaderID, fsyncP99: st.Disk.FsyncP99}
+	r := reading{
+		at: now, revision: view.Revision(), leader: st.LeaderID, silent: st.LeaderContactAge,
+		fsyncP99: st.Disk.FsyncP99,
+	}
 	if all := view.Elections(); len(all) > 0 {
 		r.election = all[len(all)-1]
 	}
@@ -73,9 +86,13 @@ func (h *history) add(r reading) {
 	p99 := h.writes.takeP99()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	gap := leaderless(h.last, r)
+	if r.leader == "" {
+		r.counted = h.last.counted + gap // 0 before, if there was a leader
+	}
 	h.samples = append(h.samples, apiv1.DashboardSample{
 		At: r.at.UTC(), ChangesPerS: changeRate(h.last, r), WriteP99MS: milliseconds(p99),
-		LeaderlessMS: leaderless(h.last, r).Milliseconds(), DiskP99MS: milliseconds(r.fsyncP99),
+		LeaderlessMS: gap.Milliseconds(), DiskP99MS: milliseconds(r.fsyncP99),
 	})
 	if len(h.samples) > maxSamples {
 		h.samples = append(h.samples[:0:0], h.samples[1:]...)
@@ -104,18 +121,21 @@ func changeRate(before, after reading) float64 {
 	return math.Round(float64(after.revision-before.revision)/took*10) / 10
 }
 
-// leaderless returns how long the cluster had no leader between two readings: all the time if there is none now, else
-// what the record of a new election says. Earlier ones of the same interval are left out.
+// leaderless returns how long the cluster had no leader between two readings. If there is none now, that is since the
+// last one was heard. Otherwise it is what the record of a new election says, without what earlier samples have of it.
+// Earlier elections of the same interval are left out.
 func leaderless(before, after reading) time.Duration {
 	interval := after.at.Sub(before.at)
 	e := after.election
 	switch {
-	case after.leader == "":
+	case after.leader == "" && (before.leader == "" || after.silent < 0):
 		return interval
+	case after.leader == "":
+		return min(interval, after.silent)
 	case e.Term == before.election.Term || e.LeaderlessAt == 0:
 		return 0
 	}
-	return min(interval, max(0, time.Duration(e.LedAt-e.LeaderlessAt)))
+	return min(interval, max(0, time.Duration(e.LedAt-e.LeaderlessAt)-before.counted))
 }
 
 func milliseconds(d time.Duration) float64 {

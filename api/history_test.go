@@ -1,9 +1,12 @@
 package api
 
 import (
+	"net/http/httptest"
 	"testing"
 	"time"
 
+	"northstar/api/openapi"
+	"northstar/api/token"
 	"northstar/state"
 )
 
@@ -33,8 +36,18 @@ func TestHistory_Samples(t *testing.T) {
 		},
 		{"a failover", reading{revision: 150, leader: "n2", election: election(2, 40*time.Millisecond)}, nil, 0, 40, 0},
 		{"the same leader", reading{revision: 150, leader: "n2", election: election(2, 40*time.Millisecond)}, nil, 0, 0, 0},
-		{"no leader", reading{revision: 150, election: election(2, 40*time.Millisecond)}, nil, 0, 5000, 0},
-		{"a recovery", reading{revision: 150 + 1<<40, leader: "n3", election: election(3, time.Hour)}, nil, 0, 5000, 0},
+		{
+			"an outage begins",
+			reading{revision: 150, election: election(2, 40*time.Millisecond), silent: time.Second},
+			nil, 0, 1000, 0,
+		},
+		{"it ends", reading{revision: 150, leader: "n1", election: election(3, 3*time.Second)}, nil, 0, 2000, 0},
+		{"another begins", reading{revision: 150, election: election(3, 0), silent: 2 * time.Second}, nil, 0, 2000, 0},
+		{"it goes on", reading{revision: 150, election: election(3, 0), silent: 7 * time.Second}, nil, 0, 5000, 0},
+		{"it ends late", reading{revision: 150, leader: "n1", election: election(4, 8*time.Second)}, nil, 0, 1000, 0},
+		{"a later one", reading{revision: 150, leader: "n1", election: election(5, time.Second)}, nil, 0, 1000, 0},
+		{"no leader since the start", reading{revision: 150, election: election(5, 0), silent: -1}, nil, 0, 5000, 0},
+		{"a recovery", reading{revision: 150 + 1<<40, leader: "n3", election: election(6, time.Hour)}, nil, 0, 5000, 0},
 	} {
 		for _, w := range c.writes {
 			h.writes.observe(w)
@@ -46,9 +59,49 @@ func TestHistory_Samples(t *testing.T) {
 			t.Errorf("%s: %+v, want %v changes, %v ms, p99 %v ms", c.name, got, c.changes, c.gapMS, c.p99)
 		}
 	}
-	if got := h.after(at(20)); len(got) != 2 || !got[0].At.Equal(at(25)) {
-		t.Errorf("after 20 s: %+v", got)
+	if got := h.after(at(50)); len(got) != 2 || !got[0].At.Equal(at(55)) {
+		t.Errorf("after 50 s: %+v", got)
 	}
+}
+
+// TestHistory_Writes: writes of both protocols count, and nothing that waits for a role or renews a session.
+func TestHistory_Writes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true))
+		request := func(method, path string) func() { return func() { n.do(method, path, "{}") } }
+		call := func(kind openapi.ResponseKind, write, native bool) func() {
+			return func() {
+				r := httptest.NewRequestWithContext(t.Context(), "POST", "http://127.0.0.1/x", nil)
+				r.RemoteAddr = loopback
+				call, err := n.Begin(t.Context(), r, nil, CallSpec{Name: "x", Role: token.Client, Kind: kind, Write: write})
+				if err != nil {
+					t.Fatal(err)
+				}
+				call.native = native
+				call.Leave(nil)
+			}
+		}
+		for name, c := range map[string]struct {
+			do   func()
+			want bool
+		}{
+			"PUT":             {request("PUT", "/v1/kv/a"), true},
+			"GET":             {request("GET", "/v1/kv/a"), false},
+			"campaign":        {request("POST", "/v1/roles/r/campaign"), false},
+			"renewal":         {request("POST", "/v1/sessions/s/renew"), false},
+			"no route":        {request("POST", "/v1/nowhere"), false},
+			"put of etcd":     {call(openapi.Unary, true, false), true},
+			"range of etcd":   {call(openapi.Unary, false, false), false},
+			"lock of etcd":    {call(openapi.LongPoll, true, false), false},
+			"lease keepalive": {call(openapi.Stream, true, false), false},
+			"proclaim":        {call(openapi.Unary, true, true), false}, // its request to this API counts
+		} {
+			c.do()
+			if got := n.history.writes.takeP99() > 0; got != c.want {
+				t.Errorf("%s: counted %v, want %v", name, got, c.want)
+			}
+		}
+	})
 }
 
 // TestHistory_IsBounded: an open-ended run keeps half an hour.

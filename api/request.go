@@ -130,7 +130,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		took := time.Since(start)
 		s.deps.Metrics.HTTPDone(c.routePattern(), r.Method, c.status, took)
-		s.history.observe(c, took)
+		if c.route != nil && !c.route.SkipAudit { // a renewal writes nothing
+			s.history.observe(c, took)
+		}
 		if p == http.ErrAbortHandler {
 			panic(p)
 		}
