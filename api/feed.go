@@ -25,9 +25,10 @@ const (
 
 // feed is one open page. It pushes what the page shows all the time; the page requests other data when it is viewed.
 type feed struct {
-	c     *request
-	since string    // offset in the events of all nodes; "": nothing was sent yet
-	shown time.Time // time of the newest sample that was sent
+	c      *request
+	since  string    // offset in the events of all nodes; "": nothing was sent yet
+	opened time.Time // older events of a node that did not answer then are not sent
+	shown  time.Time // time of the newest sample that was sent
 
 	lasting apiv1.DashboardView // the newest view that was sent, without times
 	viewed  time.Time           // when it was sent; zero: none was
@@ -39,23 +40,25 @@ func getFeed(c *request) error {
 		return err
 	}
 	defer c.s.pages.give(c.holder(), 1)
-	f := &feed{c: c}
+	f := &feed{c: c, opened: time.Now()}
 	return c.stream(f.next)
 }
 
 // next waits until it is time for another view, and adds it with what is new.
 func (f *feed) next(ctx context.Context, e *stream.Events) error {
+	var notBefore time.Time
 	if f.since != "" {
 		if err := f.wait(ctx); err != nil {
 			return err
 		}
+		notBefore = f.opened
 	}
 	var view apiv1.DashboardView
 	var entries apiv1.Events
 	var eventErr error
 	var asking sync.WaitGroup
 	asking.Go(func() { view = f.c.dashboardView(ctx) })
-	asking.Go(func() { entries, eventErr = f.c.mergedEvents(ctx, f.since, "", feedEvents, time.Time{}) })
+	asking.Go(func() { entries, eventErr = f.c.mergedEvents(ctx, f.since, "", feedEvents, notBefore) })
 	asking.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

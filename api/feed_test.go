@@ -166,6 +166,33 @@ func TestFeed_ShowsOtherNodes(t *testing.T) {
 	})
 }
 
+// TestFeed_NodeAnswersLater: of a node that did not answer when the page was opened, only later events are new.
+func TestFeed_NodeAnswersLater(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n1, n2 := three(t)
+		n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: "127.0.0.1:1"})
+		n2.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "of before"})
+		n1.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "of n1"})
+		time.Sleep(time.Second)
+		go func() {
+			time.Sleep(2 * feedInterval)
+			n2.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "meanwhile"})
+			n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 6*feedInterval)
+		defer cancel()
+		r := httptest.NewRequestWithContext(ctx, "GET", "http://127.0.0.1"+apiv1.PathFeed, nil)
+		r.RemoteAddr = loopback
+		w := httptest.NewRecorder()
+		n1.ServeHTTP(w, r)
+		for text, want := range map[string]bool{"of before": false, "of n1": true, "meanwhile": true} {
+			if got := strings.Contains(w.Body.String(), text); got != want {
+				t.Errorf("%q sent: %v, want %v", text, got, want)
+			}
+		}
+	})
+}
+
 // TestFeed_IsLimited: each open page costs the other nodes requests, so a node has a limited number of them. Operators
 // are not shut out by others.
 func TestFeed_IsLimited(t *testing.T) {
