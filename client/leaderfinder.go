@@ -37,9 +37,10 @@ type leaderReport struct {
 func (s leaderReport) isSelfReport() bool { return s.info.ObservedBy == s.info.LeaderID }
 
 // pickLeader selects the leader from the latest report of each node. The highest term wins; within a term, a report
-// of the leader about itself wins, because its endpoint is known to work. A leader in suspects counts only if it
+// of the leader about itself wins, because its endpoint is known to work. If the same node reports itself under several
+// URLs, current, the URL so far, wins: another address is no other leader. A leader in suspects counts only if it
 // reported itself after that time. Until then the leader is unknown: a lower term is never the answer.
-func pickLeader(reports []leaderReport, suspects map[string]time.Time) leaderReport {
+func pickLeader(reports []leaderReport, suspects map[string]time.Time, current string) leaderReport {
 	var best leaderReport
 	for _, s := range reports {
 		if s.info.LeaderID == "" {
@@ -48,7 +49,8 @@ func pickLeader(reports []leaderReport, suspects map[string]time.Time) leaderRep
 		if s.isSelfReport() {
 			s.leader = s.endpoint
 		}
-		betterSource := s.info.Term == best.info.Term && s.isSelfReport() && !best.isSelfReport()
+		stays := s.leader == current && s.info.LeaderID == best.info.LeaderID
+		betterSource := s.info.Term == best.info.Term && s.isSelfReport() && (!best.isSelfReport() || stays)
 		if best.leader == "" || s.info.Term > best.info.Term || betterSource {
 			best = s
 		}
@@ -115,7 +117,7 @@ func (f *leaderFinder) record(url string, r leaderReport) {
 }
 
 func (f *leaderFinder) updateLeaderLocked() {
-	best := pickLeader(slices.Collect(maps.Values(f.results)), f.suspects)
+	best := pickLeader(slices.Collect(maps.Values(f.results)), f.suspects, f.current.leader)
 	if best.isSelfReport() {
 		delete(f.suspects, best.leader)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,8 +47,23 @@ func TestPickLeader(t *testing.T) {
 		}, map[string]time.Time{"http://n1": at}, ""},
 		"failed, and back": {[]leaderReport{later}, map[string]time.Time{"http://n1": at.Add(1)}, "http://n1"},
 	} {
-		if got := pickLeader(tc.reports, tc.suspects); got.leader != tc.want {
+		if got := pickLeader(tc.reports, tc.suspects, ""); got.leader != tc.want {
 			t.Errorf("%s: %q, want %q", name, got.leader, tc.want)
+		}
+	}
+	// One node under two addresses is one leader. Another node is followed from either address.
+	both := []leaderReport{claim("http://n1", "n1", "n1", 4), claim("http://gateway:1", "n1", "n1", 4)}
+	next := append([]leaderReport{claim("http://n2", "n2", "n2", 5)}, both...)
+	for _, current := range []string{"http://n1", "http://gateway:1"} {
+		for range 2 {
+			slices.Reverse(both)
+			if got := pickLeader(both, nil, current); got.leader != current {
+				t.Errorf("%q after %q, which reports itself still", got.leader, current)
+			}
+			slices.Reverse(next)
+			if got := pickLeader(next, nil, current); got.leader != "http://n2" {
+				t.Errorf("%q after %q, want the next leader", got.leader, current)
+			}
 		}
 	}
 }
