@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -295,19 +296,24 @@ func (s *Session) begin(ctx context.Context, r Role) (*Leadership, error) {
 }
 
 // watchTenure ends a tenure here when the cluster has ended it but not the session: on resignation, eviction or
-// transfer. The watch is faster than the next renewal, which would report it too.
+// transfer. No renewal reports a resignation by another process, so the watch goes on after every error, also after
+// refused credentials: others may be in use by then.
 func (s *Session) watchTenure(l *Leadership) {
 	ctx, cancel := l.Context(s.c.ctx, 0)
 	defer cancel()
-	for h, err := range s.c.Observe(ctx, l.Role) {
-		switch {
-		case err != nil:
-			return // the lease still bounds the tenure
-		case h.Token != l.Token && h.Cause != "":
-			l.End(fmt.Errorf("%w: %s", ErrRoleLost, h.Cause))
-			return
-		case h.Token != l.Token:
-			l.End(ErrRoleLost)
+	for {
+		for h, err := range s.c.Observe(ctx, l.Role) {
+			switch {
+			case err != nil: // the last value
+			case h.Token != l.Token && h.Cause != "":
+				l.End(fmt.Errorf("%w: %s", ErrRoleLost, h.Cause))
+				return
+			case h.Token != l.Token:
+				l.End(ErrRoleLost)
+				return
+			}
+		}
+		if pause(ctx, checkInterval*3/4+rand.N(checkInterval/2)) != nil {
 			return
 		}
 	}

@@ -107,10 +107,13 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 // follow reads a stream of server-sent events. When the stream breaks, follow resumes it at another node, after the
 // last event received. It passes each event to handle. It ends when handle returns true, on an error that is not
 // worth retrying, or with ctx. The client's Timeout bounds only the first opening.
+//
+// If a node ends the stream because its credentials are no longer valid, follow resumes it with those that the client
+// has by then. It gives up when these are refused, or end the next stream as well soon after its start.
 func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle func(event) (bool, error)) error {
 	q.header, q.long = http.Header{"Accept": {apiv1.TypeEventStream}}, true
 	openTimeout := c.cfg.Timeout
-	avoid := ""
+	avoid, refused := "", false
 	for failures := 0; ; {
 		attempt := *q
 		attempt.header, attempt.query = maps.Clone(q.header), maps.Clone(q.query)
@@ -120,7 +123,12 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle
 			return err
 		}
 		openTimeout, avoid = time.Duration(1<<62), s.node
+		began, again := time.Now(), refused
 		received, done, err := c.followStream(s, q, handle)
+		if refused = cluster.IsCode(err, cluster.CodeUnauthenticated); refused {
+			done = again && time.Since(began) < stableAfter
+			c.longPool.CloseIdleConnections() // they have shown the old certificate
+		}
 		if done {
 			return err
 		}
