@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -199,6 +200,54 @@ func TestUnknownOutcome_IsSaidOnce(t *testing.T) {
 		if !errors.Is(err, ErrOutcomeUnknown) || strings.Count(err.Error(), "ERR_OUTCOME_UNKNOWN") != 1 ||
 			!strings.Contains(err.Error(), "leadership lost while committing") {
 			t.Error(err)
+		}
+	}, "n1")
+}
+
+// The first dial of a machine that is switched off ends with a timeout. Calls whose answers come late are waited for as
+// long as without it: an administrative call for its outcome, a campaign for its place in the queue.
+func TestRetry_DialTimeoutShortensNoAttempt(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		var calls atomic.Int64
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, r *http.Request) {
+			calls.Add(1)
+			select {
+			case <-time.After(50 * time.Second):
+				reply(w, RoleMove{Role: "r", Message: "moved"})
+			case <-r.Context().Done():
+			}
+		}
+		for name, send := range map[string]func(ctx context.Context, c *Client) error{
+			"evict": func(ctx context.Context, c *Client) error {
+				_, err := c.EvictRole(ctx, "r", RoleEvict{})
+				return err
+			},
+			"campaign": func(ctx context.Context, c *Client) error {
+				_, err := c.CampaignRole(ctx, "r", Campaign{SessionID: "s", WaitMS: apiv1.MaxWaitMS})
+				return err
+			},
+		} {
+			calls.Store(0)
+			var dials atomic.Int64
+			c, err := New(Config{Endpoints: []string{"n1:1"}, Dial: func(
+				ctx context.Context, network, address string,
+			) (net.Conn, error) {
+				if dials.Add(1) == 1 {
+					time.Sleep(dialTimeout)
+					return nil, &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded}
+				}
+				return fc.net.dial(ctx, network, address)
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if err := send(ctx, c); err != nil || calls.Load() != 1 {
+				t.Errorf("%s: %v after %d requests, want one", name, err, calls.Load())
+			}
+			cancel()
+			c.Close()
 		}
 	}, "n1")
 }

@@ -239,7 +239,8 @@ func (r *retrier) updateNodes(t *attempt, v classification) {
 	case !v.noResponse:
 		r.c.nodes.markUp(t.node)
 	case errors.Is(t.a.err, context.DeadlineExceeded):
-		r.limit = min(2*r.limit, maxAttemptTimeout) // the node may be slow, not down
+		// The node may be slow, not down. An attempt that may take longer keeps its limit after a silent dial.
+		r.limit = max(r.limit, min(2*r.limit, maxAttemptTimeout))
 	case !errors.Is(t.a.err, context.Canceled):
 		r.c.nodes.markDown(t.node, now)
 		r.c.finder.markSuspect(t.node, now)
