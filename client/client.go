@@ -215,7 +215,8 @@ func (c *Client) refreshIfStale(q *call, a *response) {
 	}
 }
 
-// refreshNodes fetches the members' addresses. If that fails, the known addresses stay.
+// refreshNodes fetches the members' addresses. If that fails, the known addresses stay. They also stay beside those of
+// a node without a leader: it may be cut off and know the members of before.
 func (c *Client) refreshNodes() {
 	ctx, cancel := context.WithTimeout(c.ctx, refreshTimeout)
 	defer cancel()
@@ -226,6 +227,11 @@ func (c *Client) refreshNodes() {
 	addresses := make([]string, len(cl.Members))
 	for i, m := range cl.Members {
 		addresses[i] = m.HTTPAddress
+		if cl.LeaderID == "" {
+			c.nodes.add(m.HTTPAddress)
+		}
 	}
-	c.nodes.refresh(addresses)
+	if cl.LeaderID != "" {
+		c.nodes.refresh(addresses)
+	}
 }

@@ -172,3 +172,36 @@ func TestLeaderFinder_EndpointsNotNorthStar(t *testing.T) {
 		}, "n1")
 	}
 }
+
+// A node that is cut off has the members of before. The client learns their addresses, and keeps those of the others.
+func TestCluster_CutOffNodeReplacesNoAddress(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == apiv1.PathCluster {
+				reply(w, apiv1.Cluster{Members: []apiv1.Member{
+					{ID: "n1", HTTPAddress: "n1:1"}, {ID: "n2", HTTPAddress: "n2:1"}, {ID: "n3", HTTPAddress: "n3:1"},
+				}})
+				return
+			}
+			problem(w, cluster.Errorf(cluster.CodeNoLeader, "cut off"))
+		})}
+		go func() { _ = srv.Serve(fc.net.listen("n1:1")) }()
+		defer srv.Close()
+		c := fc.client("n1")
+		defer c.Close()
+		c.nodes.refresh([]string{"n1:1", "n4:1", "n5:1"}) // learned before n1 was cut off
+		for range 10 {
+			c.refreshNodes()
+			if _, err := c.Put(t.Context(), "k", nil, WriteOptions{}); err != nil {
+				t.Errorf("%v; nodes %v", err, c.Endpoints())
+			}
+		}
+		alone := fc.client("n1")
+		defer alone.Close()
+		alone.refreshNodes()
+		if got := alone.Endpoints(); len(got) != 3 {
+			t.Errorf("%v, want the members of before", got)
+		}
+	}, "n4", "n5")
+}
