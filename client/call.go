@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,7 @@ type call struct {
 	long            bool          // its response comes late, or is read for long
 	numbered        bool          // a write whose idempotency key is the client's next number
 	urgent          bool          // waits for no connection behind other calls
+	plain           bool          // a successful response is not JSON
 }
 
 // Maximum bytes of a response that are read.
@@ -149,6 +151,11 @@ func newResponse(node string, limit int64, res *http.Response, err error) *respo
 	return a
 }
 
+// isJSON reports whether the body is JSON. It reads the body only if the header does not say so.
+func (a *response) isJSON() bool {
+	return strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeJSON) || json.Valid(a.body)
+}
+
 // askLeader sends GET /leader to one node.
 func (c *Client) askLeader(ctx context.Context, node string) *response {
 	// Late behind other calls, it would make a node that works on them look hung.
@@ -237,8 +244,12 @@ func classify(q *call, a *response) classification {
 		return classification{err: a.err, mayHaveApplied: true}
 	case a.err != nil:
 		return classification{err: a.err, noResponse: true, mayHaveApplied: a.sent, retryable: mayResend(q, a.sent)}
-	case a.status/100 == 2:
+	case a.status/100 == 2 && (q.plain || a.isJSON()):
 		return classification{}
+	case a.status/100 == 2: // such as the login page of a proxy: what has become of the request is not known
+		e, _ := problemOf(q.op, a)
+		e.Problem.Detail += " without JSON: is it a NorthStar node?"
+		return classification{err: e, notNorthStar: true, mayHaveApplied: true}
 	case a.status == http.StatusTemporaryRedirect || a.status == http.StatusPermanentRedirect:
 		e, _ := problemOf(q.op, a)
 		if u, err := url.Parse(a.header.Get("Location")); err == nil && u.Host != "" {

@@ -115,7 +115,7 @@ func (c *Client) getKey(
 	if err != nil {
 		return Entry{}, err
 	}
-	q.retryClass = consistency.retryClass()
+	q.retryClass, q.plain = consistency.retryClass(), true
 	q.query = params("consistency", consistency.param(), "max_stale_ms", staleParam(maxStale))
 	a, err := c.do(ctx, q)
 	if err != nil {

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -250,4 +251,42 @@ func TestRetry_DialTimeoutShortensNoAttempt(t *testing.T) {
 			c.Close()
 		}
 	}, "n1")
+}
+
+// A proxy answers 200 with its own page. A call that can be repeated goes to another node; any other has an unknown
+// outcome.
+func TestRetry_PageOfAProxy(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, fc *fakeCluster) {
+		var calls atomic.Int64
+		fc.nodes["n1"].handle = func(w http.ResponseWriter, _ *http.Request) {
+			calls.Add(1)
+			fmt.Fprint(w, "<html>log in</html>")
+		}
+		c := fc.client("n1")
+		defer c.Close()
+		_, err := c.Put(t.Context(), "k", nil, WriteOptions{})
+		if !errors.Is(err, ErrOutcomeUnknown) || !strings.Contains(err.Error(), "is it a NorthStar node?") {
+			t.Errorf("put: %v", err)
+		}
+		if err := c.EndSession(t.Context(), "s"); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("end a session: %v", err)
+		}
+		if _, err := c.ListPage(t.Context(), "", ListOptions{}); err == nil || isPermanent(err) {
+			t.Errorf("list: %v", err)
+		}
+		both := fc.client("n1", "n2")
+		defer both.Close()
+		if _, err := both.Leader(t.Context()); err != nil { // the first attempt goes to n1
+			t.Error(err)
+		}
+		calls.Store(0)
+		if err := both.EndSession(t.Context(), "s"); !errors.Is(err, ErrOutcomeUnknown) || calls.Load() != 1 ||
+			len(fc.requests("n2")) > 0 {
+			t.Errorf("%v after %d requests at n1 and %d at n2", err, calls.Load(), len(fc.requests("n2")))
+		}
+		if _, err := both.Put(t.Context(), "k", nil, WriteOptions{}); err != nil || calls.Load() != 2 {
+			t.Errorf("put: %v after %d requests", err, calls.Load())
+		}
+	}, "n1", "n2")
 }

@@ -106,7 +106,8 @@ func TestClassify(t *testing.T) {
 		a    response
 		want facts
 	}{
-		"success":               {nonIdempotentWrite, response{status: 200}, facts{ok: true}},
+		"success":               {nonIdempotentWrite, response{status: 200, body: []byte("{}")}, facts{ok: true}},
+		"login page":            {idempotentWrite, response{status: 200, body: []byte("<html>")}, facts{maybe: true}},
 		"read broken":           {leaderRead, response{err: broken}, facts{again: true}},
 		"bare write not sent":   {nonIdempotentWrite, response{err: broken}, facts{again: true}},
 		"bare write sent":       {nonIdempotentWrite, response{err: broken, sent: true}, facts{maybe: true}},

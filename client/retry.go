@@ -201,10 +201,11 @@ func (r *retrier) handleResult(t *attempt) (done bool, err error) {
 	}
 	v := classify(r.q, t.a)
 	r.updateNodes(t, v)
+	elsewhere := v.notNorthStar && mayResend(r.q, v.mayHaveApplied)
 	switch {
 	case v.err == nil:
 		return true, nil
-	case v.retryable, v.notNorthStar && r.c.nodes.hasUntried(time.Now(), r.tried, r.inUse):
+	case v.retryable, elsewhere && r.c.nodes.hasUntried(time.Now(), r.tried, r.inUse):
 		r.mayHaveApplied = r.mayHaveApplied || (v.mayHaveApplied && r.q.retryClass.write())
 		if t.a.err == nil {
 			r.maxQueueTime = max(r.maxQueueTime, time.Since(t.start))

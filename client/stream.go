@@ -90,8 +90,9 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 	}
 	defer cancel(nil)
 	defer slow.Stop() // it bounds the answer, too
-	v := classify(q, newResponse(node, 0, res, err))
-	if v.err == nil { // not a stream, or just too late
+	a := newResponse(node, 0, res, err)
+	v := classify(q, a)
+	if a.err == nil && a.status/100 == 2 { // not a stream, or just too late
 		v = classification{err: context.DeadlineExceeded, retryable: true, noResponse: true}
 	}
 	if c.ctx.Err() != nil {
