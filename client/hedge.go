@@ -76,7 +76,7 @@ func (r *retrier) hedge(now time.Time) {
 	}
 	for _, t := range r.outstanding {
 		if !r.c.finder.isUnresponsive(t.node, now) {
-			return // responsive: it is working on the request
+			return // responsive: it works on the request, or the limit of the attempt shows that it does not
 		}
 	}
 	for _, t := range r.outstanding {

@@ -35,8 +35,12 @@ type attempt struct {
 //
 // The first attempt goes to the leader if it is known, else to any node. After a failed attempt, the next one goes
 // to another node: immediately if some node is untried, else after a pause. An attempt that is silent for
-// HedgeAfter starts the leader search, which all calls share. The request is sent again only if another node leads
-// or the node is hung. A slow cluster therefore receives no copies of requests that it is working on.
+// HedgeAfter starts the leader search, which all calls share. The request is sent beside that attempt only if another
+// node leads or the node is hung. A local read starts no search: it is sent to another node as well.
+//
+// Each attempt has a limit, also at a node that works on it: its connection may have broken without a word. At the
+// limit the attempt is cancelled, and the next one gets twice the time. A read, or a write with an idempotency key,
+// that takes longer than firstAttemptTimeout is therefore sent more than once.
 type retrier struct {
 	c   *Client
 	q   *call
