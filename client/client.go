@@ -156,6 +156,10 @@ func (c *Client) Close() {
 	c.mu.Unlock()
 	c.stop(ErrClosed)
 	c.running.Wait()
+	c.closeIdleConnections()
+}
+
+func (c *Client) closeIdleConnections() {
 	c.pool.CloseIdleConnections()
 	c.longPool.CloseIdleConnections()
 }

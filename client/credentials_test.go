@@ -2,10 +2,12 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -237,4 +239,47 @@ func TestCredentials_TenureIsWatchedAgain(t *testing.T) {
 			t.Error(err)
 		}
 	}, "n1", "n2")
+}
+
+// A connection that is older than the present certificate shows one that has expired. A call that is refused for it is
+// sent again on a new connection, once: a node that refuses that, too, has its answer returned.
+func TestCredentials_OlderConnection(t *testing.T) {
+	t.Parallel()
+	var old, calls atomic.Value
+	calls.Store(0)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != rolePath("r") {
+			http.NotFound(w, r)
+			return
+		}
+		calls.Store(calls.Load().(int) + 1)
+		if at := old.Load(); at != nil && (at == r.RemoteAddr || at == "all") {
+			problem(w, cluster.Errorf(cluster.CodeUnauthenticated, "the certificate has expired"))
+			return
+		}
+		old.Store(r.RemoteAddr)
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	c, err := New(Config{Endpoints: []string{server.URL}, TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, class := range []retryClass{leaderRead, nonIdempotentWrite} {
+		for range 2 {
+			q := &call{op: "role r", retryClass: class, method: http.MethodPost, path: rolePath("r")}
+			if _, err := c.do(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := calls.Load(); n != 7 {
+		t.Errorf("%d requests, want one for the first call, and two for each later one", n)
+	}
+	old.Store("all")
+	_, err = c.do(t.Context(), &call{op: "role r", retryClass: leaderRead, method: http.MethodGet, path: rolePath("r")})
+	if n := calls.Load(); n != 9 || !cluster.IsCode(err, cluster.CodeUnauthenticated) {
+		t.Errorf("%d requests, %v; want two more, and the refusal", n, err)
+	}
 }

@@ -128,7 +128,7 @@ func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle
 		received, done, err := c.followStream(s, q, handle)
 		if refused = cluster.IsCode(err, cluster.CodeUnauthenticated); refused {
 			done = again && time.Since(began) < stableAfter
-			c.longPool.CloseIdleConnections() // they have shown the old certificate
+			c.closeIdleConnections() // they have shown the old certificate
 		}
 		if done {
 			return err
