@@ -75,7 +75,7 @@ type raftDecides struct{}
 func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
 func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
-func (raftDecides) MayStartElection() bool                                           { return true }
+func (raftDecides) MayStartElection(cluster.ElectionCause) bool                      { return true }
 
 func (raftDecides) VoteObstacle() (kind, why string)       { return "", "" }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
@@ -98,7 +98,10 @@ func (d *deferredNode) LocalPeer() cluster.Peer {
 
 func (d *deferredNode) VoteObstacle() (kind, why string) { return d.Node.VoteObstacle() }
 
-func (d *deferredNode) MayStartElection() bool { return d.Node.MayStartElection() && !d.n.idle.Load() }
+func (d *deferredNode) MayStartElection(by cluster.ElectionCause) bool {
+	return !d.GenerationSuperseded() &&
+		(by != cluster.CauseLeaderFailed || d.Node.MayStartElection() && !d.n.idle.Load())
+}
 
 // testNode is one node over its restarts.
 type testNode struct {

@@ -157,7 +157,7 @@ func (n *Node) VoteObstacle() (kind, why string) {
 	switch {
 	case !n.peersProbed.Load():
 		return "starting", "has not reached enough peers since it started"
-	case n.generationSuperseded():
+	case n.GenerationSuperseded():
 		return string(cluster.RefusedSelfOld), "a peer has a newer generation of the cluster"
 	case n.lease != nil && !MayVoteAfter(n.lease.running(), n.cfg.TimeoutMin), n.promise.earlierBinds() > 0:
 		return "lease", "a lease from before this node's restart may be running"

@@ -142,8 +142,9 @@ func (b *peerRegistry) generationSuperseded(now time.Time, hasLeader bool) bool 
 	return false
 }
 
-// generationSuperseded is that of the peers.
-func (n *Node) generationSuperseded() bool {
+// GenerationSuperseded reports whether a node of another generation refused this node recently. It then takes no part
+// in elections, for any cause.
+func (n *Node) GenerationSuperseded() bool {
 	return n.peers.generationSuperseded(time.Now(), n.hadLeaderRecently())
 }
 
@@ -326,7 +327,7 @@ func (n *Node) ElectionObstacle() string {
 		return "its disk is full"
 	case n.promise.earlierBinds() > 0:
 		return "a lease from before its restart may be running"
-	case n.generationSuperseded():
+	case n.GenerationSuperseded():
 		return "a peer has a newer generation of the cluster"
 	case n.peers.onlyRefused():
 		return "every peer that has answered refuses it"

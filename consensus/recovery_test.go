@@ -102,6 +102,11 @@ func checkOutside(t *testing.T, c *testCluster, leader *testNode, old ...*testNo
 		eventually(t, string(n.id)+" has read its log", func() bool { terms[n] = n.Status().Term; return terms[n] > 0 })
 	}
 	// Long enough for elections, were there any.
+	for _, n := range old {
+		if _, err := n.tr.Raft().StartElection(within(t, testTimeout), terms[n], cluster.CauseOperator); err == nil {
+			t.Errorf("%s starts an election when ordered", n.id)
+		}
+	}
 	for end := time.Now().Add(noElection); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
 		for _, n := range old {
 			if st := n.Status(); st.Role == cluster.Leader || n.MayStartElection() || n.MayVote() ||

@@ -81,6 +81,18 @@ func (s ClusterPoll) Leads(id cluster.NodeID) bool {
 	return answered && c.Role == cluster.Leader
 }
 
+// ExclusionReason returns why a server takes part in no election, ordered or not; "" if it may, or is silent.
+func (s ClusterPoll) ExclusionReason(id cluster.NodeID) string {
+	c, _ := s.claim(id)
+	switch {
+	case c.Lifecycle == cluster.Dead:
+		return "refused by the cluster"
+	case c.ServiceRefused:
+		return "part of a split brain"
+	}
+	return ""
+}
+
 // Responding returns the number of voters that responded, with this node, and of those needed to elect a leader.
 func (s ClusterPoll) Responding() (n, need int) {
 	for _, sv := range s.Servers {

@@ -127,7 +127,8 @@ func (in planInput) planElection(p *cluster.Plan) {
 	in.warnPriorityTakeover(p, chosen)
 }
 
-// planEmergency checks only Raft's own rule: the target is a voter, and a majority may vote for its log.
+// planEmergency checks Raft's own rule: the target is a voter, and a majority may vote for its log. A target that the
+// cluster has excluded from elections is refused, too: it could only lead beside another leader.
 func (in planInput) planEmergency(p *cluster.Plan) {
 	s := in.Survey
 	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(),
@@ -136,6 +137,7 @@ func (in planInput) planEmergency(p *cluster.Plan) {
 	chosen, known := in.choose(p)
 	leader, why := s.Leader()
 	votes, _, lost := s.PredictVotes(p.Target)
+	excluded := s.ExclusionReason(p.Target)
 	switch {
 	case !known:
 		p.Refusal = noMember(p.Target)
@@ -143,6 +145,9 @@ func (in planInput) planEmergency(p *cluster.Plan) {
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "%s", chosen.Reason)
 	case s.Leads(p.Target):
 		p.Refusal = leadsAlready(p.Target)
+	case excluded != "":
+		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "node %s takes no part in elections: %s", p.Target,
+			excluded)
 	case lost:
 		p.Refusal = voteDeniedError(p.Target, votes)
 	}

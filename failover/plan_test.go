@@ -306,6 +306,21 @@ func TestPlan(t *testing.T) {
 			code: 4003, status: 409, says: "leads already",
 		},
 		{
+			name: "emergency, refused by the cluster", order: cluster.LeadershipRequest{
+				Action: "emergency", Target: "n2",
+			}, change: func(in *planInput) {
+				in.follower()
+				in.edit("n2", func(c *cluster.Claim) { c.Lifecycle = cluster.Dead })
+			}, chosen: "n2", actor: "n2", how: "election", code: 4003, status: 409, says: "refused by the cluster",
+		},
+		{
+			name: "emergency, in a split brain", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
+			change: func(in *planInput) {
+				in.follower()
+				in.edit("n3", func(c *cluster.Claim) { c.ServiceRefused = true })
+			}, chosen: "n3", actor: "n3", how: "election", code: 4003, status: 409, says: "part of a split brain",
+		},
+		{
 			name: "emergency, a non-voter", order: cluster.LeadershipRequest{Action: "emergency", Target: "n4"},
 			chosen: "n4",
 			actor:  "n4", how: "election", code: 4003, status: 409, says: "not a voter",

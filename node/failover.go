@@ -88,7 +88,7 @@ func (n *Node) election(e consensus.Election) {
 	result := telemetry.ResultLost
 	if e.Won {
 		result = telemetry.ResultWon
-	} else if !addElectionCause(&e, n.failover.Facts(e.Term)) && !(elections{n}).MayStartElection() {
+	} else if !addElectionCause(&e, n.failover.Facts(e.Term)) && !(elections{n}).mayStartByItself() {
 		return // Raft's timer made it a candidate, and its vote requests were not sent
 	}
 	if e.Open {
@@ -199,21 +199,44 @@ func (e elections) MayIgnoreLeader(candidate cluster.NodeID, term uint64, now ti
 	return e.n.failover.MayIgnoreLeader(candidate, term, now)
 }
 
-// ApproveTimeoutNow rejects every TimeoutNow while this node is about to stop.
+// ApproveTimeoutNow rejects every TimeoutNow while this node is about to stop, or barred from elections.
 func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) string {
 	if e.n.draining.Load() {
 		return fmt.Sprintf("node %s is draining", e.n.cfg.ID)
 	}
+	if why := e.barred(); why != "" {
+		return fmt.Sprintf("node %s takes no part in elections: %s", e.n.cfg.ID, why)
+	}
 	return e.n.failover.ApproveTimeoutNow(ctx, by, term)
 }
 
-// MayStartElection reports whether this node may start elections by itself. It may not while it is about to
+// MayStartElection reports whether this node may start an election for a cause.
+func (e elections) MayStartElection(by cluster.ElectionCause) bool {
+	if by == cluster.CauseLeaderFailed {
+		return e.mayStartByItself()
+	}
+	return e.barred() == ""
+}
+
+// barred returns why this node must start no election, ordered or not; "" if it may. A process that shares its ID with
+// another one is part of a split brain.
+func (e elections) barred() string {
+	switch {
+	case e.n.splitBrain.Refusing() != "":
+		return "it is part of a split brain"
+	case e.n.consensus.GenerationSuperseded():
+		return "a peer has a newer generation of the cluster"
+	}
+	return ""
+}
+
+// mayStartByItself reports whether this node may start elections by itself. It may not while it is about to
 // stop or part of a split brain. It may not if its record forbids it, or, before there is one, its
 // configuration. It may not while failover is paused, with two exceptions: the cluster's first election, and the
 // last leader, which was stopped or cut off for a while. It may not for a while after many lost elections.
 // A node that is drained or not eligible may if no other
 // node could lead, and transfers leadership then.
-func (e elections) MayStartElection() bool {
+func (e elections) mayStartByItself() bool {
 	n := e.n
 	if n.draining.Load() || !n.consensus.MayStartElection() || n.splitBrain.Refusing() != "" {
 		return false

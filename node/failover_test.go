@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -85,5 +86,50 @@ func TestElectionFields_OmitUnknownStart(t *testing.T) {
 	e.StartedAt = time.Now()
 	if at := electionFields(e)["started_at"]; at != e.StartedAt.UTC() {
 		t.Errorf("it began at %v", at)
+	}
+}
+
+// TestBarredFromElections: a node whose generation was superseded starts no election for anyone, and neither does one
+// whose ID another process uses.
+func TestBarredFromElections(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 3, calm)
+	follower, absent := nodes[1], nodes[2].cfg.ID
+	old := startAll(t, nodes[:2])
+	if old == follower {
+		follower = nodes[0]
+	}
+	superseded := func() { follower.Consensus().OnRefused(absent, cluster.RefusedGeneration, "recovered") }
+	duplicated := func() {
+		eventually(t, "it serves no client", func() bool {
+			follower.splitBrain.OnHello(cluster.Peer{Identity: cluster.Identity{
+				NodeID: follower.cfg.ID, ClusterID: follower.Consensus().Status().ClusterID,
+			}, BootID: "another"})
+			_, err := follower.splitBrain.Check(t.Context())
+			return err == nil && follower.splitBrain.Refusing() != ""
+		})
+	}
+	elects := elections{follower.Node}
+	if !elects.MayStartElection(cluster.CauseOperator) {
+		t.Error("an operator cannot make it start an election")
+	}
+	for what, bar := range map[string]func(){"superseded": superseded, "duplicated": duplicated} {
+		for _, by := range []cluster.ElectionCause{
+			cluster.CauseLeaderFailed, cluster.CauseTransferFailed, cluster.CauseOperator,
+		} {
+			bar()
+			before := follower.Consensus().Status().Term
+			if _, err := follower.transport.Raft().StartElection(t.Context(), before, by); err == nil {
+				t.Errorf("%s: it starts an election by cause %d", what, by)
+			}
+			if term := follower.Consensus().Claim().Term; term != before {
+				t.Errorf("%s: cause %d took it from term %d to %d", what, by, before, term)
+			}
+		}
+		bar()
+		why := elects.ApproveTimeoutNow(t.Context(), old.cfg.ID, old.Consensus().Status().Term)
+		if !strings.Contains(why, "takes no part in elections") {
+			t.Errorf("%s: it rejects a TimeoutNow because %q", what, why)
+		}
 	}
 }

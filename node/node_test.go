@@ -64,7 +64,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 	if st.LeaderID == old.cfg.ID || st.LeaderID == "" || st.Term <= term || st.Lifecycle != cluster.Draining {
 		t.Errorf("after Drain: leader %q, term %d (was %d), lifecycle %s", st.LeaderID, st.Term, term, st.Lifecycle)
 	}
-	if (elections{old.Node}).MayStartElection() {
+	if (elections{old.Node}).mayStartByItself() {
 		t.Error("a drained node may start an election")
 	}
 	// Who leads now need not know yet that it goes.
@@ -113,7 +113,7 @@ func TestDrain_ByOperator(t *testing.T) {
 			}
 		}
 	}
-	if (elections{old.Node}).MayStartElection() {
+	if (elections{old.Node}).mayStartByItself() {
 		t.Error("a drained node may start an election")
 	}
 	if st := old.Consensus().Status(); st.Suffrage() != cluster.Voter {
@@ -121,7 +121,7 @@ func TestDrain_ByOperator(t *testing.T) {
 	}
 	patch(cluster.MemberPatch{Drain: &no})
 	eventually(t, "it is active again", func() bool {
-		return old.Consensus().Status().Lifecycle == cluster.Active && (elections{old.Node}).MayStartElection()
+		return old.Consensus().Status().Lifecycle == cluster.Active && (elections{old.Node}).mayStartByItself()
 	})
 }
 

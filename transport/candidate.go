@@ -56,8 +56,9 @@ func (r *Raft) RequestPreVote(
 	if local := r.node(); local != nil && r.forgetLeader(local, args.Term-1, now) {
 		return r.fail(now, errCandidacyEnded)
 	}
-	if !r.t.cfg.Elections.MayStartElection() || r.boundByProxyAck(now, r.t.cfg.Membership.LocalPeer().NodeID,
-		args.Term) || r.t.cfg.Lease && r.t.lastLeaderContact().MayHoldLease(now, r.t.cfg.TimeoutMin) {
+	if !r.t.cfg.Elections.MayStartElection(cluster.CauseLeaderFailed) ||
+		r.boundByProxyAck(now, r.t.cfg.Membership.LocalPeer().NodeID, args.Term) ||
+		r.t.cfg.Lease && r.t.lastLeaderContact().MayHoldLease(now, r.t.cfg.TimeoutMin) {
 		return r.fail(now, errElectionNotAllowed)
 	}
 	term := args.Term
@@ -152,10 +153,9 @@ const busyPollInterval = time.Millisecond
 // StartElection starts an election now, without pre-vote: it puts a TimeoutNow into this node's own queue. It fails if
 // the node leads, may not start elections, has left term, or if raft does not accept the message before ctx ends.
 //
-// Elections.MayStartElection counts only for CauseLeaderFailed, RaftNode.ElectionBlocked always. With CauseOperator
-// the vote requests carry the LeadershipTransfer flag; otherwise a voter that knows a leader decides by its own
-// evidence. It returns the term of the election, which is the next one, or the one after that if a candidacy had to be
-// ended. After an error the term may be one higher.
+// With CauseOperator the vote requests carry the LeadershipTransfer flag; otherwise a voter that knows a leader decides
+// by its own evidence. It returns the term of the election, which is the next one, or the one after that if a candidacy
+// had to be ended. After an error the term may be one higher.
 func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.ElectionCause) (uint64, error) {
 	local := r.node()
 	if local == nil {
@@ -164,7 +164,7 @@ func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.Electi
 	if local.ElectionBlocked() {
 		return 0, fmt.Errorf("%w: %w", errElectionNotAllowed, errElectionBlocked)
 	}
-	if by == cluster.CauseLeaderFailed && !r.t.cfg.Elections.MayStartElection() {
+	if !r.t.cfg.Elections.MayStartElection(by) {
 		return 0, errElectionNotAllowed
 	}
 	due := r.electionDue(local, term, by)

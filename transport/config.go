@@ -95,8 +95,9 @@ type Elections interface {
 	// ApproveTimeoutNow returns why this node rejects a TimeoutNow of the leader of term, "" if it starts the
 	// election. It may block until ctx ends.
 	ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) (reason string)
-	// MayStartElection reports whether this node may start elections by itself. If not, its own pre-votes fail.
-	MayStartElection() bool
+	// MayStartElection reports whether this node may start an election for a cause. CauseLeaderFailed stands for all
+	// that it starts by itself: if it may not, its own pre-votes fail.
+	MayStartElection(by cluster.ElectionCause) bool
 	// VoteObstacle returns why this node grants no votes and pre-votes at all, for the metric and as text; "" if it
 	// does. One is that a lease from before a restart may be running, which must end after a bounded time.
 	VoteObstacle() (kind, why string)

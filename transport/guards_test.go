@@ -172,6 +172,15 @@ func TestMayStartElection(t *testing.T) {
 	if v, err := n1.preVote(n2, 6); err != nil || !v.Granted {
 		t.Errorf("after: %+v, %v", v, err)
 	}
+	n1.bind()
+	n1.superseded.Store(true)
+	for _, by := range []cluster.ElectionCause{
+		cluster.CauseLeaderFailed, cluster.CauseTransferFailed, cluster.CauseOperator,
+	} {
+		if _, err := n1.raft.StartElection(t.Context(), 5, by); !errors.Is(err, errElectionNotAllowed) {
+			t.Errorf("an election by cause %d, which no cause allows: %v", by, err)
+		}
+	}
 }
 
 // A node that a lease may still bind grants no vote, and the request does not reach raft.

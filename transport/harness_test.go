@@ -47,10 +47,11 @@ type end struct {
 	leaderCommit                      atomic.Uint64
 	snapshotEnd                       atomic.Uint64 // its newest snapshot ends there, in term 4
 	leader                            atomic.Value  // cluster.NodeID
-	readOnly, replicationPaused, idle atomic.Bool   // idle: MayStartElection returns false
+	readOnly, replicationPaused, idle atomic.Bool   // idle: it may start no election by itself
 	candidate                         atomic.Bool   // Candidate returns true
 	raised                            atomic.Uint64 // the last term of TermRaised
 	electionBlocked                   atomic.Bool   // ElectionBlocked returns true
+	superseded                        atomic.Bool   // MayStartElection returns false for every cause
 
 	// What a test decides; nil: nothing.
 	onHello         func()
@@ -247,7 +248,9 @@ func (x testElections) ApproveTimeoutNow(_ context.Context, by cluster.NodeID, t
 
 func (x testElections) TermRaised(term uint64) { x.e.raised.Store(term) }
 
-func (x testElections) MayStartElection() bool { return !x.e.idle.Load() }
+func (x testElections) MayStartElection(by cluster.ElectionCause) bool {
+	return !x.e.superseded.Load() && (by != cluster.CauseLeaderFailed || !x.e.idle.Load())
+}
 
 func (x testElections) VoteObstacle() (kind, why string) {
 	if x.e.mayVote == nil || x.e.mayVote() {

@@ -101,7 +101,7 @@ type raftDecides struct{}
 func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
 func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
-func (raftDecides) MayStartElection() bool                                           { return true }
+func (raftDecides) MayStartElection(cluster.ElectionCause) bool                      { return true }
 
 func (raftDecides) VoteObstacle() (kind, why string)       { return "", "" }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}

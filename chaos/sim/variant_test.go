@@ -95,7 +95,7 @@ type raftDecides struct{}
 func (raftDecides) VetoPreVote(cluster.NodeID, time.Time) string                     { return "" }
 func (raftDecides) MayIgnoreLeader(cluster.NodeID, uint64, time.Time) bool           { return false }
 func (raftDecides) ApproveTimeoutNow(context.Context, cluster.NodeID, uint64) string { return "" }
-func (raftDecides) MayStartElection() bool                                           { return true }
+func (raftDecides) MayStartElection(cluster.ElectionCause) bool                      { return true }
 
 func (raftDecides) VoteObstacle() (kind, why string)       { return "", "" }
 func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
@@ -108,7 +108,9 @@ type timersDecide struct {
 	n *composed
 }
 
-func (t timersDecide) MayStartElection() bool { return t.n.MayStartElection() }
+func (t timersDecide) MayStartElection(by cluster.ElectionCause) bool {
+	return by != cluster.CauseLeaderFailed || t.n.MayStartElection()
+}
 
 // Run runs both. The transport ends last: the node still needs it to stop.
 func (n *composed) Run(ctx context.Context) error {
