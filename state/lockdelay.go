@@ -67,6 +67,9 @@ func (v *View) delayRolesOf(backup *View) {
 		r, known := roles.get(held.Name)
 		if !known {
 			r = &Role{Name: held.Name, StateRevision: v.revision, Required: held.Required}
+			if last, ok := held.lastTenure(v.now, CauseRestored); ok {
+				r.remember(last) // it keeps the record, and so the mark of a required role, after the delay
+			}
 		}
 		if d := backup.holderTTL(held); d > r.LockDelay {
 			delayed := *r

@@ -153,9 +153,7 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration, req
 			LockDelay: lockDelay(r), Required: required && r.Required,
 		}
 		if r.Held() {
-			ended := r.Current
-			ended.Value, ended.EndedAt, ended.Cause = "", v.now, cause
-			vacant.remember(ended)
+			vacant.remember(r.Current.ended(v.now, cause))
 		}
 		if len(vacant.History) == 0 && vacant.LockDelay == 0 {
 			roles.remove(r.Name)
@@ -175,6 +173,23 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration, req
 	}
 	v.appNodes = nodes.commit()
 	v.roleChanges, v.nodeChanges = historyAfter(v.revision), historyAfter(v.revision)
+}
+
+// ended returns a tenure as it is remembered after its end.
+func (t Tenure) ended(at int64, cause Cause) Tenure {
+	t.Value, t.EndedAt, t.Cause = "", at, cause
+	return t
+}
+
+// lastTenure returns the tenure of the holder, ended now, or the one that ended last; false: it never had any.
+func (r *Role) lastTenure(now int64, cause Cause) (Tenure, bool) {
+	switch n := len(r.History); {
+	case r.Held():
+		return r.Current.ended(now, cause), true
+	case n > 0:
+		return r.History[n-1], true
+	}
+	return Tenure{}, false
 }
 
 // remember adds an ended tenure to the history.
