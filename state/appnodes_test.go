@@ -136,3 +136,21 @@ func TestRestore_MarksAppNodesDead(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A restore keeps the registry of the cluster: an application node that only the backup has is not added, and one that
+// it does not have stays.
+func TestRestore_KeepsAppNodesOfTheCluster(t *testing.T) {
+	t.Parallel()
+	with, without := clusterOf(t, "with"), clusterOf(t, "without")
+	mustApply(t, with, appNode("w1", newSession(t, with, "a"), AppActive))
+	backups := map[*State][]byte{with: snapshotOf(t, without), without: snapshotOf(t, with)}
+	for s, backup := range backups {
+		restored(t, s, backup)
+	}
+	if n, ok := with.View().AppNode("w1"); !ok || n.Status != AppDead {
+		t.Errorf("of the cluster: %+v", n)
+	}
+	if n, ok := without.View().AppNode("w1"); ok {
+		t.Errorf("of the backup: %+v", n)
+	}
+}
