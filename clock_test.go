@@ -23,7 +23,7 @@ var wallClock = map[string]string{
 	"api/roles.go wireRole":                       "shown: what is left is counted on the lease clock",
 	"api/splitbrain.go wireReport":                "shown",
 	"consensus/propose.go submit":                 "the time in a command: shown, and the age of idempotency keys (docs/runbook.md)",
-	"consensus/leadership.go leaderStart":         "shown",
+	"consensus/leadership.go leaderStartOf":       "shown, on the clock of the state",
 	"consensus/storage/setaside.go pruneArchives": "times of files, against each other",
 	"consensus/storage/checksum.go checksum":      "a checksum over the entry's own field",
 	"failover/leadertask.go leftDisks":            "rate limit of hand-overs for slow disks; a time in the future is passed over",

@@ -198,15 +198,22 @@ func (n *Node) awaitPreviousLease(ctx context.Context, term uint64) bool {
 // leaderStart returns the command that begins the leadership of term, with the record of its election.
 func (n *Node) leaderStart(term uint64) *state.LeaderStart {
 	now := time.Now()
-	e := n.wonElectionRecord(term, now, false)
+	return leaderStartOf(n.wonElectionRecord(term, now, false), term, now, n.View().Time())
+}
+
+// leaderStartOf makes that command from the record of the election, at now. Its times are on the clock of the state, as
+// state.Election.LedAt: an earlier leader's clock may have been ahead of this node's, and the difference must not count
+// as time without a leader.
+func leaderStartOf(e Election, term uint64, now, stateTime time.Time) *state.LeaderStart {
+	ahead := max(0, stateTime.Sub(now))
 	start := &state.LeaderStart{
 		Term: term, Node: e.Candidate, Trigger: e.Trigger, Reason: e.Reason, Operator: e.Operator,
 	}
 	if !e.StartedAt.IsZero() {
-		start.StartedAt = e.StartedAt.UnixNano()
+		start.StartedAt = e.StartedAt.Add(ahead).UnixNano()
 	}
 	if e.Leaderless > 0 {
-		start.LeaderlessAt = now.Add(-e.Leaderless).UnixNano()
+		start.LeaderlessAt = now.Add(ahead - e.Leaderless).UnixNano()
 	}
 	if len(e.Votes) > 0 {
 		start.Votes, _ = json.Marshal(e.Votes) // strings and a bool: cannot fail

@@ -15,7 +15,7 @@ type Election struct {
 	Trigger   string
 	Reason    string
 	StartedAt int64  // Unix nanoseconds; 0: unknown
-	LedAt     int64  // when the leader proposed its leader-start entry, Unix nanoseconds
+	LedAt     int64  // the state's time at the leader-start entry: an earlier leader's, if its clock was ahead
 	Votes     []byte // opaque here
 	Operator  string // "": no operator requested it
 	// LeaderlessAt is when the winner last heard the previous leader, or lost it. Unix nanoseconds; 0: unknown.
