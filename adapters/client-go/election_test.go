@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -40,7 +42,11 @@ type loop struct {
 }
 
 func newLock(cl *client.Client, identity string, deadline time.Duration) (*Lock, error) {
-	return New(Config{Client: cl, Role: role, Identity: identity, RenewDeadline: deadline, RetryPeriod: retryPeriod})
+	return New(configFor(cl, identity, deadline))
+}
+
+func configFor(cl *client.Client, identity string, deadline time.Duration) Config {
+	return Config{Client: cl, Role: role, Identity: identity, RenewDeadline: deadline, RetryPeriod: retryPeriod}
 }
 
 // elect runs client-go's own loop, once.
@@ -113,7 +119,9 @@ func hold(endpoints string) {
 		fmt.Println(err)
 		return
 	}
-	lock, err := newLock(cl, "holder", longDeadline)
+	cfg := configFor(cl, "holder", longDeadline)
+	cfg.Attach = true
+	lock, err := New(cfg)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -186,8 +194,9 @@ func (h *holder) awaitRenewals(t *testing.T, n int) string {
 	return token
 }
 
-// TestElection: a crash of the cluster's leader changes nothing for a leader of the role. When that crashes, the next
-// candidate leads without waiting for the TTL. A leader that releases the role is replaced immediately, too.
+// TestElection: a crash of the cluster's leader changes nothing for a leader of the role. When that crashes, and is
+// attached, the next candidate leads without waiting for the TTL. A leader that releases the role is replaced
+// immediately, too.
 func TestElection(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -255,6 +264,50 @@ func TestStopsInTime(t *testing.T) {
 		if err := n.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestResetConnections: a firewall resets every connection of a leader, which makes new ones. No other candidate leads
+// before the leader's loop has stopped.
+func TestResetConnections(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	var mu sync.Mutex
+	var conns []*net.TCPConn
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			conns = append(conns, conn.(*net.TCPConn))
+		}
+		return conn, err
+	}
+	cl, err := client.New(client.Config{Endpoints: endpoints(c), Dial: dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	first := elect(t, cl, "first", longDeadline, true)
+	receive(t, first.leading, "the first leader")
+	second := elect(t, newClient(t, c), "second", longDeadline, true)
+	receive(t, second.seen, "the leader, by a candidate")
+	mu.Lock()
+	for _, conn := range conns {
+		_ = conn.SetLinger(0) // Close then resets the connection, and may have been called before
+		_ = conn.Close()
+	}
+	mu.Unlock()
+	select {
+	case <-second.leading:
+		select {
+		case <-first.stopped: // a busy machine renewed too late
+		default:
+			t.Fatal("the second candidate leads before the loop of the first has stopped")
+		}
+	case <-time.After(first.lock.ttl): // the session was renewed on a new connection
+		first.cancel()
+		receive(t, second.leading, "the second leader")
 	}
 }
 

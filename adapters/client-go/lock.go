@@ -16,7 +16,7 @@ import (
 	"northstar/client"
 )
 
-// Config configures a Lock. All fields but NoAttach are required.
+// Config configures a Lock. All fields but Attach are required.
 type Config struct {
 	Client *client.Client
 	Role   string
@@ -25,16 +25,19 @@ type Config struct {
 	// RenewDeadline and RetryPeriod are those of the LeaderElectionConfig. RetryPeriod may be short: candidates wait
 	// in a queue, and a leader's renewals are not requests.
 	RenewDeadline, RetryPeriod time.Duration
-	// NoAttach leaves the end of the role to the session's TTL also when this process dies. See
-	// client.SessionConfig.Attach for what a broken connection means without it.
-	NoAttach bool
+	// Attach frees the role as soon as this process dies, in place of after the session's TTL. The price: a broken
+	// connection frees it, too, without waiting for this process. Another leader may then start up to RenewDeadline
+	// and RetryPeriod before this one's loop has stopped. Until then only gates and fencing tokens keep the two apart;
+	// see client.SessionConfig.Attach.
+	Attach bool
 }
 
 // Lock is one candidate for a role, for one LeaderElector at a time. It implements resourcelock.Interface. Its
 // methods are safe for concurrent use.
 //
 // client-go stops leading RetryPeriod and RenewDeadline after its last successful renewal at the latest. A renewal
-// succeeds only while the tenure lasts that much longer. So a leader stops before another one is elected.
+// succeeds only while the tenure lasts that much longer. So a leader stops before another one is elected, unless
+// Config.Attach is set.
 type Lock struct {
 	cfg       Config
 	candidate *client.Candidate
@@ -65,7 +68,7 @@ func New(cfg Config) (*Lock, error) {
 	var err error
 	l.candidate, err = cfg.Client.NewCandidate(client.CandidateConfig{
 		Role:    cfg.Role,
-		Session: client.SessionConfig{Name: cfg.Identity, TTL: l.ttl, Attach: !cfg.NoAttach},
+		Session: client.SessionConfig{Name: cfg.Identity, TTL: l.ttl, Attach: cfg.Attach},
 	})
 	return l, err
 }
