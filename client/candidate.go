@@ -280,7 +280,7 @@ func (s *Session) poll(ctx context.Context, c CandidateConfig) (Role, error) {
 func (s *Session) begin(ctx context.Context, r Role) (*Leadership, error) {
 	h := holderOf(r)
 	for {
-		if err := s.deadline.waitHalfLease(ctx); err != nil {
+		if err := s.deadline.WaitHalfLease(ctx); err != nil {
 			return nil, fmt.Errorf("campaign for role %s: %w", r.Role, err)
 		}
 		l, began, err := s.beginTenure(h)

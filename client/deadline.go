@@ -130,9 +130,9 @@ func (d *Deadline) Begin(h Holder, resign func(ctx context.Context) error) (*Lea
 	return l, nil
 }
 
-// waitHalfLease waits until at least half of the lease is left. The error is the cause of the lease's end or of
+// WaitHalfLease waits until at least half of the lease is left. The error is the cause of the lease's end or of
 // ctx.
-func (d *Deadline) waitHalfLease(ctx context.Context) error {
+func (d *Deadline) WaitHalfLease(ctx context.Context) error {
 	for {
 		d.mu.Lock()
 		left, valid, cause, changed := d.remaining(), d.validity, d.cause, d.changed

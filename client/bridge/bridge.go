@@ -132,10 +132,13 @@ func (e *Elector) Campaign(ctx context.Context) (*client.Leadership, error) {
 
 func (e *Elector) campaign(ctx context.Context) (*client.Leadership, error) {
 	if t := e.current(); t != nil {
-		if t.leadership.Cause() == nil {
+		err := t.waitProven(ctx)
+		if err == nil {
 			return t.leadership, nil
 		}
-		t.abandon(ctx)
+		if t.abandon(ctx); ctx.Err() != nil {
+			return nil, e.campaignError(err)
+		}
 	}
 	for n := 0; ; n++ {
 		l, err := e.attempt(ctx)
@@ -174,6 +177,7 @@ func (e *Elector) attempt(ctx context.Context) (*client.Leadership, error) {
 		switch e.cfg.Phase.next(t.state(false)) {
 		case campaign:
 			if t.role, err = e.cfg.Elector.Campaign(ctx); err == nil {
+				t.noteLease(t.role.ValidFor())
 				e.cfg.Logger.Info("holds the role, waits for the lock", "token", t.role.Token)
 			} else if errors.Is(err, client.ErrResigned) {
 				err = fmt.Errorf("%w: %w", errClosed, err)
@@ -181,7 +185,7 @@ func (e *Elector) attempt(ctx context.Context) (*client.Leadership, error) {
 		case acquire:
 			err = t.acquire(ctx)
 		case lead:
-			if err = t.begin(); err == nil {
+			if err = t.begin(ctx); err == nil {
 				e.mu.Lock()
 				e.latest = t
 				e.mu.Unlock()

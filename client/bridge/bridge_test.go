@@ -248,6 +248,79 @@ func TestDeadline_LeavesTimeToStop(t *testing.T) {
 	})
 }
 
+// While renewals are late, the work that has stopped early does not start again: another campaign waits for a renewal,
+// or for the end of the tenure.
+func TestCampaign_RenewalsAreLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		e := f.elector(t, PhaseBoth, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var calls atomic.Int64
+		var all sync.WaitGroup
+		all.Go(func() {
+			_ = client.RunAsLeader(ctx, e, stopEarly, func(leading context.Context, _ *client.Leadership) error {
+				if calls.Add(1); leading.Err() != nil {
+					t.Error("the work starts with a context that has ended")
+					cancel()
+				}
+				<-leading.Done()
+				return leading.Err()
+			})
+		})
+		time.Sleep(5 * ttl)
+		f.role.set(true)
+		time.Sleep(3 * ttl)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("the work started %d times", n)
+		}
+		f.role.set(false)
+		time.Sleep(3 * ttl)
+		if n := calls.Load(); n != 2 {
+			t.Errorf("the work started %d times after the renewals succeed again", n)
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+// A new tenure is proven, too: renewals of the role were late when the takeover delay was over.
+func TestCampaign_BeginsProven(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		e := f.elector(t, PhaseBoth, func(c *Config) { c.TakeoverDelay = 5 * ttl })
+		time.AfterFunc(5*ttl-ttl*11/20, func() { f.role.set(true) })
+		time.AfterFunc(5*ttl+ttl/20, func() { f.role.set(false) })
+		if l := campaigned(t, e); l.ValidFor() < ttl*4/10 {
+			t.Errorf("%v left", l.ValidFor())
+		}
+		if err := e.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A campaign that ends while renewals are late gives the role to others.
+func TestCampaign_EndsWhileRenewalsAreLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		e := f.elector(t, PhaseBoth, nil)
+		l := campaigned(t, e)
+		f.role.set(true)
+		time.Sleep(ttl * 6 / 10)
+		ctx, cancel := context.WithTimeout(t.Context(), ttl/20)
+		defer cancel()
+		if _, err := e.Campaign(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if !errors.Is(l.Cause(), client.ErrResigned) || !f.lock.free() {
+			t.Errorf("the tenure ended: %v; the lock is free: %v", l.Cause(), f.lock.free())
+		}
+	})
+}
+
 // Both are lost at the same moment. Nothing is free before the work has stopped.
 func TestLoss_Both(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ type tenure struct {
 	releaseLock func(ctx context.Context) error
 
 	deadline   *client.Deadline // of both; nil: the tenure has not begun
-	validity   time.Duration    // the longest that both were valid for
+	validity   time.Duration    // the shorter of both leases; 0: not known
 	leadership *client.Leadership
 	ended      sync.WaitGroup // run
 
@@ -75,6 +75,7 @@ func (t *tenure) acquire(ctx context.Context) error {
 		}
 		return fmt.Errorf("%w: %w", errNoLock, err)
 	}
+	t.noteLease(t.lock.ValidFor())
 	select {
 	case <-time.After(t.e.cfg.TakeoverDelay):
 	case <-t.lock.Done():
@@ -83,8 +84,15 @@ func (t *tenure) acquire(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// begin starts the tenure if role and lock last.
-func (t *tenure) begin() (err error) {
+// noteLease notes how long role or lock last that were just proven.
+func (t *tenure) noteLease(valid time.Duration) {
+	if t.validity == 0 || valid < t.validity {
+		t.validity = valid
+	}
+}
+
+// begin starts the tenure if role and lock last, and waits until both are proven.
+func (t *tenure) begin(ctx context.Context) (err error) {
 	t.deadline = client.NewDeadline(t.e.cfg.Clock)
 	t.extend()
 	h := client.Holder{Role: t.e.cfg.Role, Name: client.ProcessName(), AcquiredAt: time.Now()}
@@ -95,7 +103,19 @@ func (t *tenure) begin() (err error) {
 		return err
 	}
 	t.ended.Go(t.run)
-	return nil
+	return t.waitProven(ctx)
+}
+
+// waitProven waits until renewals are not late: the context of a tenure that ends early could have ended already. It
+// returns why the tenure has ended, or the cause of ctx.
+func (t *tenure) waitProven(ctx context.Context) error {
+	if cause := t.leadership.Cause(); cause != nil {
+		return cause
+	}
+	if err := t.deadline.WaitHalfLease(ctx); err != nil {
+		return err
+	}
+	return t.leadership.Cause()
 }
 
 // extend extends the deadline to what both role and lock allow.
@@ -140,6 +160,9 @@ func (t *tenure) run() {
 
 // abandon releases what a tenure without work holds, for as long as that is worth waiting for.
 func (t *tenure) abandon(ctx context.Context) {
+	if t.leadership != nil {
+		t.leadership.End(client.ErrResigned)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if err := t.release(ctx); err != nil {
