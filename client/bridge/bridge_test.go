@@ -564,6 +564,36 @@ func TestCampaign_WaitsForTheRelease(t *testing.T) {
 	})
 }
 
+// deafLock takes as long to be released as the caller waits.
+type deafLock struct{ *system }
+
+func (l deafLock) Acquire(ctx context.Context) (*client.Deadline, func(context.Context) error, error) {
+	held, _, err := l.system.Acquire(ctx)
+	return held, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, err
+}
+
+// The system of the lock does not respond to the release. The role is resigned although the time is over.
+func TestRelease_LockDoesNotRespond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		e := f.elector(t, PhaseBoth, func(c *Config) { c.Lock = deafLock{f.lock} })
+		l := campaigned(t, e)
+		ctx, cancel := context.WithTimeout(t.Context(), releaseTimeout)
+		defer cancel()
+		if err := l.Resign(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if !f.role.free() {
+			t.Error("the role is still held")
+		}
+		f.lock.mu.Lock()
+		defer f.lock.mu.Unlock()
+		f.lock.owner.stop()
+	})
+}
+
 // Close ends a campaign that waits for the lock or for the role, and nothing is held after it.
 func TestClose_EndsACampaign(t *testing.T) {
 	t.Parallel()

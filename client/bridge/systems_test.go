@@ -96,13 +96,16 @@ func (g *grant) release(ctx context.Context) error {
 	g.deadline.End(client.ErrResigned)
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
-	if g.s.down {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case g.s.down:
 		return errDown
 	}
 	if g.s.owner == g {
 		g.s.owner = nil
 	}
-	return ctx.Err()
+	return nil
 }
 
 // Acquire implements Lock.

@@ -196,10 +196,20 @@ func (t *tenure) releaseAll(ctx context.Context) (err error) {
 			err = errors.Join(err, t.releaseLock(ctx))
 			t.lock = nil
 		case resign:
-			err = errors.Join(err, t.role.Resign(ctx))
+			err = errors.Join(err, t.resign(ctx))
 			t.role = nil
 		default:
 			return err
 		}
 	}
+}
+
+// resign releases the role. The release of the lock may have used up the time of ctx.
+func (t *tenure) resign(ctx context.Context) error {
+	if d, ok := ctx.Deadline(); ctx.Err() != nil || ok && time.Until(d) < releaseTimeout {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+	}
+	return t.role.Resign(ctx)
 }
