@@ -45,8 +45,8 @@ type Config struct {
 	TakeoverDelay time.Duration
 	// Eligible returns nil while this process may be elected, as in client.CandidateConfig. Nil: always eligible.
 	Eligible func(ctx context.Context) error
-	// Table is the name of the state table, with or without its schema. "": northstar_roles. It is created if
-	// missing: see Schema.
+	// Table is the name of the state table, at most 51 long, with or without its schema, and then at most 63 long. "":
+	// northstar_roles. It is created if missing: see Schema.
 	Table string
 	// LockKey is the key of the advisory lock; 0: LockKey(Table, Role). All candidates of a role must use the same
 	// key.
@@ -64,6 +64,7 @@ const (
 	maxTTL            = time.Hour
 	defaultTable      = "northstar_roles"
 	maxName           = 128
+	maxTable          = 63   // with its schema: PostgreSQL's limit for a channel
 	maxValue          = 1024 // a notification has room for it and the name, escaped
 	connectTimeout    = 5 * time.Second
 	maxReconnectDelay = 5 * time.Second // between two failed connections
@@ -107,8 +108,9 @@ func (c Config) check() (Config, error) {
 	bad(c.TTL < minTTL || c.TTL > maxTTL || c.TTL%time.Millisecond != 0,
 		"TTL: must be whole milliseconds, %v to %v (got %v)", minTTL, maxTTL, c.TTL)
 	bad(c.TakeoverDelay < 0, "TakeoverDelay: must be 0 or more (got %v)", c.TakeoverDelay)
-	bad(!tablePattern.MatchString(c.Table),
-		"Table: must be a name of a-z, 0-9 and '_', at most 51 long, with or without a schema (got %q)", c.Table)
+	bad(len(c.Table) > maxTable || !tablePattern.MatchString(c.Table),
+		"Table: must be a name of a-z, 0-9 and '_', at most 51 long, with or without a schema, at most %d long with it "+
+			"(got %q)", maxTable, c.Table)
 	bad(c.BackoffMin <= 0 || c.BackoffMax < c.BackoffMin || c.BackoffMax > time.Minute,
 		"BackoffMin, BackoffMax: must be 0 < min ≤ max ≤ 1m (got %v, %v)", c.BackoffMin, c.BackoffMax)
 	return c, errors.Join(errs...)

@@ -271,6 +271,20 @@ func TestLockKey_DiffersByRoleAndTable(t *testing.T) {
 	}
 }
 
+// The longest name of a table that is accepted has a channel that PostgreSQL accepts.
+func TestTable_Longest(t *testing.T) {
+	t.Parallel()
+	const schema, table = "schema_long", "table_012345678901234567890123456789012345678901234"
+	do(t, `DROP SCHEMA IF EXISTS `+schema+` CASCADE`) // for repeated runs of the test
+	do(t, `CREATE SCHEMA `+schema)
+	(&tenureLog{t: t}).campaign(candidate(t, "a", func(c *Config) { c.Table = schema + "." + table }))
+	cfg := candidate(t, "a", nil).cfg
+	cfg.Table = schema + "1." + table
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "Table:") {
+		t.Errorf("%d bytes: %v", len(cfg.Table), err)
+	}
+}
+
 // Another process may release the role of one that has exited.
 func TestRelease(t *testing.T) {
 	t.Parallel()
