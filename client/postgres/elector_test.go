@@ -576,6 +576,13 @@ func TestWatcher(t *testing.T) {
 	check("expired", true, h, ok)
 	h, ok = w.check(live, held(8), now.Add(2*time.Second))
 	check("still expired", false, h, ok)
+	w.since = heartbeatSeen{} // a new connection
+	h, ok = w.check(live, held(8), now.Add(2500*time.Millisecond))
+	check("the same heartbeat by a new connection", false, h, ok)
+	lost := live
+	lost.heartbeatSeq--
+	h, ok = w.check(lost, held(8), now.Add(2600*time.Millisecond))
+	check("an older heartbeat of another server", false, h, ok)
 	live.heartbeatSeq++
 	h, ok = w.check(live, held(8), now.Add(3*time.Second))
 	check("alive after all", true, h, ok)

@@ -30,6 +30,7 @@ type watcher struct {
 	epoch     int64 // of the last delivered tenure
 	hasHolder bool
 	since     heartbeatSeen
+	expired   heartbeatRow // of the holder that was last delivered as expired; zero: it was delivered otherwise
 }
 
 // next returns the change as a Holder; false if the observer has received it already.
@@ -42,7 +43,7 @@ func (w *watcher) next(c change) (client.Holder, bool) {
 }
 
 func (w *watcher) deliver(c change, held bool) (client.Holder, bool) {
-	w.delivered, w.epoch, w.hasHolder = true, c.Epoch, held
+	w.delivered, w.epoch, w.hasHolder, w.expired = true, c.Epoch, held, heartbeatRow{}
 	if !held {
 		return client.Holder{Role: c.Role, Cause: c.Cause}, true
 	}
@@ -60,11 +61,12 @@ func (w *watcher) check(r heartbeatRow, c change, now time.Time) (client.Holder,
 	switch {
 	case dead && w.delivered && w.epoch == c.Epoch && w.hasHolder:
 		c.Cause = causeExpired
-		return w.deliver(c, false)
+		h, ok := w.deliver(c, false)
+		w.expired = r
+		return h, ok
 	case dead:
 		return client.Holder{}, false
-	case r.session != "" &&
-		w.delivered && w.epoch == c.Epoch && !w.hasHolder && r == w.since.heartbeatRow && w.since.at.Equal(now):
+	case r.session != "" && r.session == w.expired.session && r.heartbeatSeq > w.expired.heartbeatSeq:
 		return w.deliver(c, true) // the holder is alive after all
 	}
 	return w.next(c)
