@@ -111,7 +111,9 @@ func TestEnvoy(t *testing.T) {
 		Clusters  []struct {
 			Name   string
 			Checks []struct {
-				HTTP struct{ Path string } `json:"http_health_check"`
+				Interval  string
+				NoTraffic string                `json:"no_traffic_interval"`
+				HTTP      struct{ Path string } `json:"http_health_check"`
 			} `json:"health_checks"`
 			Load struct {
 				Endpoints []struct {
@@ -127,6 +129,11 @@ func TestEnvoy(t *testing.T) {
 	for i, c := range static.Clusters {
 		if c.Checks[0].HTTP.Path != paths[c.Name] || len(c.Load.Endpoints[0].Nodes) != 3 {
 			t.Errorf("cluster %s: %+v", c.Name, c)
+		}
+		// A leader is found as fast before the first request as after it.
+		if check := c.Checks[0]; check.Interval == "" || check.NoTraffic != check.Interval {
+			t.Errorf("cluster %s: a check every %s, and every %q before the first request", c.Name, check.Interval,
+				check.NoTraffic)
 		}
 		if static.Listeners[i].Name != c.Name || !strings.Contains(string(text), `"cluster":"`+c.Name+`"`) {
 			t.Errorf("no listener leads to %s", c.Name)
