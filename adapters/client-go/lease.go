@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -55,7 +56,7 @@ func NewLease(cfg LeaseConfig) (*Lease, error) {
 
 func (l *Lease) newHold() *leaseHold {
 	return &leaseHold{
-		Interface: l.cfg.Lock, cfg: l.cfg, deadline: client.NewDeadline(l.cfg.Clock),
+		Interface: l.cfg.Lock, cfg: l.cfg, running: l.running, deadline: client.NewDeadline(l.cfg.Clock),
 		started: make(chan struct{}), failed: make(chan error, 1), ended: make(chan struct{}),
 	}
 }
@@ -100,6 +101,7 @@ func (l *Lease) Acquire(ctx context.Context) (*client.Deadline, func(context.Con
 type leaseHold struct {
 	resourcelock.Interface
 	cfg      LeaseConfig
+	running  chan struct{} // of the Lease
 	deadline *client.Deadline
 	cancel   context.CancelFunc
 	started  chan struct{} // closed when the loop leads
@@ -108,6 +110,7 @@ type leaseHold struct {
 
 	mu           sync.Mutex
 	held         bool // a record with this identity was written
+	free         bool // the last answer was a record without this identity, and none with it was sent since
 	mayRelease   bool
 	failingSince time.Time // zero: the last request was answered
 }
@@ -127,11 +130,14 @@ func (h *leaseHold) config() leaderelection.LeaderElectionConfig {
 func (h *leaseHold) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := h.Interface.Get(ctx)
 	h.note(err)
-	if err == nil && r.HolderIdentity != h.Identity() {
-		h.mu.Lock()
-		held := h.held
-		h.mu.Unlock()
-		if held {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case apierrors.IsNotFound(err):
+		h.free = true
+	case err == nil:
+		h.free = r.HolderIdentity != h.Identity()
+		if h.free && h.held {
 			h.deadline.End(errLeaseLost) // the loop would lead on until RenewDeadline
 		}
 	}
@@ -156,16 +162,22 @@ func (h *leaseHold) Update(ctx context.Context, r resourcelock.LeaderElectionRec
 
 // write writes a record. The others wait for its whole seconds from when they have seen it, so from later than sent.
 func (h *leaseHold) write(r resourcelock.LeaderElectionRecord, send func() error) error {
+	h.mu.Lock()
+	h.free = false
+	h.mu.Unlock()
 	sent := h.deadline.Now()
 	err := send()
 	h.note(err)
-	if err == nil && r.HolderIdentity != "" {
-		h.mu.Lock()
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.free = r.HolderIdentity == ""; !h.free {
 		h.held = true
-		h.mu.Unlock()
 		h.deadline.Extend(sent, time.Duration(r.LeaseDurationSeconds)*time.Second*9/10)
 	}
-	return err
+	return nil
 }
 
 // note records whether the API server responds.
@@ -192,14 +204,50 @@ func (h *leaseHold) allowRelease() {
 	h.mayRelease = true
 }
 
-// release ends the loop, which frees the lease. A lost lease is free when it has expired.
+// release ends the loop, which frees the lease, and returns when that is known.
 func (h *leaseHold) release(ctx context.Context) error {
 	h.allowRelease()
 	h.cancel()
+	var err error
 	select {
 	case <-h.ended:
-		return nil
+		err = h.giveUp(ctx)
 	case <-ctx.Done():
-		return fmt.Errorf("release %s: %w", h.Describe(), context.Cause(ctx))
+		err = context.Cause(ctx)
 	}
+	if err != nil {
+		return fmt.Errorf("release %s: %w", h.Describe(), err)
+	}
+	return nil
+}
+
+// giveUp frees the lease if the loop has ended without that: it could not renew while the work still ran, or its own
+// request has failed.
+func (h *leaseHold) giveUp(ctx context.Context) error {
+	select {
+	case h.running <- struct{}{}:
+		defer func() { <-h.running }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if h.isFree() {
+		return nil
+	}
+	r, _, err := h.Get(ctx)
+	switch {
+	case h.isFree():
+		return nil
+	case err != nil:
+		return err
+	}
+	now := metav1.Now()
+	return h.Update(ctx, resourcelock.LeaderElectionRecord{
+		LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now, LeaderTransitions: r.LeaderTransitions,
+	})
+}
+
+func (h *leaseHold) isFree() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.free
 }

@@ -191,6 +191,31 @@ func TestLease_HeldUntilTheWorkHasStopped(t *testing.T) {
 	}
 }
 
+// TestLease_ReleaseAfterTheLoop: the loop has given up because the API server was away. The lease is released when the
+// server responds again, and until then it is not reported as free.
+func TestLease_ReleaseAfterTheLoop(t *testing.T) {
+	t.Parallel()
+	for name, back := range map[string]bool{"away": false, "back": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newAPIServer()
+			l := s.lease(t, "a")
+			held, release := acquired(t, l)
+			s.set(true)
+			receive(t, held.Done(), "the end of the hold")
+			l.running <- struct{}{} // the loop has ended
+			<-l.running
+			s.set(!back)
+			err := release(t.Context())
+			s.set(false)
+			free := s.holder(t) == ""
+			if free != back || (err == nil) != back || err != nil && !errors.Is(err, errServerDown) {
+				t.Errorf("%v, the lease is free: %v", err, free)
+			}
+		})
+	}
+}
+
 // TestLease_Taken: an operator writes another holder into the lease.
 func TestLease_Taken(t *testing.T) {
 	t.Parallel()

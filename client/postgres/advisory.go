@@ -166,6 +166,12 @@ func (h *advisoryHold) run() {
 		}
 		if err != nil {
 			h.deadline.End(err)
+			switch {
+			case !h.conn.IsClosed():
+				h.err = h.unlock()
+			case code(err) == "": // the server did not say that it ends the session
+				h.err = fmt.Errorf("release advisory lock %d: %w", h.lock.cfg.Key, err)
+			}
 			return
 		}
 	}
@@ -217,7 +223,8 @@ func (h *advisoryHold) unlock() error {
 	return nil
 }
 
-// release frees the lock and returns when that is known. The lock of a lost session is free without it.
+// release frees the lock and returns when that is known. It is free if the server has said so, or that it ends the
+// session. After another end of the connection, it is free when the server notices that end.
 func (h *advisoryHold) release(ctx context.Context) error {
 	h.deadline.End(errReleased)
 	h.cancel()

@@ -128,6 +128,24 @@ func TestAdvisoryLock_NetworkCut(t *testing.T) {
 	_ = release(t.Context()) // it does not reach the server
 }
 
+// A connection that breaks without the server's word says nothing of the lock: its release reports an error.
+func TestAdvisoryLock_ConnectionReset(t *testing.T) {
+	t.Parallel()
+	p, conn := newProxy(t), dialed(t)
+	a := advisory(t, func(c *AdvisoryLockConfig) { c.DSN, c.TTL = p.dsn(), time.Minute })
+	held, release := acquired(t, a)
+	p.set(true)
+	p.reset()
+	select {
+	case <-held.Done():
+	case <-time.After(testTimeout):
+		t.Fatal("it does not notice")
+	}
+	if err := release(t.Context()); err == nil || try(t, conn, a.cfg.Key) {
+		t.Errorf("release: %v, and another program may get the lock", err)
+	}
+}
+
 // Acquire fails when its connection is silently dead. The bridge then gives the role to others.
 func TestAdvisoryLock_WaitsOnDeadConnection(t *testing.T) {
 	t.Parallel()

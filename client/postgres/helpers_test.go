@@ -251,6 +251,15 @@ func (p *proxy) silent() bool {
 	return p.cut
 }
 
+// reset closes the clients' ends of all connections. The server does not learn of it while the network is cut.
+func (p *proxy) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := 0; i < len(p.all); i += 2 {
+		p.all[i].Close()
+	}
+}
+
 // connections returns the number of connections so far.
 func (p *proxy) connections() int {
 	p.mu.Lock()
