@@ -182,11 +182,12 @@ func done(t *testing.T, l *client.Leadership, cause error) {
 
 // proxy forwards bytes to the server. After a cut it accepts data but forwards none.
 type proxy struct {
-	l    net.Listener
-	mu   sync.Mutex
-	cut  bool
-	wait sync.WaitGroup
-	all  []net.Conn
+	l     net.Listener
+	mu    sync.Mutex
+	cut   bool
+	ended bool
+	wait  sync.WaitGroup
+	all   []net.Conn
 }
 
 func newProxy(t *testing.T) *proxy {
@@ -210,6 +211,10 @@ func newProxy(t *testing.T) *proxy {
 			}
 			p.mu.Lock()
 			p.all = append(p.all, c, s)
+			if p.ended { // it was accepted before that
+				c.Close()
+				s.Close()
+			}
 			p.mu.Unlock()
 			p.wait.Go(func() { p.pass(s, c) })
 			p.wait.Go(func() { p.pass(c, s) })
@@ -218,6 +223,7 @@ func newProxy(t *testing.T) *proxy {
 	t.Cleanup(func() {
 		l.Close()
 		p.mu.Lock()
+		p.ended = true
 		for _, c := range p.all {
 			c.Close()
 		}
