@@ -71,10 +71,12 @@ func NewAdvisoryLock(cfg AdvisoryLockConfig) (*AdvisoryLock, error) {
 	return &AdvisoryLock{cfg: cfg, dial: dial}, nil
 }
 
-// A server that is not the primary has advisory locks of its own, which exclude no one.
+// A server that is not the primary has advisory locks of its own, which exclude no one. From a granted lock on, the
+// server ends the session if it is silent for $2 milliseconds.
 const (
-	tryAdvisorySQL = `
-SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN false ELSE pg_try_advisory_lock($1) END`
+	tryAdvisorySQL = `WITH t AS MATERIALIZED (
+  SELECT pg_is_in_recovery() AS standby, CASE WHEN pg_is_in_recovery() THEN false ELSE pg_try_advisory_lock($1) END AS locked)
+SELECT standby, locked, CASE WHEN locked THEN set_config('idle_session_timeout', $2, false) ELSE '' END FROM t`
 	holdsAdvisorySQL = `
 SELECT NOT pg_is_in_recovery() AND EXISTS (
   SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid = 1
@@ -129,7 +131,9 @@ func (a *AdvisoryLock) try(ctx context.Context, conn *pgx.Conn) (locked bool, er
 	ctx, cancel := context.WithTimeout(ctx, silence(a.cfg.TTL, a.cfg.BackoffMax))
 	defer cancel()
 	var standby bool
-	err = conn.QueryRow(ctx, tryAdvisorySQL, a.cfg.Key).Scan(&standby, &locked)
+	var timeout string
+	err = conn.QueryRow(ctx, tryAdvisorySQL, a.cfg.Key, fmt.Sprint(a.cfg.TTL.Milliseconds())).Scan(&standby, &locked,
+		&timeout)
 	if err == nil && standby {
 		err = ErrStandby
 	}

@@ -180,9 +180,9 @@ func (e *Elector) writeTenure(ctx context.Context, conn *pgx.Conn) (*lease, erro
 	sent := l.deadline.Now()
 	var epoch int64
 	var acquired time.Time
-	var notified string
+	var notified, timeout string
 	if err := conn.QueryRow(ctx, e.sql.elect, e.cfg.Role, l.session, e.cfg.Name, e.cfg.Value,
-		e.cfg.TTL.Milliseconds()).Scan(&epoch, &acquired, &notified); err != nil {
+		e.cfg.TTL.Milliseconds()).Scan(&epoch, &acquired, &notified, &timeout); err != nil {
 		return nil, err
 	}
 	l.deadline.Extend(sent, e.lifetime())

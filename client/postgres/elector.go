@@ -324,8 +324,8 @@ func (e *Elector) limit(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, silence(e.cfg.TTL, e.cfg.BackoffMax))
 }
 
-// silence returns how long one end of a candidate's connection waits for the other: a network failure may not close the
-// connection. Then the server has ended the session, and the candidate connects again.
+// silence returns how long one end of a waiting candidate's connection waits for the other: a network failure may not
+// close the connection. Then the server has ended the session, and the candidate connects again.
 func silence(ttl, backoffMax time.Duration) time.Duration { return max(ttl, 2*backoffMax) }
 
 // openSession opens a session that the server ends if this process is silent for so long.

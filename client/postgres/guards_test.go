@@ -31,11 +31,17 @@ func connected(t *testing.T, name string, change func(*Config)) (*Elector, *pgx.
 	if err := e.prepare(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
-	// PostgreSQL ends a session that is idle for the TTL, which a busy machine takes between two steps of a test.
+	stayIdle(t, conn)
+	return e, conn
+}
+
+// stayIdle lets a session be idle: PostgreSQL ends it after the TTL, which a busy machine takes between two steps of a
+// test.
+func stayIdle(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
 	if _, err := conn.Exec(t.Context(), "SET idle_session_timeout = 0"); err != nil {
 		t.Fatal(err)
 	}
-	return e, conn
 }
 
 // The row that was read with the lock may be older than the holder's last heartbeat. It is read again, and that
@@ -47,6 +53,7 @@ func TestLease_WaitsOutLastHeartbeat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	stayIdle(t, conn)
 	next, waiting := connected(t, "b", nil)
 	var seen heartbeatSeen
 	if locked, err := next.tryLock(t.Context(), waiting, &seen); err != nil || locked {

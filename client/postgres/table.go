@@ -57,12 +57,12 @@ FROM {table} WHERE role = $1`),
 			`SELECT epoch, beat, session, holder, value, cause, ttl_ms, coalesce(acquired_at, now()) FROM {table} WHERE role = $1`,
 		),
 		// The epoch is at least the time in milliseconds: tokens grow even if a promoted server has lost the last
-		// tenures.
+		// tenures. From now on the server ends the session if it is silent for its TTL.
 		elect: in(`WITH t AS (
   UPDATE {table} SET epoch = greatest(epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), session = $2, holder = $3,
     value = $4, cause = '', ttl_ms = $5, beat = beat + 1, acquired_at = clock_timestamp(), last_heartbeat = clock_timestamp()
   WHERE role = $1 RETURNING *)
-SELECT epoch, acquired_at, {notify} FROM t`),
+SELECT epoch, acquired_at, {notify}, set_config('idle_session_timeout', ttl_ms::text, false) FROM t`),
 		// It also checks the lock: a pooler may have moved the session.
 		heartbeat: in(`UPDATE {table} SET beat = beat + 1, last_heartbeat = clock_timestamp()
 WHERE role = $1 AND session = $2 AND EXISTS (
