@@ -58,9 +58,9 @@ openapi: ## the OpenAPI document in a linter; needs npx
 bench: build ## throughput, idle cost and start-up beside a bare raft cluster, as tables
 	$(GO) run ./benchmarks all
 
-etcd: ## vet and build the etcd that the benchmarks compare with and the program that draws pictures, modules of their own
+etcd: ## vet and build the etcd that the benchmarks compare with, the program that moves from etcd and the one that draws pictures, modules of their own
 	cd benchmarks/etcd && $(GO) vet ./... && $(GO) build -o /dev/null . && $(GO) mod tidy -diff
-	cd docs/examples/move-from-etcd && $(GO) vet . && $(GO) mod tidy -diff
+	cd docs/examples/move-from-etcd && $(GO) vet . && $(GO) test . && $(GO) mod tidy -diff
 	cd benchmarks/plot && $(GO) vet . && $(GO) test . && $(GO) mod tidy -diff
 
 consul: ## the Consul that go run ./benchmarks failures -consul compares with, a module of its own; the first build takes long

@@ -16,6 +16,8 @@ const (
 	batchOps   = 100     // operations in one transaction; NorthStar allows 128
 	batchBytes = 1 << 20 // keys and values in one transaction; NorthStar allows 1.5 MiB
 	retryFor   = 30 * time.Second
+	// rounds bounds how often both clusters are compared while etcd changes: leases expire also without writers.
+	rounds = 10
 )
 
 // mover copies keys. It is the only writer of the destination, so each of its writes may be repeated.
@@ -162,6 +164,22 @@ func (m *mover) flush(ctx context.Context) error {
 
 // compare returns an error unless both clusters have the same keys and values, and the number of keys.
 func (m *mover) compare(ctx context.Context) (int, error) {
+	const advice = "stop all writers, and start again with an empty cluster"
+	for round := range rounds {
+		keys, changed, err := m.compareOnce(ctx)
+		switch {
+		case err != nil && round > 0:
+			return 0, fmt.Errorf("%w: etcd was written to after Enter: %s", err, advice)
+		case err != nil || !changed:
+			return keys, err
+		}
+	}
+	return 0, fmt.Errorf("etcd changes all the time: %s", advice)
+}
+
+// compareOnce also reports whether etcd has changed meanwhile. A lease that has expired is such a change, and leaves
+// both equal.
+func (m *mover) compareOnce(ctx context.Context) (keys int, changed bool, err error) {
 	values := map[string][]byte{}
 	before, err := m.pages(ctx, m.from, 0, func(page []*mvccpb.KeyValue) error {
 		for _, kv := range page {
@@ -172,9 +190,9 @@ func (m *mover) compare(ctx context.Context) (int, error) {
 		return nil
 	})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	keys := len(values)
+	keys = len(values)
 	_, err = m.pages(ctx, m.to, 0, func(page []*mvccpb.KeyValue) error {
 		for _, kv := range page {
 			value, ok := values[string(kv.Key)]
@@ -190,11 +208,11 @@ func (m *mover) compare(ctx context.Context) (int, error) {
 		break
 	}
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	after, err := m.from.Get(ctx, "a", clientv3.WithCountOnly())
-	if err == nil && after.Header.Revision != before {
-		err = errors.New("etcd was written to after Enter: stop all writers, and start again with an empty cluster")
+	if err != nil {
+		return 0, false, err
 	}
-	return keys, err
+	return keys, after.Header.Revision != before, nil
 }
