@@ -33,7 +33,7 @@ import (
 // Config configures an Elector. DSN and Role are required.
 type Config struct {
 	// DSN is the data source name of the server: a URL or key=value pairs, as in libpq. The connection must reach
-	// the server itself or a pooler in session mode.
+	// the server itself or a pooler in session mode. Without connect_timeout, that is 5 s.
 	DSN   string
 	Role  string // 1 to 128 of A-Z a-z 0-9 . _ : @ -
 	Name  string // shown as the holder, at most 128 bytes; "": client.ProcessName
@@ -64,9 +64,9 @@ const (
 	maxTTL            = time.Hour
 	defaultTable      = "northstar_roles"
 	maxName           = 128
-	maxTable          = 63   // with its schema: PostgreSQL's limit for a channel
-	maxValue          = 1024 // a notification has room for it and the name, escaped
-	connectTimeout    = 5 * time.Second
+	maxTable          = 63              // with its schema: PostgreSQL's limit for a channel
+	maxValue          = 1024            // a notification has room for it and the name, escaped
+	connectTimeout    = 5 * time.Second // without connect_timeout in the DSN
 	maxReconnectDelay = 5 * time.Second // between two failed connections
 	releaseTimeout    = 5 * time.Second // of releases in the background
 )
@@ -158,7 +158,7 @@ func parseDSN(dsn, application string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("DSN: %w", err) // the error contains no password
 	}
-	dial.ConnectTimeout = connectTimeout
+	dial.ConnectTimeout = cmp.Or(dial.ConnectTimeout, connectTimeout)
 	dial.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: a pooler may be in between
 	dial.RuntimeParams["application_name"] = application
 	return dial, nil

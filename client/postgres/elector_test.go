@@ -272,6 +272,19 @@ func TestLockKey_DiffersByRoleAndTable(t *testing.T) {
 	}
 }
 
+// A connection is tried for as long as the DSN says, or for five seconds.
+func TestParseDSN_ConnectTimeout(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[string]time.Duration{
+		"postgres://h/d": connectTimeout, "postgres://h/d?connect_timeout=3": 3 * time.Second,
+		"host=h connect_timeout=30": 30 * time.Second, "host=h connect_timeout=0": connectTimeout,
+	} {
+		if c, err := parseDSN(dsn, "a"); err != nil || c.ConnectTimeout != want {
+			t.Errorf("%s: %v, %v, want %v", dsn, c.ConnectTimeout, err, want)
+		}
+	}
+}
+
 // The longest name of a table that is accepted has a channel that PostgreSQL accepts.
 func TestTable_Longest(t *testing.T) {
 	t.Parallel()
