@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"maps"
@@ -308,7 +309,13 @@ func TestLeaderService(t *testing.T) {
 			}
 			checkSecurity(t, pod.Spec)
 			checkMounts(t, pod.Spec)
-			checkHAProxy(t, all.ConfigMaps[d.Name].Data["haproxy.cfg"])
+			text := all.ConfigMaps[d.Name].Data["haproxy.cfg"]
+			checkHAProxy(t, text)
+			// Pods start again with every change of the configuration.
+			hash := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.TrimSuffix(text, "\n"))))
+			if got := pod.Annotations["northstar/config"]; got != hash {
+				t.Errorf("northstar/config is %s, the hash of haproxy.cfg is %s", got, hash)
+			}
 		})
 	}
 }

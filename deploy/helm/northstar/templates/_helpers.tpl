@@ -82,3 +82,43 @@ secret: {name: {{ .Values.tls.secretName }}, key: ca.crt}
 secret: {name: {{ include "northstar.fullname" . }}-0-tls, key: ca.crt}
 {{- end -}}
 {{- end -}}
+
+{{/* The configuration of the proxies that lead to the leader. */}}
+{{- define "northstar.haproxy" -}}
+global
+  maxconn 4000
+
+resolvers kube
+  parse-resolv-conf
+  accepted_payload_size 8192
+  hold valid 1s
+  timeout resolve 1s
+  timeout retry 1s
+
+defaults
+  mode tcp
+  timeout connect 1s
+  timeout client 1h
+  timeout server 1h
+  timeout check 1s
+
+frontend leader
+  bind :{{ .Values.ports.http }}
+  default_backend leader
+
+frontend health
+  mode http
+  bind :8404
+  http-request return status 200 if { nbsrv(leader) ge 1 }
+  http-request return status 503
+
+backend leader
+  option httpchk
+  http-check send meth GET uri /health/leader
+  http-check expect status 200
+  default-server check inter 250ms fall 1 rise 1 on-marked-down shutdown-sessions resolvers kube init-addr none
+  server-template node 7 {{ include "northstar.peers" . }}:{{ .Values.ports.http }}
+  {{- if include "northstar.caVolume" . }} check-ssl verify required verifyhost {{ include "northstar.fullname" . }}.{{ .Release.Namespace }}.svc ca-file /etc/northstar/ca.crt
+  {{- else if eq .Values.tls.mode "csi" }} check-ssl verify none
+  {{- end }}
+{{- end -}}
