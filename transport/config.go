@@ -79,7 +79,8 @@ type Membership interface {
 	OnHello(cluster.Peer, cluster.Admission)
 	// OnAdmitted is called when a peer's hello has admitted this node.
 	OnAdmitted(by cluster.NodeID)
-	// OnRefused is called when a peer's hello has refused this node.
+	// OnRefused is called when a peer's hello has refused this node, or when a peer that this node has dialled uses
+	// another protocol version.
 	OnRefused(by cluster.NodeID, r cluster.Refusal, reason string)
 	// Servers returns Raft's latest configuration, whose members get a monitor connection. It is called often.
 	Servers() []cluster.Server

@@ -122,7 +122,7 @@ func readBody(r io.Reader, head []byte, limit uint32, tooLong error) ([]byte, er
 }
 
 // readHello reads one hello. The error wraps errNotPeer if the bytes are not a hello. A hello of another protocol
-// version is not an error; its peer may be empty.
+// version is not an error; its peer is empty if the body does not name a node.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHeader]byte
 	if n, err := io.ReadFull(r, head[:]); err != nil {
@@ -141,7 +141,9 @@ func readHello(r io.Reader) (hello, error) {
 		return hello{}, fmt.Errorf("read hello: %w", err)
 	}
 	if h.version != protocolVersion {
-		_ = json.Unmarshal(body, &h.peer) // best effort, for the log
+		if err := json.Unmarshal(body, &h.peer); err != nil || !namesNode(h.peer) {
+			h.peer = cluster.Peer{}
+		}
 		return h, nil
 	}
 	if err := json.Unmarshal(body, &h.peer); err != nil {
@@ -157,6 +159,12 @@ func readHello(r io.Reader) (hello, error) {
 		return hello{}, fmt.Errorf("%w: purpose %d", errNotPeer, h.purpose)
 	}
 	return h, nil
+}
+
+// namesNode reports whether a peer of another protocol version has a valid node ID.
+func namesNode(p cluster.Peer) bool {
+	_, err := cluster.ParseNodeID(string(p.NodeID))
+	return err == nil
 }
 
 func (v helloReply) encode() ([]byte, error) {
@@ -191,6 +199,7 @@ type completedHello struct {
 	peer         cluster.Peer
 	sentIdentity cluster.Identity // this node's identity in its own hello
 	purpose      purpose
+	dialled      bool              // by this node
 	mine         cluster.Admission // this node's decision about the peer
 	theirs       helloReply        // the peer's decision about this node
 }
@@ -282,7 +291,7 @@ func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.N
 		return completedHello{}, fmt.Errorf("send hello reply: %w", err)
 	}
 	return t.complete(completedHello{
-		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, mine: a, theirs: v,
+		peer: theirs.peer, sentIdentity: mine.peer.Identity, purpose: p, dialled: true, mine: a, theirs: v,
 	})
 }
 
@@ -317,10 +326,11 @@ func (t *Transport) acceptHello(conn net.Conn, identity cluster.NodeID) (complet
 // errIdentity means that a node on a connection is not the one that it claims to be, or that was dialled.
 var errIdentity = errors.New("wrong node identity")
 
-// checkIdentity compares a hello with the dialled node and the certificate; other protocol versions are refused later.
+// checkIdentity compares a hello with the dialled node and the certificate. A hello of another protocol version that
+// names no node is refused later.
 func checkIdentity(theirs hello, want, certificate cluster.NodeID) error {
 	claimed := theirs.peer.NodeID
-	if theirs.version != protocolVersion {
+	if theirs.version != protocolVersion && claimed == "" {
 		return nil
 	}
 	if want != "" && claimed != want {
@@ -339,7 +349,9 @@ func (t *Transport) complete(x completedHello) (completedHello, error) {
 		return x, fmt.Errorf("%w: this node has dialled itself", errIdentity)
 	}
 	if x.mine.Refusal == cluster.RefusedProtocol {
-		t.cfg.Membership.OnRefused(x.peer.NodeID, x.mine.Refusal, x.mine.Reason)
+		if x.dialled && x.peer.NodeID != "" { // to connect to this node changes nothing
+			t.cfg.Membership.OnRefused(x.peer.NodeID, x.mine.Refusal, x.mine.Reason)
+		}
 		return x, nil
 	}
 	if x.peer.ClusterID == x.theirs.ClusterID {
