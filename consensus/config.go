@@ -138,7 +138,7 @@ type Deps struct {
 	Logger hclog.Logger
 
 	Entropy    io.Reader            // for cluster IDs and incarnations
-	LeaseClock func() time.Duration // runs on while the machine is suspended; required with Config.Lease
+	LeaseClock func() time.Duration // runs on while the machine is suspended
 	// MayWrite returns what prevents a leader from serving users' writes. It is called before each batch. Optional.
 	MayWrite func() error
 	// HeldWrites returns how many writes wait here for a leader, to be proposed next. It must not block. Optional.
@@ -188,12 +188,12 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-func (d *Deps) validate(c *Config) error {
+func (d *Deps) validate() error {
 	missing := map[string]bool{
 		"Storage": d.Storage == nil, "Transport": d.Transport == nil,
 		"Acks": d.Acks == nil, "PeerAck": d.PeerAck == nil, "Bind": d.Bind == nil, "ResetPeers": d.ResetPeers == nil,
 		"Probe": d.Probe == nil, "Poll": d.Poll == nil,
-		"Logger": d.Logger == nil, "Entropy": d.Entropy == nil, "LeaseClock": c.Lease && d.LeaseClock == nil,
+		"Logger": d.Logger == nil, "Entropy": d.Entropy == nil, "LeaseClock": d.LeaseClock == nil,
 	}
 	maps.DeleteFunc(missing, func(_ string, isMissing bool) bool { return !isMissing })
 	if len(missing) == 0 {

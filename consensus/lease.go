@@ -21,19 +21,15 @@ type lease struct {
 
 	mu      sync.Mutex
 	started time.Duration // lease clock at process start
-	offset  time.Duration // lease clock minus monotonic clock, when last read
-	epoch   time.Time
+	sleep   suspendWatch
 	limits  LeaseLimits
 }
 
-// suspendSlack is how far the two clocks may differ between two readings without a suspension: they are not read in one
-// step.
-const suspendSlack = 5 * time.Millisecond
-
 func newLease(length time.Duration, clock func() time.Duration, now func() time.Time) *lease {
-	l := &lease{limits: LeaseLimits{Length: length}, clock: clock, now: now, epoch: now(), started: clock()}
-	l.offset = l.started
-	return l
+	return &lease{
+		limits: LeaseLimits{Length: length}, clock: clock, now: now, started: clock(),
+		sleep: newSuspendWatch(clock, now()),
+	}
 }
 
 // LeaseLimits is what a leader's lease depends on besides acknowledgements.
@@ -71,11 +67,9 @@ func (l *lease) left(term uint64, quorumSent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	offset := l.clock() - now.Sub(l.epoch)
-	if offset-l.offset > suspendSlack {
+	if l.sleep.slept(now) > 0 {
 		l.limits.NotBefore = now
 	}
-	l.offset = offset
 	return l.limits.Left(now, term, quorumSent)
 }
 

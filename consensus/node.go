@@ -74,7 +74,7 @@ type Node struct {
 // New checks configuration and data directory, and creates the data directory's identity if it has none. It starts
 // nothing. The storage belongs to the Node from then on, also when New fails.
 func New(cfg Config, deps Deps) (*Node, error) {
-	if err := errors.Join(cfg.validate(), deps.validate(&cfg)); err != nil {
+	if err := errors.Join(cfg.validate(), deps.validate()); err != nil {
 		return nil, err
 	}
 	n := &Node{
@@ -104,6 +104,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		IncarnationCleared: n.peers.incarnationCleared,
 		BatchApplied:       n.batchApplied, SnapshotDone: deps.Hooks.Snapshot,
 	})
+	n.freshness.sleep = newSuspendWatch(deps.LeaseClock, time.Now())
 	if cfg.Lease {
 		n.lease = newLease(LeaseLength(cfg.TimeoutMin, cfg.LeaseDrift), deps.LeaseClock, time.Now)
 	}

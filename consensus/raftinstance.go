@@ -117,10 +117,11 @@ func (c RaftCallbacks) Progress() (applied, restored uint64) {
 	return c.AppliedIndex(), c.n.fsm.Progress() + c.n.store.Progress()
 }
 
-// LeaderCommit notes what a leader has sent: its commit index, and its last entry if that is of its own term.
-func (c RaftCallbacks) LeaderCommit(index, last uint64) {
-	if last > 0 {
-		c.n.freshness.leaderHas(c.Instance, max(index, last), c.n.fsm.Applied(), time.Now())
+// LeaderCommit notes what a leader has sent after a time, if that is known: its commit index, and its last entry if
+// that is of its own term.
+func (c RaftCallbacks) LeaderCommit(index, last uint64, sentAfter time.Time) {
+	if last > 0 && !sentAfter.IsZero() {
+		c.n.freshness.leaderHas(c.Instance, max(index, last), c.n.fsm.Applied(), sentAfter)
 	}
 	if !c.n.caughtUp.Load() && c.n.inst.Load() == c.Instance {
 		c.n.catchUp.leaderCommit(index, time.Now())

@@ -150,7 +150,8 @@ type RaftNode interface {
 	FlushBeforeReply() error
 	// LeaderCommit is called with the commit index of each append of the current term's leader, before Raft gets it.
 	// last is the index of the append's last entry, or of the entry before it, if that is of the same term; else 0.
-	LeaderCommit(index, last uint64)
+	// The leader has sent the append after sentAfter; zero: unknown.
+	LeaderCommit(index, last uint64, sentAfter time.Time)
 }
 
 // Message describes an outgoing Raft message to the fault hook.

@@ -68,6 +68,9 @@ type inConn struct {
 
 	state atomic.Uint32 // connBusy, connRetired
 	once  sync.Once
+
+	opened   time.Time    // when the library got it
+	answered atomic.Int64 // when the last response was about to be sent, in ns after opened; 0: there was none
 }
 
 const (
@@ -126,9 +129,11 @@ func (c *inConn) malformed(err error) error {
 
 // Write sends a response.
 func (c *inConn) Write(p []byte) (int, error) {
-	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.readDeadline.step)); err != nil {
+	now := time.Now()
+	if err := c.Conn.SetWriteDeadline(now.Add(c.readDeadline.step)); err != nil {
 		return 0, err
 	}
+	c.answered.Store(max(1, int64(now.Sub(c.opened))))
 	n, err := c.Conn.Write(p)
 	c.final = c.final || c.scan.data
 	c.releaseBudget()
@@ -136,6 +141,25 @@ func (c *inConn) Write(p []byte) (int, error) {
 		_ = closeNow(c.Conn)
 	}
 	return n, err
+}
+
+// sentAfter returns a time before the peer sent the newest message on one of these connections that is unanswered, on
+// whichever; zero: unknown. A message may have been in a socket while this node or the network was stopped. But a peer
+// sends the next one on a connection only when it has the response to the one before.
+func sentAfter(conns []*inConn) (earliest time.Time) {
+	for _, c := range conns {
+		if c.state.Load()&connBusy == 0 {
+			continue
+		}
+		answered := c.answered.Load()
+		if answered == 0 {
+			return time.Time{} // it may have been about to be sent before the connection was made
+		}
+		if at := c.opened.Add(time.Duration(answered)); earliest.IsZero() || at.Before(earliest) {
+			earliest = at
+		}
+	}
+	return earliest
 }
 
 func (c *inConn) releaseBudget() {

@@ -42,6 +42,7 @@ type end struct {
 	servers   []cluster.Server
 	claim     cluster.Claim
 	losses    []cluster.ConnectionLoss
+	sentAfter []time.Time // of LeaderCommit
 
 	term, applied, progress           atomic.Uint64
 	leaderCommit                      atomic.Uint64
@@ -214,7 +215,12 @@ func (e *end) EndsSnapshot(index, term uint64) bool {
 	return index == e.snapshotEnd.Load() && term == 4
 }
 func (e *end) CheckEntry(uint64, uint64) error { return nil }
-func (e *end) LeaderCommit(index, _ uint64)    { e.leaderCommit.Store(index) }
+func (e *end) LeaderCommit(index, _ uint64, sentAfter time.Time) {
+	e.leaderCommit.Store(index)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sentAfter = append(e.sentAfter, sentAfter)
+}
 func (e *end) CommitMessage(term uint64) (*raft.AppendEntriesRequest, error) {
 	if e.commitMessage == nil {
 		return nil, errors.New("it has no log")

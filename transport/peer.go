@@ -80,6 +80,7 @@ func (p *peer) accept(x completedHello, conn net.Conn) error {
 		reject:       func(reason string) { t.reject("message", reason) },
 		limit:        messageLimit(x.mine),
 		trust:        t.trustOfClient(conn),
+		opened:       time.Now(),
 	}
 	c.scan = scanner{requests: true, limit: c.limit}
 	c.released = func() { p.dropIn(c) }
@@ -266,10 +267,13 @@ func (p *peer) known() (cluster.Peer, bool) {
 	return *p.lastHello, true
 }
 
-func (p *peer) recordContact(now time.Time) {
+// recordContact notes that a message has come now, before it is answered. It returns a time before the peer sent it;
+// zero: unknown.
+func (p *peer) recordContact(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.contact = now
+	return sentAfter(p.conns)
 }
 
 func (p *peer) lastContact() time.Time {

@@ -34,6 +34,8 @@ type incoming struct {
 	kind  string
 	facts cluster.Peer
 	local RaftNode
+
+	sentAfter time.Time // a time before the peer sent it; zero: unknown
 }
 
 // handle applies the guards to a message and passes it to raft.
@@ -42,11 +44,11 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: r.header()}, nil)
 		return
 	}
-	p.recordContact(time.Now())
+	sentAfter := p.recordContact(time.Now())
 	r.t.cfg.Heard(p.id, nil)
 	defer p.pending.Add(-1)
 	tooMany := p.pending.Add(1) > maxPending
-	m := incoming{r: r, p: p, rpc: rpc}
+	m := incoming{r: r, p: p, rpc: rpc, sentAfter: sentAfter}
 	m.facts, _ = p.known()
 	var header raft.RPCHeader
 	switch c := rpc.Command.(type) {
@@ -162,7 +164,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 			return
 		}
 		if c.Term >= m.local.CurrentTerm() {
-			m.local.LeaderCommit(c.LeaderCommitIndex, lastOfTerm(c))
+			m.local.LeaderCommit(c.LeaderCommitIndex, lastOfTerm(c), m.sentAfter)
 		}
 		c.LeaderCommitIndex = CommitLimit(c.LeaderCommitIndex, c.PrevLogEntry, len(c.Entries))
 		rest = m.firstCommitStep(c)
