@@ -128,7 +128,7 @@ func (d *Dir) create(found snapshotScan) error {
 	}
 	if haveLog {
 		// A crash during the first opening leaves a log without entries.
-		log, err := checkLog(d.file(logName), noEntries, 0, nil)
+		log, err := checkLog(d.file(logName), noEntries, nil)
 		if err != nil {
 			return err
 		}

@@ -72,7 +72,10 @@ func (l *Inspection) read() error {
 	if err != nil {
 		return err
 	}
-	l.LastIndex, l.LastTerm = max(best.Index, log.spans.last()), log.term
+	l.LastIndex, l.LastTerm = best.Index, best.Term
+	if last := log.spans.last(); last > best.Index {
+		l.LastIndex, l.LastTerm = last, log.term
+	}
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 type checkedLog struct {
 	tail   tail
 	spans  indexRanges // the entries' indexes after an unfinished deletion is done
-	term   uint64      // of the last entry, or of the snapshot before it
+	term   uint64      // of the last entry, if it comes after the snapshot; else 0
 	newest *cache      // the last entries that were checked
 	// journaled are the entries that only the journal has; spans has their indexes.
 	journaled []raft.Log
@@ -21,7 +21,10 @@ type checkedLog struct {
 
 // checkLog checks a log file and all entries after a snapshot's index, because Raft reads those at its start and panics
 // on an unreadable one. Older ones are checked when they are read. It calls see, if not nil, with each entry, in order.
-func checkLog(path string, index, term uint64, see func(raft.Log) error) (checkedLog, error) {
+//
+// Their terms do not decrease. The first one may be of an earlier term than the snapshot: after an installed restore, a
+// deposed leader's entries stay behind it until the leader's next append.
+func checkLog(path string, index uint64, see func(raft.Log) error) (checkedLog, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return checkedLog{}, err
@@ -36,7 +39,7 @@ func checkLog(path string, index, term uint64, see func(raft.Log) error) (checke
 	if err != nil {
 		return checkedLog{}, err
 	}
-	c := entryVerifier{after: index, term: term, see: see}
+	c := entryVerifier{after: index, see: see}
 	c.log.newest = newCache(cacheBytes, cacheEntries)
 	content, err := checkBolt(f, st.Size(), c.visit)
 	if err == nil {
@@ -115,12 +118,12 @@ func (c *entryVerifier) verify(index uint64, e raft.Log) error {
 // checkData checks the log against the snapshots and the current term, and calls see as checkLog does.
 func checkData(dir string, found snapshotScan, currentTerm uint64, see func(raft.Log) error) (checkedLog, error) {
 	path, best := filepath.Join(dir, logName), found.best()
-	log, err := checkLog(path, best.Index, best.Term, see)
+	log, err := checkLog(path, best.Index, see)
 	if err == nil {
 		err = checkContinuity(path, log.spans, found)
 	}
-	if err == nil && currentTerm < log.term {
-		what := fmt.Sprintf("its term is %d, the log's is %d", currentTerm, log.term)
+	if newest := max(best.Term, log.term); err == nil && currentTerm < newest {
+		what := fmt.Sprintf("its term is %d, the log's is %d", currentTerm, newest)
 		err = &DamagedError{Path: filepath.Join(dir, voteName), What: what}
 	}
 	return log, err

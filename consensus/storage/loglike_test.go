@@ -100,7 +100,7 @@ func TestLogBehaviour(t *testing.T) {
 					t.Fatal(err)
 				}
 				file := logFileOf(g)
-				c, err := checkLog(file, noEntries, 0, nil)
+				c, err := checkLog(file, noEntries, nil)
 				if err != nil {
 					t.Fatalf("file check: %v", err)
 				}
