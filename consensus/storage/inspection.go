@@ -68,7 +68,7 @@ func (l *Inspection) read() error {
 	best := found.best()
 	l.SnapshotIndex, l.SnapshotTerm, l.Configuration = best.Index, best.Term, best.Configuration
 	l.snapshot = best.ID
-	log, err := checkData(l.dir, found, l.CurrentTerm, l.onEntry)
+	log, err := checkData(l.dir, found, l.CurrentTerm, l.onConfiguration)
 	if err != nil {
 		return err
 	}
@@ -79,11 +79,8 @@ func (l *Inspection) read() error {
 	return nil
 }
 
-// onEntry records the configurations among the entries after the snapshot.
-func (l *Inspection) onEntry(e raft.Log) error {
-	if e.Type != raft.LogConfiguration {
-		return nil
-	}
+// onConfiguration records a configuration among the entries after the snapshot.
+func (l *Inspection) onConfiguration(e raft.Log) error {
 	conf, err := decodeConfiguration(e.Data)
 	l.Configuration = conf
 	return err

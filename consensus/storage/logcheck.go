@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/raft"
 )
@@ -19,11 +20,13 @@ type checkedLog struct {
 	journaled []raft.Log
 }
 
-// checkLog checks a log file and all entries after a snapshot's index, because Raft reads those at its start and panics
-// on an unreadable one. Older ones are checked when they are read. It calls see, if not nil, with each entry, in order.
+// checkLog checks a log file and all entries after a snapshot's index, because Raft reads those at its start and
+// panics on an unreadable one. Older ones are checked when they are read. It calls see, if not nil, with each
+// configuration, in order. Entries of an unfinished deletion are checked, and do not count: the next opening deletes
+// them.
 //
-// Their terms do not decrease. The first one may be of an earlier term than the snapshot: after an installed restore, a
-// deposed leader's entries stay behind it until the leader's next append.
+// The entries' terms do not decrease. The first one may be of an earlier term than the snapshot: after an installed
+// restore, a deposed leader's entries stay behind it until the leader's next append.
 func checkLog(path string, index uint64, see func(raft.Log) error) (checkedLog, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -48,20 +51,47 @@ func checkLog(path string, index uint64, see func(raft.Log) error) (checkedLog, 
 	if err != nil {
 		return checkedLog{}, &DamagedError{Path: path, What: err.Error()}
 	}
-	if t := c.log.tail; t.to > 0 {
-		c.log.newest.deleteRange(t.from, t.to)
+	c.finishDeletion()
+	if err := c.showConfigurations(path); err != nil {
+		return checkedLog{}, err
 	}
 	if err := c.visitJournal(path); err != nil {
 		return checkedLog{}, err
 	}
-	c.log.term = c.term
+	c.log.term = c.terms.last()
 	return c.log, nil
 }
 
 type entryVerifier struct {
-	after, term uint64
-	see         func(raft.Log) error
-	log         checkedLog
+	after          uint64
+	see            func(raft.Log) error
+	log            checkedLog
+	terms          termRuns   // of the entries after after
+	configurations []raft.Log // that see is yet to get
+}
+
+// finishDeletion forgets the entries that the tail record says are being deleted.
+func (c *entryVerifier) finishDeletion() {
+	t := c.log.tail
+	if t.to == 0 {
+		return
+	}
+	c.log.newest.deleteRange(t.from, t.to)
+	c.terms.cutAfter(c.log.spans.last())
+	c.configurations = slices.DeleteFunc(c.configurations, func(e raft.Log) bool {
+		return e.Index >= t.from && e.Index <= t.to
+	})
+}
+
+// showConfigurations calls see with the configurations that were found in a file.
+func (c *entryVerifier) showConfigurations(path string) error {
+	for _, e := range c.configurations {
+		if err := c.see(e); err != nil {
+			return &DamagedError{Path: path, What: fmt.Sprintf("entry %d: %v", e.Index, err)}
+		}
+	}
+	c.configurations = nil
+	return nil
 }
 
 func (c *entryVerifier) visit(index uint64, value func() ([]byte, error)) error {
@@ -96,21 +126,20 @@ func (c *entryVerifier) visitJournal(logPath string) (err error) {
 			return &DamagedError{Path: journalPath(logPath), What: err.Error()}
 		}
 	}
-	return nil
+	return c.showConfigurations(journalPath(logPath))
 }
 
 func (c *entryVerifier) verify(index uint64, e raft.Log) error {
-	err := verifyChecksum(index, &e)
-	if err == nil && c.see != nil {
-		err = c.see(e)
-	}
-	if err != nil {
+	if err := verifyChecksum(index, &e); err != nil {
 		return fmt.Errorf("entry %d: %w", index, err)
 	}
-	if e.Term < c.term {
-		return fmt.Errorf("entry %d is of term %d, after one of term %d", index, e.Term, c.term)
+	if before := c.terms.last(); e.Term < before {
+		return fmt.Errorf("entry %d is of term %d, after one of term %d", index, e.Term, before)
 	}
-	c.term = e.Term
+	c.terms.add(index, e.Term)
+	if c.see != nil && e.Type == raft.LogConfiguration {
+		c.configurations = append(c.configurations, e)
+	}
 	c.log.newest.add([]*raft.Log{&e})
 	return nil
 }
