@@ -30,26 +30,36 @@ func waitChildExit(pid int) {
 // becomeSubreaper makes this process the parent of its orphaned descendants.
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // exists since Linux 3.4
 
-// killOrphans kills every orphan that this process has, and their children, which become its own.
-func (o *ownChildren) killOrphans() {
-	for deadline := time.Now().Add(killWait); time.Now().Before(deadline); {
-		if !o.killRound() {
-			return
+// killOrphans kills every orphan that this process has, and their children, which become its own. The error is an
+// *outlivedError: some are left after killWait.
+func (o *ownChildren) killOrphans() error {
+	for deadline := time.Now().Add(killWait); ; time.Sleep(time.Millisecond) {
+		any, left := o.killRound()
+		switch {
+		case !any:
+			return nil
+		case left != nil && time.Now().After(deadline):
+			return left
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
-// killRound kills the present orphans, and reports whether there were any.
-func (o *ownChildren) killRound() (any bool) {
+// killRound kills the present orphans. It reports whether there were any, and returns those that have not ended.
+func (o *ownChildren) killRound() (any bool, left *outlivedError) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	kill := o.kill
+	if kill == nil {
+		kill = unix.Kill
+	}
 	for _, pid := range o.orphans() {
 		any = true
-		_ = unix.Kill(pid, unix.SIGKILL)
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // otherwise in the next round
+		refused := kill(pid, unix.SIGKILL)
+		if ended, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); ended != pid { // otherwise in a later round
+			left = left.with(pid, refused)
+		}
 	}
-	return any
+	return any, left
 }
 
 // reap waits for the orphans that have exited.

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -15,6 +20,26 @@ import (
 type ownChildren struct {
 	mu   sync.Mutex // held while a child starts, and while orphans are listed
 	pids []int
+	kill func(pid int, sig syscall.Signal) error // nil: that of the kernel
+}
+
+// outlivedError: processes that CMD or a check left behind, and that cannot be ended.
+type outlivedError struct {
+	pids  []string
+	cause error // why one of them cannot be signalled; nil: they were killed, and have not ended
+}
+
+func (e *outlivedError) Error() string {
+	return fmt.Sprintf("processes %s cannot be ended: %v", strings.Join(e.pids, ", "),
+		cmp.Or(e.cause, errors.New("they outlive SIGKILL")))
+}
+
+// with returns e, nil for none yet, with a further process.
+func (e *outlivedError) with(pid int, cause error) *outlivedError {
+	if e == nil {
+		e = &outlivedError{}
+	}
+	return &outlivedError{append(e.pids, strconv.Itoa(pid)), cmp.Or(e.cause, cause)}
 }
 
 // start starts a child. The caller waits for it, and then calls forget.

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,4 +52,93 @@ func zombies(parent int) (n int) {
 		}
 	}
 	return n
+}
+
+// asRoot in the environment makes the test binary a command that runs as root, as after sudo. It is setuid then.
+const asRoot = "NORTHSTARCTL_TEST_AS_ROOT"
+
+func runAsRoot() {
+	if err := syscall.Setresuid(0, 0, 0); err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	fmt.Println("root", os.Getpid())
+	select {}
+}
+
+// A command that run may not signal outlives the lease. run says so, starts no second one, and keeps the role.
+func testRunOtherUser(t *testing.T, endpoint string, _ *client.Client) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, for a setuid program")
+	}
+	const nobody = 65534
+	r := startRunAs(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, endpoint,
+		"exec env "+asRoot+"=yes "+setuidCopy(t)+" 2>/dev/null", "--role", "other", "--ttl", "1s")
+	root := r.pid("root")
+	t.Cleanup(func() {
+		_ = syscall.Kill(root, syscall.SIGKILL)
+		awaitExit(t, root)
+	})
+	evict(t, endpoint, "other")
+	r.exit(exitFailed)
+	if !alive(root) {
+		t.Fatal("the command has ended")
+	}
+	want := fmt.Sprintf("processes %d cannot be ended: operation not permitted", root)
+	if said := r.stderr.String(); !strings.Contains(said, want) || strings.Count(said, "elected for role") != 1 {
+		t.Errorf("said %q, want one election and %q", said, want)
+	}
+}
+
+// setuidCopy returns a copy of this binary that any user may run, as root.
+func setuidCopy(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "northstarctl-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	name := filepath.Join(dir, "command")
+	from, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	to, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(to, from)
+	if err = errors.Join(err, to.Close(), os.Chmod(name, 0o755|os.ModeSetuid), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// orphaned in the environment makes TestKillOrphans_NotPermitted do its work: it needs a process without other children.
+const orphaned = "NORTHSTARCTL_TEST_ORPHANED"
+
+func TestKillOrphans_NotPermitted(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(orphaned) == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), orphaned+"=yes")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	refuse := func(int, syscall.Signal) error { return syscall.EPERM }
+	err := (&ownChildren{kill: refuse}).killOrphans()
+	want := []string{strconv.Itoa(cmd.Process.Pid)}
+	if left := (*outlivedError)(nil); !errors.As(err, &left) || !slices.Equal(left.pids, want) ||
+		!errors.Is(left.cause, syscall.EPERM) {
+		t.Errorf("left: %v, want %v", err, want)
+	}
+	if err := (&ownChildren{}).killOrphans(); err != nil || alive(cmd.Process.Pid) {
+		t.Errorf("killed: %v, alive %t", err, alive(cmd.Process.Pid))
+	}
 }

@@ -29,6 +29,9 @@ const asProgram = "NORTHSTARCTL_TEST_AS_PROGRAM"
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asRoot) != "" {
+		runAsRoot()
+	}
 	if os.Getenv(asProgram) != "" {
 		main()
 	}

@@ -117,6 +117,10 @@ func (r *runCmd) Run(a *app) error {
 	defer stopMetrics()
 	s.elector = monitored
 	err = s.run(context.WithoutCancel(a.ctx))
+	if outlived := (*outlivedError)(nil); errors.As(err, &outlived) {
+		// Neither released nor revocation confirmed: no other candidate is elected before the session's TTL has passed.
+		return fmt.Errorf("%w (role %s is free when the lease expires)", err, r.Role)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
 	defer cancel()
 	defer s.checkCmd.awaitEnd()

@@ -89,6 +89,12 @@ type runner struct {
 // startRun starts northstarctl run with a shell script as its command. endpoint "": with the default endpoint.
 func startRun(t *testing.T, endpoint string, script string, flags ...string) *runner {
 	t.Helper()
+	return startRunAs(t, nil, endpoint, script, flags...)
+}
+
+// startRunAs is startRun as another user.
+func startRunAs(t *testing.T, user *syscall.SysProcAttr, endpoint string, script string, flags ...string) *runner {
+	t.Helper()
 	args := append([]string{"run"}, flags...)
 	if endpoint != "" {
 		args = append(args, "--endpoints", endpoint)
@@ -96,7 +102,7 @@ func startRun(t *testing.T, endpoint string, script string, flags ...string) *ru
 	r := &runner{t: t, cmd: exec.Command("/proc/self/exe",
 		append(args, "--", "/bin/sh", "-c", script)...), lines: make(chan string, 100)}
 	r.cmd.Env = append(os.Environ(), asProgram+"=yes", "NORTHSTAR_TOKEN=ns_secret")
-	r.cmd.Stderr = &r.stderr
+	r.cmd.Stderr, r.cmd.SysProcAttr = &r.stderr, user
 	out, w, err := os.Pipe() // not StdoutPipe, which Wait closes
 	if err != nil {
 		t.Fatal(err)
@@ -254,6 +260,7 @@ func TestRun(t *testing.T) {
 		"environment and exit code": testRunEnvironment,
 		"signals":                   testRunSignals,
 		"orphans":                   testRunOrphans,
+		"command of another user":   testRunOtherUser,
 		"waiting":                   testRunWaiting,
 		"evicted":                   testRunEvicted,
 		"lost while ending":         testRunLostWhileEnding,

@@ -132,10 +132,14 @@ func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
 	signalGroup(p.pgid, syscall.SIGKILL) // processes left in the group, while its ID is reserved
 	_ = cmd.Wait()                       // the process state has the result
 	a.own.forget(&cmd)
-	a.own.killOrphans() // processes that have left the group
+	left := a.own.killOrphans() // processes that have left the group
 	code := exitStatus(cmd.ProcessState)
 	_ = reports.Encode(exitReport{Code: code, Stopped: p.stopping})
-	if orphan {
+	switch {
+	case !orphan: // the parent inherits and finds what is left
+	case left != nil:
+		fmt.Fprintf(a.stderr, "northstarctl: %v: session %s is not ended\n", left, cfg.Release.Session)
+	default:
 		cfg.Release.run(a)
 	}
 	return code, nil

@@ -27,14 +27,19 @@ type shimHandle struct {
 	stopRequested bool              // stopped because of the lease
 }
 
-// runOnce runs the command until it exits. The error means that the shim could not be started or was killed.
-func (s *supervisor) runOnce(l *client.Leadership) (exitReport, error) {
+// runOnce runs the command until it exits. The error means that the shim could not be started or was killed, or, if it
+// is an *outlivedError, that processes of the command still run.
+func (s *supervisor) runOnce(l *client.Leadership) (rep exitReport, err error) {
 	k, err := s.startShim(l)
 	if err != nil {
 		return exitReport{}, err
 	}
 	exited := false
-	defer func() { k.close(exited, &s.a.own) }()
+	defer func() {
+		if left := k.close(exited, &s.a.own); left != nil {
+			rep, err = exitReport{}, left
+		}
+	}()
 	poll := time.NewTicker(min(suspendPollInterval, s.TTL/20))
 	defer poll.Stop()
 	lost := l.Done()
@@ -132,8 +137,9 @@ func (k *shimHandle) send(v any) {
 // kill kills the shim. The kernel then kills the command, and close kills the rest.
 func (k *shimHandle) kill() { _ = k.cmd.Process.Kill() } // it may have exited
 
-// close returns when the shim and the command have ended. exited reports that the shim has sent its report.
-func (k *shimHandle) close(exited bool, own *ownChildren) {
+// close returns when the shim and the command have ended. exited reports that the shim has sent its report. The error
+// is that of killOrphans.
+func (k *shimHandle) close(exited bool, own *ownChildren) error {
 	if !exited {
 		k.kill()
 	}
@@ -144,7 +150,7 @@ func (k *shimHandle) close(exited bool, own *ownChildren) {
 	_ = k.cmd.Wait() // the report has the result
 	timeout.Stop()
 	own.forget(k.cmd)
-	own.killOrphans() // left by a killed shim
+	return own.killOrphans() // left by a shim that was killed, or that could not end them
 }
 
 // commandEnviron returns the environment without this program's own secrets: the command may be less trusted.
