@@ -27,8 +27,13 @@ func waitChildExit(pid int) {
 	}
 }
 
-// becomeSubreaper makes this process the parent of its orphaned descendants.
-func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // exists since Linux 3.4
+// becomeSubreaper makes this process the parent of its orphaned descendants. Children that it has before are not killed.
+func (o *ownChildren) becomeSubreaper() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.earlier = children()
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // exists since Linux 3.4
+}
 
 // killOrphans kills every orphan that this process has, and their children, which become its own. The error is an
 // *outlivedError: some are left after killWait.
@@ -53,13 +58,25 @@ func (o *ownChildren) killRound() (any bool, left *outlivedError) {
 		kill = unix.Kill
 	}
 	for _, pid := range o.orphans() {
+		if slices.Contains(o.earlier, pid) {
+			continue
+		}
 		any = true
 		refused := kill(pid, unix.SIGKILL)
-		if ended, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); ended != pid { // otherwise in a later round
+		if !o.reapOne(pid) { // in a later round
 			left = left.with(pid, refused)
 		}
 	}
 	return any, left
+}
+
+// reapOne waits for an orphan if it has exited, and reports whether it has. The caller holds mu.
+func (o *ownChildren) reapOne(pid int) bool {
+	if ended, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); ended != pid {
+		return false
+	}
+	o.earlier = slices.DeleteFunc(o.earlier, func(p int) bool { return p == pid }) // the kernel may reuse the ID
+	return true
 }
 
 // reap waits for the orphans that have exited.
@@ -67,7 +84,7 @@ func (o *ownChildren) reap() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, pid := range o.orphans() {
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // no effect on one that runs
+		o.reapOne(pid)
 	}
 }
 

@@ -18,7 +18,7 @@ func waitChildExit(pid int) {
 }
 
 // becomeSubreaper, killOrphans, reap and reapGroup need Linux.
-func becomeSubreaper()                  {}
+func (*ownChildren) becomeSubreaper()   {}
 func (*ownChildren) killOrphans() error { return nil }
 func (*ownChildren) reap()              {}
 func reapGroup(int)                     {}

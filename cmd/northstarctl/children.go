@@ -20,7 +20,9 @@ import (
 type ownChildren struct {
 	mu   sync.Mutex // held while a child starts, and while orphans are listed
 	pids []int
-	kill func(pid int, sig syscall.Signal) error // nil: that of the kernel
+	// earlier are the children from before this program: those of a shell that has replaced itself by it.
+	earlier []int
+	kill    func(pid int, sig syscall.Signal) error // nil: that of the kernel
 }
 
 // outlivedError: processes that CMD or a check left behind, and that cannot be ended.

@@ -90,6 +90,29 @@ func testRunOtherUser(t *testing.T, endpoint string, _ *client.Client) {
 	}
 }
 
+// A shell starts a process, and replaces itself by run: the process outlives the tenure.
+func testRunEarlierChildren(t *testing.T, endpoint string, _ *client.Client) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; "+
+		"exec "+exe+" run --role earlier --endpoints "+endpoint+" -- true")
+	cmd.Env = append(os.Environ(), asProgram+"=yes")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sidecar, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !alive(sidecar) {
+		t.Error("run has ended a process that it did not start")
+	}
+	_ = syscall.Kill(sidecar, syscall.SIGKILL)
+}
+
 // setuidCopy returns a copy of this binary that any user may run, as root.
 func setuidCopy(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "northstarctl-test-")

@@ -98,7 +98,7 @@ func (r *runCmd) Run(a *app) error {
 	if err != nil {
 		return &commandError{startCode(err), err.Error()}
 	}
-	becomeSubreaper()
+	a.own.becomeSubreaper()
 	defer a.own.reapOrphans()()
 	// Only this function reads these signals; main's context ends with the first one.
 	signals := make(chan os.Signal, 16)

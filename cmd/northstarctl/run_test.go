@@ -261,6 +261,7 @@ func TestRun(t *testing.T) {
 		"signals":                   testRunSignals,
 		"orphans":                   testRunOrphans,
 		"command of another user":   testRunOtherUser,
+		"earlier children":          testRunEarlierChildren,
 		"waiting":                   testRunWaiting,
 		"evicted":                   testRunEvicted,
 		"lost while ending":         testRunLostWhileEnding,

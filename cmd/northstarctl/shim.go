@@ -101,7 +101,7 @@ func runShim(a *app, in io.Reader, out io.Writer) (int, error) {
 	defer signal.Stop(ignored)
 	runtime.LockOSThread() // the kernel kills the command when the thread that started it exits
 	defer runtime.UnlockOSThread()
-	becomeSubreaper()
+	a.own.becomeSubreaper()
 	decoder := json.NewDecoder(in)
 	var cfg shimConfig
 	if err := decoder.Decode(&cfg); err != nil {
