@@ -27,7 +27,7 @@ func waitChildExit(pid int) {
 	}
 }
 
-// becomeSubreaper makes this process the parent of its orphaned descendants. Children that it has before are not killed.
+// becomeSubreaper makes this process the parent of its orphaned descendants. Children from before are not killed.
 func (o *ownChildren) becomeSubreaper() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

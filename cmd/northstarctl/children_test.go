@@ -137,7 +137,7 @@ func setuidCopy(t *testing.T) string {
 	return name
 }
 
-// orphaned in the environment makes TestKillOrphans_NotPermitted do its work: it needs a process without other children.
+// orphaned in the environment makes TestKillOrphans_NotPermitted do its work, in a process without other children.
 const orphaned = "NORTHSTARCTL_TEST_ORPHANED"
 
 func TestKillOrphans_NotPermitted(t *testing.T) {

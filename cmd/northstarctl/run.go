@@ -98,18 +98,29 @@ func (r *runCmd) Run(a *app) error {
 	if err != nil {
 		return &commandError{startCode(err), err.Error()}
 	}
-	a.own.becomeSubreaper()
-	defer a.own.reapOrphans()()
 	// Only this function reads these signals; main's context ends with the first one.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwardedSignals...)
 	defer signal.Stop(signals)
+	if a.ctx.Err() != nil { // a signal came before
+		return nil
+	}
+	interrupted := make(chan struct{}) // also by a signal that main's context has not seen yet
+	defer context.AfterFunc(a.ctx, func() {
+		if errors.Is(context.Cause(a.ctx), context.Canceled) { // not: no node can be reached
+			close(interrupted)
+		}
+	})()
+	a.own.becomeSubreaper()
+	defer a.own.reapOrphans()()
 	elector, closeElector, err := r.elector(a)
 	if err != nil {
 		return err
 	}
 	defer closeElector()
-	s := &supervisor{runCmd: r, a: a, path: path, signals: signals, clock: client.NewDeadline(nil).Now}
+	s := &supervisor{
+		runCmd: r, a: a, path: path, signals: signals, interrupted: interrupted, clock: client.NewDeadline(nil).Now,
+	}
 	monitored, stopMetrics, err := r.monitor(a, elector, &s.checkCmd)
 	if err != nil {
 		return err
@@ -165,6 +176,7 @@ type supervisor struct {
 	path        string
 	elector     client.Elector
 	signals     <-chan os.Signal
+	interrupted <-chan struct{}      // closed after a signal that asks run to end, also one from before signals were read
 	clock       func() time.Duration // the clock of leases
 	terminating bool                 // a signal has asked run to end
 	checkCmd    checkCommand
@@ -190,9 +202,7 @@ func (s *supervisor) run(ctx context.Context) error {
 func (s *supervisor) campaign(ctx context.Context) (l *client.Leadership, err error) {
 	if !s.Eligible {
 		fmt.Fprintf(s.a.stderr, "northstarctl: not eligible for role %s: waiting for a signal\n", s.Role)
-		for !terminatingSignals[<-s.signals] {
-			continue
-		}
+		s.awaitSignal()
 		return nil, nil
 	}
 	defer s.a.progress("waiting for role " + s.Role)()
@@ -201,6 +211,7 @@ func (s *supervisor) campaign(ctx context.Context) (l *client.Leadership, err er
 	ended := make(chan struct{})
 	go func() { defer close(ended); l, err = s.elector.Campaign(ctx) }()
 	hint := time.After(time.Second)
+	leave := func() (*client.Leadership, error) { cancel(); <-ended; return nil, nil }
 	for {
 		select {
 		case <-hint:
@@ -209,12 +220,26 @@ func (s *supervisor) campaign(ctx context.Context) (l *client.Leadership, err er
 			}
 		case <-ended:
 			return l, err
+		case <-s.interrupted:
+			return leave()
 		case sig := <-s.signals:
 			if terminatingSignals[sig] {
-				cancel()
-				<-ended
-				return nil, nil
+				return leave()
 			}
+		}
+	}
+}
+
+// awaitSignal returns after a signal that ends run.
+func (s *supervisor) awaitSignal() {
+	for {
+		select {
+		case sig := <-s.signals:
+			if terminatingSignals[sig] {
+				return
+			}
+		case <-s.interrupted:
+			return
 		}
 	}
 }

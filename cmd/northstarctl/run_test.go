@@ -630,3 +630,39 @@ func TestManagedProcess(t *testing.T) {
 		}
 	}
 }
+
+// A signal that came before run reads signals ends it, too.
+func TestRun_SignalledBefore(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	args := []string{"run", "--role", "early", "--no-eligible", "--", "true"}
+	var stderr bytes.Buffer
+	if code := run(ctx, args, strings.NewReader(""), io.Discard, &stderr); code != exitDone || stderr.Len() > 0 {
+		t.Errorf("exit %d, %s", code, stderr.String())
+	}
+}
+
+// A signal that main's context has noticed, and that did not reach run's own channel, ends the wait for the role.
+func TestSupervisor_Interrupted(t *testing.T) {
+	t.Parallel()
+	interrupted := make(chan struct{})
+	close(interrupted)
+	for _, eligible := range []bool{false, true} {
+		s := &supervisor{
+			runCmd: &runCmd{Role: "early", Eligible: eligible}, a: &app{ctx: t.Context(), stderr: io.Discard},
+			elector: waiting{}, interrupted: interrupted,
+		}
+		if l, err := s.campaign(t.Context()); l != nil || err != nil {
+			t.Errorf("eligible %t: %v, %v", eligible, l, err)
+		}
+	}
+}
+
+// waiting is an elector that is never elected.
+type waiting struct{ client.Elector }
+
+func (waiting) Campaign(ctx context.Context) (*client.Leadership, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
