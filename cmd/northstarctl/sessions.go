@@ -92,8 +92,11 @@ func (s *sessionsEndCmd) Run(a *app) error {
 	}
 	if s.DryRun {
 		return a.endSessions("asking what would end", call, func(p apiv1.SessionsEnded) error {
-			return a.printf("%s would end; roles vacated: %s; keys deleted: %d\n", plural(len(p.SessionIDs), "session"),
-				orDash(strings.Join(p.Roles, ", ")), p.Keys)
+			format := "%s would end; roles vacated: %s; keys deleted: %d\n"
+			if p.More {
+				format = "at least " + format + "more sessions match: only the first page is shown\n"
+			}
+			return a.printf(format, plural(len(p.SessionIDs), "session"), orDash(strings.Join(p.Roles, ", ")), p.Keys)
 		})
 	}
 	if err := a.confirm("%s will end: their roles are released, and the keys tied to them are deleted.",

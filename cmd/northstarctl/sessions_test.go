@@ -275,3 +275,14 @@ func TestStatus_Watch(t *testing.T) {
 		}
 	}
 }
+
+// A dry run names one page: it says so when more sessions match.
+func TestSessionsEnd_DryRunOfMany(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr := ctl(t, newServer(t), "", "sessions", "end", "--prefix", "w", "--dry-run")
+	want := "at least 1 session would end; roles vacated: -; keys deleted: 0\n" +
+		"more sessions match: only the first page is shown\n"
+	if code != exitDone || strings.ReplaceAll(stdout, "–", "-") != want {
+		t.Errorf("exit %d, %q, %s", code, stdout, stderr)
+	}
+}
