@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -71,6 +72,8 @@ const (
 	DefaultPriority = 100 // of 0 to MaxPriority; a higher one is preferred as leader
 	MaxPriority     = 255
 	MaxZoneBytes    = 256
+
+	MaxClusterNameBytes = 128
 )
 
 // CheckZone returns what is wrong with a zone, nil if a member may have it; "" means none.
@@ -80,6 +83,19 @@ func CheckZone(zone string) error {
 		return fmt.Errorf("want at most %d bytes, got %d", MaxZoneBytes, len(zone))
 	case !utf8.ValidString(zone) || strings.ContainsFunc(zone, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return fmt.Errorf("%q is not printable", zone)
+	}
+	return nil
+}
+
+// CheckClusterName returns what is wrong with the name of a cluster, which is the host in the URIs of certificates. So
+// no colon that begins no port, and no @, is in it, and no part between its dots is empty.
+func CheckClusterName(name string) error {
+	const want = "want 1 to %d characters that can be the host of a URL, without an empty part between dots"
+	uri := "northstar://" + name + "/node/n1"
+	u, err := url.Parse(uri)
+	if err != nil || u.Host != name || u.String() != uri || url.PathEscape(name) != name ||
+		len(name) > MaxClusterNameBytes || slices.Contains(strings.Split(name, "."), "") {
+		return fmt.Errorf(want, MaxClusterNameBytes)
 	}
 	return nil
 }

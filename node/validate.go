@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -30,7 +29,6 @@ const (
 	minTrailingLogs  = 1000 // with fewer, Raft installs a snapshot older than the applied state
 	minReserve       = Size(1 << 20)
 	maxLeaseDrift    = Percent(50)
-	maxClusterName   = 128
 	minWatch         = 100 * time.Millisecond // a shorter interval costs more than it shows
 	maxWatch         = time.Minute
 	minProgress      = 100 * time.Millisecond
@@ -96,10 +94,9 @@ func (v *validator) identity() {
 		v.problem("id", c.ID, "want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")
 	}
 	v.require(c.DataDir != "", "data-dir", nil, "required")
-	// The name is part of the URI in certificates.
-	ok := c.ClusterName != "" && len(c.ClusterName) <= maxClusterName && url.PathEscape(c.ClusterName) == c.ClusterName
-	v.require(ok, "cluster-name", c.ClusterName, "want 1 to %d characters that need no escaping in a URL",
-		maxClusterName)
+	if err := cluster.CheckClusterName(c.ClusterName); err != nil {
+		v.problem("cluster-name", c.ClusterName, "%v", err)
+	}
 }
 
 func (v *validator) addresses() {

@@ -88,8 +88,8 @@ func (c *tlsCertCmd) template(now time.Time) (name string, t *x509.Certificate, 
 	if c.Days < 1 {
 		return "", nil, errors.New("--days: must be 1 or more")
 	}
-	if c.ClusterName == "" || url.PathEscape(c.ClusterName) != c.ClusterName {
-		return "", nil, fmt.Errorf("--cluster-name: must need no escaping in a URL (got %q)", c.ClusterName)
+	if err := cluster.CheckClusterName(c.ClusterName); err != nil {
+		return "", nil, fmt.Errorf("--cluster-name: %w (got %q)", err, c.ClusterName)
 	}
 	role := "node"
 	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -163,6 +163,9 @@ func (a *app) issue(template, parent *x509.Certificate, parentKey crypto.Private
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), cmp.Or[any](parentKey, key))
 	if err != nil {
+		return fmt.Errorf("make certificate: %w", err)
+	}
+	if _, err := x509.ParseCertificate(der); err != nil {
 		return fmt.Errorf("make certificate: %w", err)
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)

@@ -122,6 +122,9 @@ func TestCertificates_NotOverwritten(t *testing.T) {
 	}
 	for name, args := range map[string]string{
 		"a node without a host": "--node n2 --cluster-name demo",
+		"port in the cluster":   "--node n2 --cluster-name eu:prod --host h",
+		"user in the cluster":   "--node n2 --cluster-name a@b --host h",
+		"cluster with a dot":    "--node n2 --cluster-name eu. --host h",
 		"bad node":              "--node N2 --cluster-name demo --host h",
 		"bad role":              "--client node/n2 --cluster-name demo",
 		"no name":               "--client operator --cluster-name demo",
