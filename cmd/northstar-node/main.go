@@ -130,9 +130,13 @@ func panicSite() string {
 	}
 }
 
+// endBySignal makes the next signal end this process, as that of a program that does not handle signals.
+func endBySignal() { signal.Reset(os.Interrupt, syscall.SIGTERM) }
+
 type checkCommand struct{ node.Flags }
 
 func (c *checkCommand) Run(p *commandEnv, parsed *kong.Context, l *node.Loader) error {
+	endBySignal()
 	if problems := l.Check(parsed, &c.Flags, time.Now()); problems != nil {
 		fmt.Fprintln(p.stdout, problems)
 		return &usageError{errors.New("configuration is invalid")}
@@ -187,21 +191,24 @@ func repeat(stop context.Context, run func() error) error {
 
 // runNode runs the node until it ends or requests a restart.
 func (c *runCommand) runNode(p *commandEnv, env node.Env) error {
-	n, err := node.New(c.Config, env)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
 	go func() {
-		select {
-		case <-p.graceful.Done():
-			n.Drain(ctx)
-			cancel()
-		case <-ctx.Done():
+		n, err := node.New(c.Config, env) // with a long log or a hung disk it takes long
+		if err != nil {
+			ended <- err
+			return
 		}
+		go func() {
+			select {
+			case <-p.graceful.Done():
+				n.Drain(ctx)
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		ended <- n.Run(ctx)
 	}()
 	select {
 	case err := <-ended:

@@ -19,6 +19,7 @@ type recoverCommand struct {
 }
 
 func (c *recoverCommand) Run(p *commandEnv) error {
+	endBySignal() // it is safe at any time, like a crash
 	dir, err := consensus.OpenOffline(c.DataDir)
 	if err != nil {
 		return err

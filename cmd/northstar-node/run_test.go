@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"northstar/consensus/storage"
 	"northstar/node"
 )
 
@@ -90,5 +93,54 @@ func TestStopDuringARestart(t *testing.T) {
 	broken := errors.New("broken")
 	if err := repeat(stop, func() error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("another error: %v", err)
+	}
+}
+
+// The second signal ends a node that is still opening its data.
+func TestRunNode_ForcedWhileOpening(t *testing.T) {
+	t.Parallel()
+	cfg := node.Default()
+	cfg.ID, cfg.DataDir, cfg.RaftAddr, cfg.HTTPAddr = "n1", t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	opening, release := make(chan struct{}), make(chan struct{})
+	hung := errors.New("hung disk")
+	env := node.Env{WatchdogInterval: -1, OpenStorage: func(storage.Options) (storage.Storage, error) {
+		close(opening)
+		<-release
+		return nil, hung
+	}}
+	now, second := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		c := runCommand{node.Flags{Config: cfg}}
+		ended <- c.runNode(&commandEnv{graceful: t.Context(), immediate: now, stdout: io.Discard, stderr: io.Discard}, env)
+	}()
+	<-opening
+	second()
+	if err := <-ended; err == nil || err.Error() != "forced exit on second signal" {
+		t.Errorf("%v", err)
+	}
+	close(release)
+}
+
+// A signal ends the commands that run no node, also where they wait for a file.
+func TestCheckConfig_Signal(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "cert")
+	if err := syscall.Mkfifo(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{t: t, id: "check-config", args: []string{
+		"check-config", "--id", "n1", "--data-dir", t.TempDir(), "--tls-cert", file, "--tls-key", file, "--tls-ca", file,
+	}}
+	s.start()
+	w, err := os.OpenFile(file, os.O_WRONLY, 0) // returns when the command reads it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	s.signal(syscall.SIGTERM)
+	s.exit()
+	if got, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || got.Signal() != syscall.SIGTERM {
+		t.Errorf("ended by %v, want SIGTERM", s.cmd.ProcessState)
 	}
 }
