@@ -112,7 +112,8 @@ func TestRunNode_ForcedWhileOpening(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		c := runCommand{node.Flags{Config: cfg}}
-		ended <- c.runNode(&commandEnv{graceful: t.Context(), immediate: now, stdout: io.Discard, stderr: io.Discard}, env)
+		p := &commandEnv{graceful: t.Context(), immediate: now, stdout: io.Discard, stderr: io.Discard}
+		ended <- c.runNode(p, env)
 	}()
 	<-opening
 	second()
@@ -130,7 +131,8 @@ func TestCheckConfig_Signal(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &server{t: t, id: "check-config", args: []string{
-		"check-config", "--id", "n1", "--data-dir", t.TempDir(), "--tls-cert", file, "--tls-key", file, "--tls-ca", file,
+		"check-config", "--id", "n1", "--data-dir", t.TempDir(),
+		"--tls-cert", file, "--tls-key", file, "--tls-ca", file,
 	}}
 	s.start()
 	w, err := os.OpenFile(file, os.O_WRONLY, 0) // returns when the command reads it

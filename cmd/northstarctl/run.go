@@ -176,7 +176,7 @@ type supervisor struct {
 	path        string
 	elector     client.Elector
 	signals     <-chan os.Signal
-	interrupted <-chan struct{}      // closed after a signal that asks run to end, also one from before signals were read
+	interrupted <-chan struct{}      // closed after a signal that ends run, also one from before signals were read
 	clock       func() time.Duration // the clock of leases
 	terminating bool                 // a signal has asked run to end
 	checkCmd    checkCommand
