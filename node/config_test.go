@@ -421,6 +421,7 @@ func TestValidate(t *testing.T) {
 		{"zone on two lines", func(c *Config) { c.Zone = "a\nb" }, `zone = "a\nb": "a\nb" is not printable`},
 		{"zone of other bytes", func(c *Config) { c.Zone = "\xff" }, "is not printable"},
 		{"zones", func(c *Config) { c.Failover.Zones = []string{"a", "b"} }, ""},
+		{"zone", func(c *Config) { c.Failover.Zones = []string{"a\n"} }, "is not printable"},
 		{"no zone", func(c *Config) { c.Failover.Zones = []string{"a", ""} }, "failover.zones"},
 		{
 			"zone twice", func(c *Config) { c.Failover.Zones = []string{"a", "b", "a"} },
@@ -567,5 +568,18 @@ func TestDefaults(t *testing.T) {
 		cfg.Election.TimeoutMax != 2*cfg.Election.TimeoutMin || cfg.Disk.Reserve != 64<<20 ||
 		cfg.Election.LeaseDrift != 10 {
 		t.Errorf("defaults are not those of the contract: %+v", cfg)
+	}
+}
+
+// A zone may have a comma in its name: an array of the file is not split again.
+func TestZones_WithComma(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "[failover]\nzones = ['a,b', 'c']\n")
+	cfg, err := Load([]string{"--config", file}, environ(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cfg.Failover.Zones; !reflect.DeepEqual(got, []string{"a,b", "c"}) {
+		t.Errorf("zones %q", got)
 	}
 }

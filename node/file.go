@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/alecthomas/kong"
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 )
@@ -119,7 +120,7 @@ func (k Key) text(value any) (string, bool) {
 			}
 			parts[i] = s
 		}
-		return strings.Join(parts, ","), k.kind == reflect.Slice
+		return kong.JoinEscaped(parts, ','), k.kind == reflect.Slice
 	}
 	return "", false
 }

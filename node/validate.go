@@ -227,6 +227,9 @@ func (v *validator) placement() {
 	for i, zone := range zones {
 		v.require(zone != "" && !slices.Contains(zones[:i], zone), "failover.zones", strings.Join(zones, ","),
 			"want each zone once, and no empty one")
+		if err := cluster.CheckZone(zone); err != nil {
+			v.problem("failover.zones", strings.Join(zones, ","), "%v", err)
+		}
 	}
 }
 
