@@ -122,7 +122,7 @@ func (t EtcdTLSConfig) Enabled() bool { return t != EtcdTLSConfig{} }
 
 // LogConfig is what is logged, to stderr.
 type LogConfig struct {
-	Level  string `name:"level" default:"info" help:"Log level: trace, debug, info, warn or error."`
+	Level  string `name:"level" default:"info" help:"Log level: trace, debug, info, warn, error or off."`
 	Format string `name:"format" default:"text" help:"Log format: text or json."`
 }
 
