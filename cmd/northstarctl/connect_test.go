@@ -132,6 +132,7 @@ func TestContexts(t *testing.T) {
 		out  string // in the output
 	}{
 		{"context ls", exitDone, "CURRENT"},
+		{"leader", exitUsage, "no such file"},
 		{"context use prod", exitMissing, "there is no context"},
 		{"context set prod", exitUsage, "--endpoints"},
 		{"context set prod --endpoints ftp://x", exitUsage, "scheme"},
@@ -160,6 +161,22 @@ func TestContexts(t *testing.T) {
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", st, err)
+	}
+}
+
+// A context without endpoints, in a file that a person wrote, is named.
+func TestContexts_NoEndpoints(t *testing.T) {
+	t.Parallel()
+	file, backupFile := filepath.Join(t.TempDir(), "contexts.toml"), filepath.Join(t.TempDir(), "backup")
+	if err := os.WriteFile(file, []byte("current = 'lab'\n[context.lab]\nca = '/ca'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(backupFile, backup(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := ctl(t, nil, "", "snapshot", "restore", backupFile, "--context-file", file)
+	if code != exitUsage || !strings.Contains(stderr, "context lab has no endpoints") {
+		t.Errorf("exit %d, %s", code, stderr)
 	}
 }
 

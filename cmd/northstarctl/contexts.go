@@ -80,6 +80,9 @@ func (a *app) applyContext() error {
 	if a.given["endpoints"] && !named {
 		return nil
 	}
+	if _, err := os.Stat(a.ContextFile); a.ContextFile != "" && errors.Is(err, fs.ErrNotExist) {
+		return usagef("--context-file: %v", err)
+	}
 	name := a.UseContext
 	file, err := a.readContexts()
 	if name == "" && err == nil {
@@ -100,6 +103,9 @@ func (a *app) applyContext() error {
 		first = a.onLine
 	}
 	if !first["endpoints"] {
+		if len(c.Endpoints) == 0 {
+			return usagef("context %s has no endpoints: northstarctl context set gives it some", name)
+		}
 		a.Endpoints = c.Endpoints
 	}
 	if !first["token"] {

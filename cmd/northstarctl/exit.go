@@ -69,6 +69,8 @@ func exitCode(err error) int {
 	case errors.Is(err, client.ErrConditionFailed), errors.Is(err, client.ErrFenced),
 		errors.Is(err, client.ErrRoleHeld):
 		return exitCondition
+	case cluster.IsCode(err, cluster.CodeBadRequest): // only the node checks some arguments
+		return exitUsage
 	}
 	return exitFailed
 }

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"ENDPOINTS", "TOKEN", "TOKEN_FILE", "CA", "CERT", "KEY", "CONTEXT"} {
 		os.Unsetenv("NORTHSTAR_" + name)
 	}
-	os.Setenv("NORTHSTAR_CONTEXT_FILE", "/does/not/exist") // not the contexts of who runs the tests
+	os.Setenv("XDG_CONFIG_HOME", "/does/not/exist") // not the contexts of who runs the tests
 	goleak.VerifyTestMain(m)
 }
 
@@ -535,6 +535,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"done":      {nil, "kv put app/config v", exitDone},
 		"failed":    {noRetry, "kv put app/config v", exitFailed},
+		"arguments": {cluster.Errorf(cluster.CodeBadRequest, "since: not a time"), "audit --since zzz", exitUsage},
 		"not found": {nil, "kv get nothing", exitMissing},
 		"no session": {
 			cluster.Errorf(cluster.CodeSessionEnded, "it has ended"), "sessions show s9", exitMissing,
