@@ -221,6 +221,7 @@ func (e *end) LeaderCommit(index, _ uint64, sentAfter time.Time) {
 	defer e.mu.Unlock()
 	e.sentAfter = append(e.sentAfter, sentAfter)
 }
+
 func (e *end) CommitMessage(term uint64) (*raft.AppendEntriesRequest, error) {
 	if e.commitMessage == nil {
 		return nil, errors.New("it has no log")
