@@ -333,6 +333,12 @@ func TestValidate(t *testing.T) {
 		}, ""},
 		{"port 0", func(c *Config) { c.HTTPAddr, c.RaftAddr = "127.0.0.1:0", "127.0.0.1:0" }, ""},
 
+		{
+			"join with a blank", func(c *Config) { c.Join = []string{"a:1", " b:2"} },
+			`address " b:2": host " b": want an IP address, or a host name`,
+		},
+		{"host with a slash", func(c *Config) { c.HTTPAdvertise = "h/x:7701" }, `host "h/x": want an IP address`},
+		{"join at IPv6", func(c *Config) { c.Join = []string{"[fe80::1%eth0]:1", "my_node-1.example.:2"} }, ""},
 		{"no id", func(c *Config) { c.ID = "" }, `id = "": want 1 to 63`},
 		{"bad id", func(c *Config) { c.ID = "Node 1" }, `id = "Node 1": want 1 to 63`},
 		{"no data dir", func(c *Config) { c.DataDir = "" }, "data-dir: required"},

@@ -184,6 +184,9 @@ func checkListen(addr string) error {
 	return nil
 }
 
+// hostName matches what may be a host name. Names of containers may have an underscore.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]{0,252})$`)
+
 // checkAdvertise checks an address that other nodes dial.
 func checkAdvertise(addr string) error {
 	if err := checkListen(addr); err != nil {
@@ -193,8 +196,13 @@ func checkAdvertise(addr string) error {
 	if host == "" {
 		return fmt.Errorf("address %q: host missing: other nodes cannot connect to it", addr)
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && (ip.IsUnspecified() || ip.IsMulticast()) {
+	ip, err := netip.ParseAddr(host)
+	if err == nil && (ip.IsUnspecified() || ip.IsMulticast()) {
 		return fmt.Errorf("address %q: other nodes cannot dial %s", addr, host)
+	}
+	if err != nil && !hostName.MatchString(host) {
+		return fmt.Errorf("address %q: host %q: want an IP address, or a host name of letters, digits, '.', '-' and '_'",
+			addr, host)
 	}
 	if n, _ := strconv.Atoi(port); n == 0 {
 		return fmt.Errorf("address %q: other nodes cannot dial port 0", addr)

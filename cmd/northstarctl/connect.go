@@ -25,7 +25,8 @@ func caFile(ca string) string {
 	return ca
 }
 
-// bearer returns the token. A list of processes shows flags, but not files. NORTHSTAR_TOKEN comes before a file.
+// bearer returns the token. A list of processes shows flags, but not files. NORTHSTAR_TOKEN comes before a file. What
+// it has read from a pipe stays in Token: a pipe has no second content.
 func (a *globals) bearer() (string, error) {
 	if a.Token != "" || a.TokenFile == "" {
 		return a.Token, nil
@@ -34,7 +35,11 @@ func (a *globals) bearer() (string, error) {
 	if err != nil {
 		return "", usagef("--token-file: %v", err)
 	}
-	return strings.TrimSpace(string(data)), nil
+	token := strings.TrimSpace(string(data))
+	if info, err := os.Stat(a.TokenFile); err != nil || !info.Mode().IsRegular() {
+		a.Token = token
+	}
+	return token, nil
 }
 
 // connect returns a client of the cluster that the flags and the context name. The caller closes it.

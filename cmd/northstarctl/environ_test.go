@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -37,5 +38,20 @@ func TestTokenFile(t *testing.T) {
 	}
 	if _, err := (&globals{TokenFile: file + ".not"}).bearer(); err == nil {
 		t.Error("no error for a missing file")
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() { written <- os.WriteFile(pipe, []byte("ns_pipe\n"), 0o600) }()
+	g := globals{TokenFile: pipe}
+	for range 2 { // each connection of a command asks for it
+		if got, err := g.bearer(); err != nil || got != "ns_pipe" {
+			t.Errorf("from a pipe: %q, %v", got, err)
+		}
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
 	}
 }

@@ -105,7 +105,7 @@ func (k *kvPutCmd) Run(a *app) error {
 		return err
 	}
 	opts.IfAbsent, opts.Session = opts.IfAbsent || k.IfAbsent, k.Session
-	value, err := k.readValue(a.input())
+	value, err := k.readValue(a)
 	if err != nil {
 		return err
 	}
@@ -116,19 +116,34 @@ func (k *kvPutCmd) Run(a *app) error {
 	})
 }
 
-// readValue returns the value, at most one byte more than the maximum.
-func (k *kvPutCmd) readValue(stdin io.Reader) ([]byte, error) {
-	if name, ok := strings.CutPrefix(k.Value, "@"); ok {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("read value: %w", err)
-		}
-		defer f.Close()
-		stdin = f
-	} else if k.Value != "-" {
+// readValue returns the value, at most one byte more than the maximum. It gives up with the command's context: a pipe
+// may never be written to.
+func (k *kvPutCmd) readValue(a *app) ([]byte, error) {
+	name, isFile := strings.CutPrefix(k.Value, "@")
+	if !isFile && k.Value != "-" {
 		return []byte(k.Value), nil
 	}
-	value, err := io.ReadAll(io.LimitReader(stdin, apiv1.MaxValueBytes+1))
+	var value []byte
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		from := a.stdin
+		if isFile {
+			var f *os.File
+			if f, err = os.Open(name); err != nil {
+				return
+			}
+			defer f.Close()
+			from = f
+		}
+		value, err = io.ReadAll(io.LimitReader(from, apiv1.MaxValueBytes+1))
+	}()
+	select {
+	case <-ended:
+	case <-a.ctx.Done():
+		return nil, fmt.Errorf("read value: %w", context.Cause(a.ctx))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read value: %w", err)
 	}

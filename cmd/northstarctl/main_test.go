@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -634,7 +635,7 @@ func TestKVPut_ReadsValue(t *testing.T) {
 	}
 	s := newServer(t)
 	if code, _, _ := ctl(t, s, strings.Repeat("x", apiv1.MaxValueBytes+1), "kv", "put",
-		"app/config"); code != exitFailed || len(s.requests) != 0 {
+		"app/config"); code != exitUsage || len(s.requests) != 0 {
 		t.Errorf("value too large: exit %d, requests %q", code, s.requests)
 	}
 }
@@ -696,7 +697,11 @@ func (w *cancelWriter) Write(p []byte) (int, error) {
 // Ctrl-C ends a command that waits for an answer or a value.
 func TestInterrupt_WhileWaitingForInput(t *testing.T) {
 	t.Parallel()
-	for _, args := range []string{"members remove n4", "kv put app/config"} {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"members remove n4", "kv put app/config", "kv put app/config @" + pipe} {
 		s := newServer(t)
 		stdin, typing := io.Pipe()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -717,6 +722,20 @@ func TestInterrupt_WhileWaitingForInput(t *testing.T) {
 			t.Errorf("%s: it goes on", args)
 		}
 		typing.Close()
+	}
+	for { // the goroutine that waits for a writer ends
+		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			err = writer.Close()
+		}
+		if errors.Is(err, syscall.ENXIO) { // it has not come so far
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return
 	}
 }
 
