@@ -39,8 +39,15 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"ENDPOINTS", "TOKEN", "TOKEN_FILE", "CA", "CERT", "KEY", "CONTEXT"} {
 		os.Unsetenv("NORTHSTAR_" + name)
 	}
-	os.Setenv("XDG_CONFIG_HOME", "/does/not/exist") // not the contexts of who runs the tests
-	goleak.VerifyTestMain(m)
+	config, err := os.MkdirTemp("", "northstarctl-config") // not the contexts of who runs the tests
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("XDG_CONFIG_HOME", config)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(config)
+		os.Exit(code)
+	}))
 }
 
 // server is a fake node.
