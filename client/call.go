@@ -48,7 +48,7 @@ type call struct {
 	long            bool          // its response comes late, or is read for long
 	numbered        bool          // a write whose idempotency key is the client's next number
 	urgent          bool          // waits for no connection behind other calls
-	plain           bool          // a successful response is not JSON
+	plain           bool          // a successful response is a value, with its revision in a header
 }
 
 // Maximum bytes of a response that are read.
@@ -109,7 +109,37 @@ func (c *Client) send(ctx context.Context, q *call, node string, body io.Reader,
 	if q.long || q.urgent && c.attempts.Load() > int64(c.cfg.ConnsPerNode) {
 		pool = c.longPool
 	}
-	return pool.RoundTrip(req) // not http.Client: redirects are classified here, not followed
+	return c.roundTrip(pool, req)
+}
+
+// maxRefusedConns limits how often a request is sent again after a refusal. A node closes each connection that it
+// refuses, so that these end sooner or later.
+const maxRefusedConns = 32
+
+// roundTrip sends a request. A connection shows the certificate that it was made with. If a node refuses the request on
+// a kept connection, that certificate may have expired, and the client may have another one by now. The request is then
+// sent again, until it is refused on a new connection.
+func (c *Client) roundTrip(pool *http.Transport, req *http.Request) (*http.Response, error) {
+	if c.cfg.TLS == nil || c.cfg.TLS.GetClientCertificate == nil || req.Body != http.NoBody && req.GetBody == nil {
+		return pool.RoundTrip(req) // not http.Client: redirects are classified here, not followed
+	}
+	kept := false
+	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { kept = i.Reused }}
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
+	for n := 0; ; n++ {
+		kept = false
+		res, err := pool.RoundTrip(req)
+		if err != nil || res.StatusCode != http.StatusUnauthorized || !kept || n == maxRefusedConns {
+			return res, err
+		}
+		_ = res.Body.Close()
+		c.closeIdleConnections()
+		if req.GetBody != nil {
+			if req.Body, err = req.GetBody(); err != nil {
+				return nil, fmt.Errorf("make request: %w", err)
+			}
+		}
+	}
 }
 
 // encodeQuery adds the time that the server may take. It is slightly shorter than the client's own deadline, so
@@ -151,9 +181,19 @@ func newResponse(node string, limit int64, res *http.Response, err error) *respo
 	return a
 }
 
-// isJSON reports whether the body is JSON. It reads the body only if the header does not say so.
-func (a *response) isJSON() bool {
+// isAnswer reports whether a success is one of a node: a value with its revision, or JSON. It reads the body only if
+// the header does not say so.
+func (a *response) isAnswer(q *call) bool {
+	if q.plain {
+		_, err := a.revision()
+		return err == nil
+	}
 	return strings.HasPrefix(a.header.Get("Content-Type"), apiv1.TypeJSON) || json.Valid(a.body)
+}
+
+// revision returns the revision of a value.
+func (a *response) revision() (uint64, error) {
+	return strconv.ParseUint(a.header.Get(apiv1.HeaderRevision), 10, 64)
 }
 
 // askLeader sends GET /leader to one node.
@@ -244,11 +284,11 @@ func classify(q *call, a *response) classification {
 		return classification{err: a.err, mayHaveApplied: true}
 	case a.err != nil:
 		return classification{err: a.err, noResponse: true, mayHaveApplied: a.sent, retryable: mayResend(q, a.sent)}
-	case a.status/100 == 2 && (q.plain || a.isJSON()):
+	case a.status/100 == 2 && a.isAnswer(q):
 		return classification{}
 	case a.status/100 == 2: // such as the login page of a proxy: what has become of the request is not known
 		e, _ := problemOf(q.op, a)
-		e.Problem.Detail += " without JSON: is it a NorthStar node?"
+		e.Problem.Detail += " without an answer of the API: is it a NorthStar node?"
 		return classification{err: e, notNorthStar: true, mayHaveApplied: true}
 	case a.status == http.StatusTemporaryRedirect || a.status == http.StatusPermanentRedirect:
 		e, _ := problemOf(q.op, a)

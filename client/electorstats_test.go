@@ -1,7 +1,9 @@
 package client
 
 import (
+	"context"
 	"errors"
+	"iter"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,6 +35,30 @@ func TestMonitoredElector_StatsWithoutProof(t *testing.T) {
 		k.Session().deadline.prove()
 		if s := m.Stats(); g.Require() != nil || !s.Leading || s.Token != l.Token {
 			t.Errorf("the gate: %v; %+v", g.Require(), s)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}, "n1")
+}
+
+// A lock without tokens has elections, too: no two of its tenures are the same.
+func TestMonitoredElector_ElectionsWithoutTokens(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, _ *fakeCluster) {
+		m := monitor(t, lockElector{}, ElectorConfig{})
+		for n := range uint64(3) {
+			l, err := m.Campaign(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := m.Stats(); s.Elections != n+1 || s.Tenure > time.Second {
+				t.Errorf("%+v", s)
+			}
+			time.Sleep(time.Minute)
+			if err := l.Resign(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := m.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -82,3 +108,19 @@ func TestMonitoredElector_CountsElections(t *testing.T) {
 		}
 	}, "n1")
 }
+
+// lockElector wins each campaign immediately, with a tenure without a token.
+type lockElector struct{}
+
+func (lockElector) Campaign(context.Context) (*Leadership, error) {
+	d := NewDeadline(nil)
+	d.Extend(d.Now(), time.Hour)
+	return d.Begin(Holder{Role: "r", AcquiredAt: time.Now()}, func(context.Context) error {
+		d.End(ErrResigned)
+		return nil
+	})
+}
+
+func (lockElector) Observe(context.Context) iter.Seq2[Holder, error] { return nil }
+
+func (lockElector) Close(context.Context) error { return nil }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net/http"
 	"net/url"
@@ -122,9 +123,8 @@ func (c *Client) getKey(
 		return Entry{}, err
 	}
 	e := Entry{Key: key, Value: a.body, LastContact: -1}
-	if e.Revision, err = strconv.ParseUint(a.header.Get(apiv1.HeaderRevision), 10, 64); err != nil {
-		return Entry{}, &Error{Op: q.op, Endpoint: a.node, Problem: cluster.Errorf(cluster.CodeBadRequest,
-			"response of %s has no valid %s: is it a NorthStar node?", a.node, apiv1.HeaderRevision)}
+	if e.Revision, err = a.revision(); err != nil {
+		return Entry{}, fmt.Errorf("%s: revision of the value: %w", q.op, err)
 	}
 	if ms, err := strconv.ParseInt(a.header.Get(apiv1.HeaderLastContact), 10, 64); err == nil {
 		e.LastContact = time.Duration(ms) * time.Millisecond

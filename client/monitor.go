@@ -152,7 +152,8 @@ func (m *MonitoredElector) begin(l *Leadership, campaign time.Duration) *Leaders
 	}
 	previous, watched := m.watched, make(chan struct{})
 	m.countRenewals()
-	if m.current == nil || m.current.Token != l.Token { // otherwise it has kept the role although its lease lapsed
+	// A tenure with the same token was kept although its lease lapsed. Those of a lock have none.
+	if m.current == nil || l.Token == 0 || m.current.Token != l.Token {
 		m.electedAt = time.Now()
 		m.stats.Elections++
 	}

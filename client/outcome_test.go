@@ -288,5 +288,13 @@ func TestRetry_PageOfAProxy(t *testing.T) {
 		if _, err := both.Put(t.Context(), "k", nil, WriteOptions{}); err != nil || calls.Load() != 2 {
 			t.Errorf("put: %v after %d requests", err, calls.Load())
 		}
+		calls.Store(0)
+		pages := fc.client("n1", "n2") // knows no node yet
+		defer pages.Close()
+		for calls.Load() == 0 { // until the first attempt goes to n1
+			if _, err := pages.Get(t.Context(), "k", Stale); err != nil {
+				t.Fatalf("get: %v after %d requests", err, calls.Load())
+			}
+		}
 	}, "n1", "n2")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -57,7 +56,6 @@ type retrier struct {
 	mayHaveApplied bool  // some completed attempt may have been applied
 	last           error // most specific error of a failed attempt
 	lastNoResponse bool  // last is from a node that did not respond
-	refused        bool  // some attempt's certificate was refused
 
 	watching    bool            // has acquired the leader finder
 	leader      <-chan struct{} // closed when the leader changes; nil: the call does not follow it
@@ -207,11 +205,6 @@ func (r *retrier) handleResult(t *attempt) (done bool, err error) {
 	}
 	v := classify(r.q, t.a)
 	r.updateNodes(t, v)
-	if !r.refused && r.c.cfg.TLS != nil && t.a.err == nil && t.a.status == http.StatusUnauthorized {
-		// Its connection may be older than the present certificate, and shows one that has expired since.
-		r.refused, v.retryable = true, true
-		r.c.closeIdleConnections()
-	}
 	elsewhere := v.notNorthStar && mayResend(r.q, v.mayHaveApplied)
 	switch {
 	case v.err == nil:

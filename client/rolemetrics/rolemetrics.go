@@ -86,7 +86,7 @@ func collect(ch chan<- prometheus.Metric, s client.ElectorStats) {
 	gauge(isLeader, boolToFloat(s.Leading))
 	gauge(token, float64(s.Token))
 	gauge(tenure, s.Tenure.Seconds())
-	if s.Token > 0 {
+	if s.Leading || s.Tenure > 0 { // during a doubt, too
 		gauge(renewalAge, s.RenewalAge.Seconds())
 	}
 	counter(campaigns, s.Campaigns)

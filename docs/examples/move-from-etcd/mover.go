@@ -168,7 +168,7 @@ func (m *mover) compare(ctx context.Context) (int, error) {
 	for round := range rounds {
 		keys, changed, err := m.compareOnce(ctx)
 		switch {
-		case err != nil && round > 0:
+		case errors.Is(err, errDiffers) && round > 0:
 			return 0, fmt.Errorf("%w: etcd was written to after Enter: %s", err, advice)
 		case err != nil || !changed:
 			return keys, err
@@ -176,6 +176,9 @@ func (m *mover) compare(ctx context.Context) (int, error) {
 	}
 	return 0, fmt.Errorf("etcd changes all the time: %s", advice)
 }
+
+// errDiffers means that a key of the two clusters is not the same.
+var errDiffers = errors.New("the clusters differ")
 
 // compareOnce also reports whether etcd has changed meanwhile. A lease that has expired is such a change, and leaves
 // both equal.
@@ -197,18 +200,17 @@ func (m *mover) compareOnce(ctx context.Context) (keys int, changed bool, err er
 		for _, kv := range page {
 			value, ok := values[string(kv.Key)]
 			if !ok || !bytes.Equal(value, kv.Value) {
-				return fmt.Errorf("the key %q differs", kv.Key)
+				return fmt.Errorf("%w: the key %q has another value, or etcd does not have it", errDiffers, kv.Key)
 			}
 			delete(values, string(kv.Key))
 		}
 		return nil
 	})
-	for key := range values {
-		err = errors.Join(err, fmt.Errorf("the new cluster does not have the key %q", key))
-		break
-	}
 	if err != nil {
 		return 0, false, err
+	}
+	for key := range values {
+		return 0, false, fmt.Errorf("%w: the new cluster does not have the key %q", errDiffers, key)
 	}
 	after, err := m.from.Get(ctx, "a", clientv3.WithCountOnly())
 	if err != nil {
