@@ -314,7 +314,7 @@ func (d *drill) leads(n *Node, reason string) {
 func (d *drill) leader() (lead *Node) {
 	d.t.Helper()
 	eventually(d.t, soon, func() error {
-		for _, n := range d.left {
+		for _, n := range d.Nodes { // a re-admitted node may be elected, too
 			if s, err := d.status(n); err == nil && s.State == "leader" && s.Generation == 2 {
 				lead = n
 				return nil
