@@ -9,7 +9,9 @@ export function quorum(c) {
   if (q.voters === 0) return { mood: "bad", big: "No voters", small: "This cluster has no configuration yet." };
   if (q.healthy < q.needed && c.leader_id) {
     const down = c.members.filter((m) => m.suffrage === "voter" && !m.healthy);
-    if (down.some((m) => m.reasons.some((r) => r.startsWith("disk ")))) {
+    const first = (reason) => down.filter((m) => m.reasons[0]?.startsWith(reason)).length; // silence is said first
+    // Those that a new leader has not heard from yet may still be healthy.
+    if (first("disk is ") > 0 && q.healthy + first("not heard from since") < q.needed) {
       return {
         mood: "bad",
         big: `${healthy}, no write is possible`,

@@ -56,10 +56,13 @@ func saysInWords(t *testing.T, p *page) {
 		}
 	}
 	want := map[string]string{
-		`quorum(lost("not heard from yet")).small`: "Node n1 has just been elected and not heard from the others yet, " +
-			"or is about to step down.",
-		`quorum(lost("disk is full: read-only")).small`: "Nothing can be written: n2: silent for 12s; " +
+		`quorum(lost("silent for 12s", "not heard from yet")).small`: "Node n1 has just been elected and not heard from the " +
+			"others yet, or is about to step down.",
+		`quorum(lost("silent for 12s", "disk is full: read-only")).small`: "Nothing can be written: n2: silent for 12s; " +
 			"n3: disk is full: read-only.",
+		`quorum(lost("silent for 300ms", "silent for 290ms, disk is full: read-only")).big`:        "1 of 3 voters healthy so far",
+		`quorum(lost("disk is stalled", "not heard from since this node leads")).big`:              "1 of 3 voters healthy so far",
+		`quorum(lost("disk is stalled", "not heard from since this node leads", "no", "no")).big`:  "1 of 5 voters healthy, no write is possible",
 		`banners(paused, {})[0].text.includes(new Date("2100-01-05T12:00Z").toLocaleDateString())`: "true",
 		`silence({ threshold_ms: 85, source: "measured", reason: "gaps" })`:                        "85 ms, measured",
 		`silence({ threshold_ms: 150, source: "raised", reason: "why" })`:                          "150 ms: why",
@@ -72,9 +75,9 @@ func saysInWords(t *testing.T, p *page) {
 	for call, text := range want {
 		var got string
 		p.eval(fmt.Sprintf(`import("/dashboard/words.js").then((words) => {
-			const down = (id, reason) => ({ id, suffrage: "voter", reasons: [reason] });
-			const lost = (reason) => ({ leader_id: "n1", quorum: { voters: 3, healthy: 1, needed: 2 },
-				members: [down("n2", "silent for 12s"), down("n3", reason)] });
+			const lost = (...down) => ({ leader_id: "n1",
+				quorum: { voters: down.length + 1, healthy: 1, needed: Math.floor((down.length + 1) / 2) + 1 },
+				members: down.map((why, i) => ({ id: "n" + (i + 2), suffrage: "voter", reasons: why.split(", ") })) });
 			const paused = { nodes: [], cluster: { quorum: {}, state: {}, leader_id: "n1", observed_by: "n1" },
 				auto_failover: { paused_until: "2100-01-05T12:00Z" } };
 			return String(words.%s);
