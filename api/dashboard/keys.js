@@ -167,8 +167,9 @@ async function lookAgain(page) {
   if (state.key !== old) return; // another one was opened meanwhile
   state.gone = !item;
   if (!item || item.revision === old.revision) return;
-  Object.assign(state, { key: item, writer: null });
-  findWriter(item);
+  state.key = item; // its last writer stays until the next one is known
+  redraw();
+  await findWriter(item); // it counts in the time that the page may load for
 }
 
 // findWriter looks for a key in the audit log, which does not have writes of the etcd API.

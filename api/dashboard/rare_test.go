@@ -24,6 +24,7 @@ func TestDashboard_FakeNode(t *testing.T) {
 		{"dialog", reopensDialogs},
 		{"keys", startsEditsAgain},
 		{"writer", followsAKey},
+		{"slow audit log", waitsForTheWriter},
 		{"audit", followsTheAuditLog},
 		{"lost elections", showsLostElections},
 		{"who led when", drawsTenures},

@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,46 @@ func followsAKey(_ *testing.T, p *page, f *fakeNode) {
 	f.answer("GET /v1/kv", apiv1.List{Items: []apiv1.Item{}, Next: "config/b"}) // it may be on another page
 	p.loadAgain()
 	p.waitText("This key was deleted")
+	p.click("button", "Close")
+}
+
+// waitsForTheWriter changes the opened key while the audit log is slow: the key is not read again before that answers.
+func waitsForTheWriter(t *testing.T, p *page, f *fakeNode) {
+	put := func(revision uint64, value, who string) {
+		f.answer("GET /v1/kv", apiv1.List{Items: []apiv1.Item{{
+			Key: "config/a", Value: []byte(value), Revision: revision, CreateRevision: 4, Version: revision,
+		}}})
+		f.answer("GET /admin/audit", apiv1.Audit{Items: []apiv1.AuditRecord{{
+			Seq: "1", When: time.Now(), Who: who, Role: "client", What: "PUT /v1/kv/config%2Fa", Status: 200,
+		}}})
+	}
+	put(5, "of bob", "bob")
+	p.visit("#/keys/config%2F")
+	p.click("button", "config/a")
+	p.waitText("Last write in the audit log: bob (client)")
+	p.eval(`void (window.reads = 0, window.realFetch = fetch, window.fetch = async (url, options) => {
+		if (url.includes("/v1/kv")) window.reads++;
+		if (url.includes("/admin/audit")) await new Promise((done) => { window.release = done; });
+		return window.realFetch(url, options);
+	})`, nil)
+	defer p.eval("void (window.fetch = window.realFetch, window.release?.())", nil)
+	put(6, "of eve", "eve")
+	p.loadAgain()
+	p.waitText("of eve")
+	p.wait("the audit log is asked", "window.release")
+	if text := p.text(); !strings.Contains(text, "Last write in the audit log: bob") {
+		t.Errorf("before the audit log answers: %s", text)
+	}
+	var reads int
+	p.eval(`new Promise((done) => {
+		document.dispatchEvent(new Event("northstar:reload"));
+		setTimeout(() => done(window.reads)); // after the page was drawn
+	})`, &reads)
+	if reads != 1 {
+		t.Errorf("the key was read %d times before the audit log answered", reads)
+	}
+	p.eval("void (window.fetch = window.realFetch, window.release())", nil)
+	p.waitText("Last write in the audit log: eve (client)")
 	p.click("button", "Close")
 }
 
