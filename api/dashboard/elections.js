@@ -128,7 +128,10 @@ function mark(e) {
   if (e.result !== "won") return pill("bad", "failed");
   if (e.needless) return pill("bad", "needless");
   if (words.planned(e)) return pill("", "planned");
-  if (e.trigger === "startup") return pill("", complete && e === items.at(-1) ? "first start" : "start");
+  if (e.trigger === "startup") {
+    const first = complete && e === items.findLast((one) => one.result === "won");
+    return pill("", first ? "first start" : "start");
+  }
   return pill("warn", "failover");
 }
 

@@ -162,10 +162,12 @@ func drawsTenures(t *testing.T, p *page, f *fakeNode) {
 			Votes: []apiv1.Vote{}, LeaderlessMS: 400,
 		}
 	}
+	lost := won(2, "n2", "startup", time.Hour+time.Second) // before the cluster had its first leader
+	lost.Result = "lost"
 	f.answer("GET /v1/events", apiv1.Events{Items: []apiv1.Event{}})
 	f.answer("GET /v1/elections", apiv1.Elections{Missing: []string{}, Items: []apiv1.Election{
 		won(7, "n1", "timeout", 20*time.Minute), won(4, "n3", "startup", 40*time.Minute),
-		won(3, "n2", "startup", time.Hour),
+		won(3, "n2", "startup", time.Hour), lost,
 	}})
 	f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "" })
 	defer f.show(func(v *apiv1.DashboardView) { v.Cluster.LeaderID = "n1" })
@@ -188,7 +190,7 @@ func drawsTenures(t *testing.T, p *page, f *fakeNode) {
 	}
 	var pills []string
 	p.eval(`[...document.querySelectorAll(".lane .pill")].map((e) => e.innerText)`, &pills)
-	if got := strings.Join(pills, ", "); got != "failover, start, first start" {
+	if got := strings.Join(pills, ", "); got != "failover, start, first start, attempt" {
 		t.Errorf("marks: %s", got)
 	}
 	p.click("summary", "Term 4")
