@@ -195,7 +195,7 @@ func (c *runCommand) runNode(p *commandEnv, env node.Env) error {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		n, err := node.New(c.Config, env) // with a long log or a hung disk it takes long
+		n, err := newNode(c.Config, env) // with a long log or a hung disk it takes long
 		if err != nil {
 			ended <- err
 			return
@@ -216,4 +216,14 @@ func (c *runCommand) runNode(p *commandEnv, env node.Env) error {
 	case <-p.immediate.Done():
 		return errors.New("forced exit on second signal")
 	}
+}
+
+// newNode makes a node. A panic becomes an error, as run has it for the main goroutine.
+func newNode(cfg node.Config, env node.Env) (n *node.Node, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("internal error: %v (%s)", r, panicSite())
+		}
+	}()
+	return node.New(cfg, env)
 }

@@ -123,6 +123,24 @@ func TestRunNode_ForcedWhileOpening(t *testing.T) {
 	close(release)
 }
 
+// A panic at the start of a node is one line and an exit code, not a trace.
+func TestRunNode_PanicWhileOpening(t *testing.T) {
+	t.Parallel()
+	cfg := node.Default()
+	cfg.ID, cfg.DataDir, cfg.RaftAddr, cfg.HTTPAddr = "n1", t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	env := node.Env{WatchdogInterval: -1, OpenStorage: func(storage.Options) (storage.Storage, error) {
+		panic("bad page")
+	}}
+	var stderr strings.Builder
+	c := runCommand{node.Flags{Config: cfg}}
+	p := &commandEnv{graceful: t.Context(), immediate: t.Context(), stdout: io.Discard, stderr: &stderr}
+	code, said := report(&stderr, c.runNode(p, env)), stderr.String()
+	const want = "northstar-node: internal error: bad page (northstar/cmd/northstar-node.TestRunNode_PanicWhileOpening"
+	if code != exitFailed || !strings.HasPrefix(said, want) || strings.Count(said, "\n") != 1 {
+		t.Errorf("exit code %d, want %d; %q, want %q", code, exitFailed, said, want)
+	}
+}
+
 // A signal ends the commands that run no node, also where they wait for a file.
 func TestCheckConfig_Signal(t *testing.T) {
 	t.Parallel()
