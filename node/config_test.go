@@ -334,8 +334,8 @@ func TestValidate(t *testing.T) {
 		{"port 0", func(c *Config) { c.HTTPAddr, c.RaftAddr = "127.0.0.1:0", "127.0.0.1:0" }, ""},
 
 		{
-			"join with a blank", func(c *Config) { c.Join = []string{"a:1", " b:2"} },
-			`address " b:2": host " b": want an IP address, or a host name`,
+			"host with a blank", func(c *Config) { c.Join = []string{"a:1", "b c:2"} },
+			`address "b c:2": host "b c": want an IP address, or a host name`,
 		},
 		{"host with a slash", func(c *Config) { c.HTTPAdvertise = "h/x:7701" }, `host "h/x": want an IP address`},
 		{"join at IPv6", func(c *Config) { c.Join = []string{"[fe80::1%eth0]:1", "my_node-1.example.:2"} }, ""},
@@ -574,6 +574,22 @@ func TestDefaults(t *testing.T) {
 		cfg.Election.TimeoutMax != 2*cfg.Election.TimeoutMin || cfg.Disk.Reserve != 64<<20 ||
 		cfg.Election.LeaseDrift != 10 {
 		t.Errorf("defaults are not those of the contract: %+v", cfg)
+	}
+}
+
+// Blanks around the commas between addresses are no part of them.
+func TestJoin_Blanks(t *testing.T) {
+	t.Parallel()
+	cfg, err := Load([]string{"--join", "a:7701, b:7701 ,\tc:7701"}, environ(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cfg.Join; !reflect.DeepEqual(got, []string{"a:7701", "b:7701", "c:7701"}) {
+		t.Errorf("join %q", got)
+	}
+	cfg.DataDir = "data"
+	if err := cfg.Validate(time.Now()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -114,6 +114,9 @@ func (l *Loader) finish(ctx *kong.Context, flags *Flags) error {
 			l.sources[key.Name] = "--" + p.Flag.Name
 		}
 	}
+	for i, addr := range flags.Join {
+		flags.Join[i] = strings.TrimSpace(addr) // as in initial-cluster
+	}
 	flags.sources, flags.invalidKeys = l.sources, l.invalidKeys
 	return errors.Join(l.problems...)
 }
