@@ -343,9 +343,21 @@ func TestValidate(t *testing.T) {
 		{"bad id", func(c *Config) { c.ID = "Node 1" }, `id = "Node 1": want 1 to 63`},
 		{"no data dir", func(c *Config) { c.DataDir = "" }, "data-dir: required"},
 		{"cluster name", func(c *Config) { c.ClusterName = "a/b" }, `cluster-name = "a/b": want`},
-		{"cluster name with a port", func(c *Config) { c.ClusterName = "eu:prod" }, `cluster-name = "eu:prod": want`},
-		{"cluster name with a user", func(c *Config) { c.ClusterName = "a@b" }, `cluster-name = "a@b": want`},
-		{"cluster name with an empty part", func(c *Config) { c.ClusterName = "a..b" }, `cluster-name = "a..b": want`},
+		{"cluster name with a port, shown", func(c *Config) { c.ClusterName = "eu:prod" }, ""},
+		{
+			"cluster name with a port", func(c *Config) { c.ClusterName, c.TLS = "eu:prod", TLSConfig{"c", "k", "ca"} },
+			`cluster-name = "eu:prod": want`,
+		},
+		{"cluster name with a user, shown", func(c *Config) { c.ClusterName = "a@b" }, ""},
+		{
+			"cluster name with a user", func(c *Config) { c.ClusterName, c.TLS = "a@b", TLSConfig{"c", "k", "ca"} },
+			`cluster-name = "a@b": want`,
+		},
+		{"cluster name with an empty part, shown", func(c *Config) { c.ClusterName = "a..b" }, ""},
+		{
+			"cluster name with an empty part", func(c *Config) { c.ClusterName, c.TLS = "a..b", TLSConfig{"c", "k", "ca"} },
+			`cluster-name = "a..b": want`,
+		},
 		{"address without port", func(c *Config) { c.HTTPAddr = "localhost" }, `http-addr = "localhost": want HOST:PORT`},
 		{
 			"port", func(c *Config) { c.RaftAddr = "127.0.0.1:99999" },

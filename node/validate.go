@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -94,8 +95,11 @@ func (v *validator) identity() {
 		v.problem("id", c.ID, "want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")
 	}
 	v.require(c.DataDir != "", "data-dir", nil, "required")
-	if err := cluster.CheckClusterName(c.ClusterName); err != nil {
-		v.problem("cluster-name", c.ClusterName, "%v", err)
+	// Without TLS there are no certificates, and the name is only shown.
+	name := c.ClusterName
+	shown := !c.TLS.Enabled() && name != "" && len(name) <= cluster.MaxClusterNameBytes && url.PathEscape(name) == name
+	if err := cluster.CheckClusterName(name); err != nil && !shown {
+		v.problem("cluster-name", name, "%v", err)
 	}
 }
 
