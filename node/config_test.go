@@ -605,6 +605,22 @@ func TestJoin_Blanks(t *testing.T) {
 	}
 }
 
+// Some files have all addresses in one element.
+func TestArrays_WithCommas(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "join = ['a:1,b:1', 'c:1']\ninitial-cluster = ['n1=a:1@a:2,n2=b:1@b:2']\n")
+	cfg, err := Load([]string{"--config", file}, environ(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cfg.Join; !reflect.DeepEqual(got, []string{"a:1", "b:1", "c:1"}) {
+		t.Errorf("join %q", got)
+	}
+	if got := cfg.InitialCluster.String(); got != "n1=a:1@a:2,n2=b:1@b:2" {
+		t.Errorf("initial cluster %s", got)
+	}
+}
+
 // A zone may have a comma in its name: an array of the file is not split again.
 func TestZones_WithComma(t *testing.T) {
 	t.Parallel()

@@ -120,7 +120,10 @@ func (k Key) text(value any) (string, bool) {
 			}
 			parts[i] = s
 		}
-		return kong.JoinEscaped(parts, ','), k.kind == reflect.Slice
+		if k.Name == "failover.zones" { // no other list has commas in its elements
+			return kong.JoinEscaped(parts, ','), true
+		}
+		return strings.Join(parts, ","), k.kind == reflect.Slice
 	}
 	return "", false
 }
