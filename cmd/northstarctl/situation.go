@@ -197,19 +197,19 @@ func (s situation) explainPause() string {
 func (s situation) explainLastElections() []string {
 	h := s.history
 	i := slices.IndexFunc(h.elections, apiv1.Election.Won)
-	lines, last, lost := []string{"No election is recorded."}, apiv1.Election{}, h.elections
+	lines, since, last, lost := []string{"No won election is recorded."}, "", apiv1.Election{}, h.elections
 	if i >= 0 {
-		last, lost = h.elections[i], h.elections[:i]
+		since, last, lost = " since then", h.elections[i], h.elections[:i]
 		lines[0] = fmt.Sprintf("The last leader was node %s, elected in term %d at %s.", last.CandidateID, last.Term,
 			formatTime(&last.StartedAt))
 	}
 	newest, found := h.openAfter(last.Term)
 	switch {
 	case found && (len(lost) == 0 || newest.StartedAt.After(lost[0].StartedAt)):
-		lines = append(lines, "The newest attempt since then:")
+		lines = append(lines, "The newest attempt"+since+":")
 	case len(lost) > 0:
 		newest = lost[0]
-		lines = append(lines, fmt.Sprintf("%d attempts since then were lost. The newest:", len(lost)))
+		lines = append(lines, fmt.Sprintf("%d attempts%s were lost. The newest:", len(lost), since))
 	case i >= 0:
 		return append(lines, "No later attempt is recorded.")
 	default:

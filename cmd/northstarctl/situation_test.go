@@ -73,6 +73,8 @@ func TestWhy_NoLeader(t *testing.T) {
 	}
 	never := examined("n1", "n2")
 	never.history.events = []apiv1.Event{attempt(1, "b")}
+	neverWon := examined("n1", "n2")
+	neverWon.history.elections = lost.history.elections[:1]
 	for name, tc := range map[string]struct {
 		s    situation
 		want []string
@@ -81,7 +83,8 @@ func TestWhy_NoLeader(t *testing.T) {
 			"elected in term 5", "The newest attempt since then:\nTerm 7: node n2 had been trying to be elected since 2026-",
 			"n1 did not answer (not reached); n2 granted (c)", "lasted 600 ms by then. Node n2 had heard no leader for 900 ms.",
 		}},
-		"never elected": {never, []string{"No election is recorded.\nThe newest attempt since then:\nTerm 1: node n2"}},
+		"never elected": {never, []string{"No won election is recorded.\nThe newest attempt:\nTerm 1: node n2"}},
+		"never won":     {neverWon, []string{"No won election is recorded.\n1 attempts were lost. The newest:\nTerm 6: "}},
 		"quorum lost": {examined("n1"), []string{
 			"The quorum is LOST: 1 of 3 voters answer (n1), and 2 are needed",
 			"n2 (nothing heard for 2s: it hangs, or cannot be reached); n3 (no route)",
