@@ -179,17 +179,24 @@ func TestStatus_QuorumInWords(t *testing.T) {
 // A leader without a healthy majority has just been elected, or is about to step down, or its voters cannot write.
 func TestStatus_LeaderWithoutMajority(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ n2, n3, want string }{
-		"elected":     {"not heard from since this node leads", "not heard from since this node leads", "unclear: "},
-		"no majority": {"silent for 300ms", "silent for 290ms, disk is full: read-only", "unclear: "},
+	const unheard = "not heard from since this node leads"
+	for name, c := range map[string]struct {
+		needed       int
+		n2, n3, want string
+	}{
+		"elected":     {2, unheard, unheard, "unclear: "},
+		"no majority": {2, "silent for 300ms", "silent for 290ms, disk is full: read-only", "unclear: "},
 		"a full disk": {
-			"disk is full: read-only", "silent for 4s",
+			2, "disk is full: read-only", "silent for 4s",
 			"NO WRITES: 1 of 3 voters healthy, 2 needed; nothing can be written: " +
 				"n2 (disk is full: read-only), n3 (silent for 4s)",
 		},
-		"a stalled disk": {"disk is stalled", "not heard from since this node leads", "NO WRITES: "},
+		"a stalled disk":        {2, "disk is stalled", "silent for 300ms", "NO WRITES: "},
+		"one yet to answer":     {2, "disk is stalled", unheard, "unclear: "},
+		"too few yet to answer": {3, "disk is stalled", unheard, "NO WRITES: "},
 	} {
-		cl := apiv1.Cluster{LeaderID: "n1", Quorum: apiv1.Quorum{Voters: 3, Needed: 2, Healthy: 1}, Members: []apiv1.Member{
+		q := apiv1.Quorum{Voters: 3, Needed: c.needed, Healthy: 1}
+		cl := apiv1.Cluster{LeaderID: "n1", Quorum: q, Members: []apiv1.Member{
 			{ID: "n1", Suffrage: "voter", Healthy: true},
 			{ID: "n2", Suffrage: "voter", Reasons: []string{c.n2}},
 			{ID: "n3", Suffrage: "voter", Reasons: []string{c.n3}},

@@ -236,18 +236,22 @@ func quorumText(cl apiv1.Cluster) string {
 }
 
 // quorumOfLeader explains a leader without a healthy majority. A voter whose disk takes no writes still answers the
-// leader, so the leader stays. Without such a voter, the leader has either just come or is about to go.
+// leader, so the leader stays. Without such a voter, the leader has either just come or is about to go. A leader that
+// has just come may soon hear from a majority that can write.
 func quorumOfLeader(cl apiv1.Cluster, healthy string) string {
 	var unhealthy []string
-	blocked := false
+	blocked, able := false, cl.Quorum.Healthy
 	for _, m := range cl.Members {
 		if m.Suffrage == "voter" && !m.Healthy {
 			why := strings.Join(m.Reasons, ", ") // silence is said first
 			blocked = blocked || strings.HasPrefix(why, "disk is ")
+			if strings.HasPrefix(why, "not heard from since") {
+				able++
+			}
 			unhealthy = append(unhealthy, fmt.Sprintf("%s (%s)", m.ID, why))
 		}
 	}
-	if blocked {
+	if blocked && able < cl.Quorum.Needed {
 		return fmt.Sprintf("NO WRITES: %s, %d needed; nothing can be written: %s", healthy, cl.Quorum.Needed,
 			strings.Join(unhealthy, ", "))
 	}
