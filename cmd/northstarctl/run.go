@@ -130,6 +130,7 @@ func (r *runCmd) Run(a *app) error {
 	err = s.run(context.WithoutCancel(a.ctx))
 	if outlived := (*outlivedError)(nil); errors.As(err, &outlived) {
 		// Neither released nor revocation confirmed: no other candidate is elected before the session's TTL has passed.
+		// After failed checks, the elector may release the role when the lease ends.
 		return fmt.Errorf("%w (role %s is free when the lease expires)", err, r.Role)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.ctx), releaseTimeout)
