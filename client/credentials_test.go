@@ -311,7 +311,8 @@ func TestCredentials_OlderConnection(t *testing.T) {
 	old.Store("all")
 	before := requests.Load()
 	err = post(leaderRead)
-	if n := requests.Load() - before; n < 1 || n > maxRefusedConns || !cluster.IsCode(err, cluster.CodeUnauthenticated) {
+	n := requests.Load() - before
+	if n < 1 || n > maxRefusedConns || !cluster.IsCode(err, cluster.CodeUnauthenticated) {
 		t.Errorf("%d requests, %v; want the refusal", n, err)
 	}
 }
