@@ -328,6 +328,10 @@ func (l *brokenLog) StoreLogs(e []*raft.Log) error {
 	return l.d.write(func() error { return l.LogStore.StoreLogs(e) })
 }
 
+func (l *brokenLog) DeleteRange(from, to uint64) error {
+	return l.d.write(func() error { return l.LogStore.DeleteRange(from, to) })
+}
+
 func (l *brokenLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
 type brokenStable struct {
