@@ -158,8 +158,8 @@ func (n *Node) logRecovery() error {
 	})
 }
 
-// lastPosition returns the position of the last entry, in log or snapshot. A deposed leader's entries behind a snapshot,
-// which are of an earlier term, do not count.
+// lastPosition returns the position of the last entry, in log or snapshot. A deposed leader's entries behind a
+// snapshot, which are of an earlier term, do not count.
 func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint64, err error) {
 	list, err := snaps.List()
 	if err != nil {

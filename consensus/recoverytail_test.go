@@ -61,8 +61,8 @@ func TestRecoverBehindARestore(t *testing.T) {
 	}
 }
 
-// addDeposedTail gives a stopped node what the leader of the next term has restored, and behind it entries of the last
-// term: a write, and a configuration without the node. It returns the end of the restore.
+// addDeposedTail returns the end of a restore that it adds to a stopped node, as by the leader of the next term. Behind
+// it come entries of the last term: a write, and a configuration without the node.
 func addDeposedTail(t *testing.T, n *testNode) (end raft.Log) {
 	t.Helper()
 	dir, err := storage.Open(storage.Options{Dir: n.dir, Logger: testLogger()})
@@ -70,7 +70,8 @@ func addDeposedTail(t *testing.T, n *testNode) (end raft.Log) {
 		t.Fatal(err)
 	}
 	store := storage.Guard(dir, storage.GuardConfig{
-		StallMin: time.Second, StallMax: 2 * time.Second, OnFatal: func(err error) { t.Error(err) }, Logger: testLogger(),
+		StallMin: time.Second, StallMax: 2 * time.Second, OnFatal: func(err error) { t.Error(err) },
+		Logger: testLogger(),
 	})
 	defer func() {
 		if err := store.Close(); err != nil {

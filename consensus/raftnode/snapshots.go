@@ -22,7 +22,8 @@ func (p LogPosition) endsSnapshot(m *raft.SnapshotMeta) bool {
 	return p == LogPosition{m.Index, m.Term}
 }
 
-// deposes reports whether an entry behind the snapshot that ends at p cannot be of its log. Terms only grow along a log.
+// deposes reports whether an entry behind the snapshot that ends at p cannot be of its log. Terms only grow along a
+// log.
 func (p LogPosition) deposes(index, term uint64) bool { return index > p.Index && term < p.Term }
 
 // Snapshots refuses to fall back, at start, to a snapshot that the log does not continue: raft.Raft would panic at the
