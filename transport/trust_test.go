@@ -66,8 +66,11 @@ func TestConnectionsEndWithTheirAuthority(t *testing.T) {
 		return called, sent
 	}
 	for _, e := range []*end{stolen, member} {
-		if called, sent := use(e); called != nil || sent != nil {
-			t.Fatalf("%s: call %v, message %v", e.id, called, sent)
+		var called, sent error
+		for ok := false; !ok; ok = called == nil && sent == nil { // a handshake may be late on a busy machine
+			if called, sent = use(e); ctx.Err() != nil {
+				t.Fatalf("%s: call %v, message %v", e.id, called, sent)
+			}
 		}
 	}
 	trusted.trustOnly(t, next)
@@ -81,7 +84,7 @@ func TestConnectionsEndWithTheirAuthority(t *testing.T) {
 	if n := reached(got); n != 0 || len(served) != calls {
 		t.Errorf("%d messages reached raft, %d calls were served", n, len(served)-calls)
 	}
-	if called, sent := use(member); called != nil || sent != nil {
+	if called, sent := use(member); called != nil || sent != nil { // on its connection from before
 		t.Errorf("of the other authority: call %v, message %v", called, sent)
 	}
 }

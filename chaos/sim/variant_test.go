@@ -75,7 +75,7 @@ func (v variant) deps(env Env, t *transport.Transport) consensus.Deps {
 		Bind:       func(c consensus.RaftCallbacks) { t.Raft().Bind(c) },
 		PeerAck:    t.Acks().Peer,
 		ResetPeers: t.ResetPeers, Poll: t.Poll, Probe: t.Probe,
-		Logger: env.Logger, Entropy: env.Entropy,
+		Logger: env.Logger, Entropy: env.Entropy, LeaseClock: env.Clock,
 	}
 	if v.acks != nil {
 		d.Acks = v.acks(d.Acks)
