@@ -34,9 +34,11 @@ type reading struct {
 	at       time.Time
 	revision uint64
 	election state.Election // the newest
+	term     uint64
 	leader   cluster.NodeID
 	silent   time.Duration // since a leader was last heard, while there is none; < 0: never
-	counted  time.Duration // what the samples have of the time without a leader, while there is none
+	// counted is what the samples have of the time without a leader, until the record of the next election is known.
+	counted  time.Duration
 	fsyncP99 time.Duration
 }
 
@@ -72,7 +74,7 @@ func (h *history) run(ctx context.Context, reads Reads) {
 func newReading(reads Reads, now time.Time) reading {
 	st, view := reads.Status(), reads.View()
 	r := reading{
-		at: now, revision: view.Revision(), leader: st.LeaderID, silent: st.LeaderContactAge,
+		at: now, revision: view.Revision(), term: st.Term, leader: st.LeaderID, silent: st.LeaderContactAge,
 		fsyncP99: st.Disk.FsyncP99,
 	}
 	if all := view.Elections(); len(all) > 0 {
@@ -87,7 +89,7 @@ func (h *history) add(r reading) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	gap := leaderless(h.last, r)
-	if r.leader == "" {
+	if r.leader == "" || r.term > r.election.Term { // a leader is known before the record of its election
 		r.counted = h.last.counted + gap // 0 before, if there was a leader
 	}
 	h.samples = append(h.samples, apiv1.DashboardSample{

@@ -46,8 +46,14 @@ func TestHistory_Samples(t *testing.T) {
 		{"it goes on", reading{revision: 150, election: election(3, 0), silent: 7 * time.Second}, nil, 0, 5000, 0},
 		{"it ends late", reading{revision: 150, leader: "n1", election: election(4, 8*time.Second)}, nil, 0, 1000, 0},
 		{"a later one", reading{revision: 150, leader: "n1", election: election(5, time.Second)}, nil, 0, 1000, 0},
-		{"no leader since the start", reading{revision: 150, election: election(5, 0), silent: -1}, nil, 0, 5000, 0},
-		{"a recovery", reading{revision: 150 + 1<<40, leader: "n3", election: election(6, time.Hour)}, nil, 0, 5000, 0},
+		{"a third begins", reading{revision: 150, election: election(5, 0), silent: time.Second}, nil, 0, 1000, 0},
+		{"its record is to come", reading{revision: 150, leader: "n1", term: 6, election: election(5, 0)}, nil, 0, 0, 0},
+		{"and comes", reading{revision: 150, leader: "n1", term: 6, election: election(6, 3*time.Second)}, nil, 0, 2000, 0},
+		{"a cut begins", reading{revision: 150, term: 6, election: election(6, 0), silent: time.Second}, nil, 0, 1000, 0},
+		{"the leader was there", reading{revision: 150, leader: "n1", term: 6, election: election(6, 0)}, nil, 0, 0, 0},
+		{"it fails", reading{revision: 150, leader: "n2", term: 7, election: election(7, time.Second)}, nil, 0, 1000, 0},
+		{"no leader since the start", reading{revision: 150, election: election(7, 0), silent: -1}, nil, 0, 5000, 0},
+		{"a recovery", reading{revision: 150 + 1<<40, leader: "n3", election: election(8, time.Hour)}, nil, 0, 5000, 0},
 	} {
 		for _, w := range c.writes {
 			h.writes.observe(w)
@@ -59,8 +65,8 @@ func TestHistory_Samples(t *testing.T) {
 			t.Errorf("%s: %+v, want %v changes, %v ms, p99 %v ms", c.name, got, c.changes, c.gapMS, c.p99)
 		}
 	}
-	if got := h.after(at(50)); len(got) != 2 || !got[0].At.Equal(at(55)) {
-		t.Errorf("after 50 s: %+v", got)
+	if got := h.after(at(80)); len(got) != 2 || !got[0].At.Equal(at(85)) {
+		t.Errorf("after 80 s: %+v", got)
 	}
 }
 
