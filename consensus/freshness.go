@@ -11,6 +11,7 @@ import (
 // said so. Raft's own last contact does not tell. A granted vote and a lost leadership set it too. So does a message
 // that was in a socket while this process was stopped.
 type freshness struct {
+	now   func() time.Time
 	mu    sync.Mutex
 	sleep suspendWatch
 	woken time.Time          // messages from before do not count: the machine was suspended
@@ -38,9 +39,10 @@ func (f *freshness) leaderHas(of *raftnode.Instance, last, applied uint64, sent 
 }
 
 // age returns how long ago the state was known to be current, -1 if it never was.
-func (f *freshness) age(of *raftnode.Instance, applied uint64, now time.Time) time.Duration {
+func (f *freshness) age(of *raftnode.Instance, applied uint64) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := f.now() // just before the lease clock: a wait between the two would look like a suspension
 	if slept := f.sleep.slept(now); slept > 0 {
 		f.woken = now
 		for _, t := range []*time.Time{&f.known, &f.at} {

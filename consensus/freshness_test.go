@@ -15,7 +15,8 @@ func TestFreshness(t *testing.T) {
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	age := func(of *raftnode.Instance, applied uint64, s int, want time.Duration) {
 		t.Helper()
-		if got := f.age(of, applied, at(s)); got != want {
+		f.now = func() time.Time { return at(s) }
+		if got := f.age(of, applied); got != want {
 			t.Errorf("applied %d, after %d s: %v, want %v", applied, s, got, want)
 		}
 	}
@@ -39,7 +40,8 @@ func TestFreshness_OldBound(t *testing.T) {
 	f := freshness{sleep: newSuspendWatch(func() time.Duration { return 0 }, start)}
 	f.leaderHas(of, 7, 7, start.Add(10*time.Second))
 	f.leaderHas(of, 9, 7, start.Add(time.Second))
-	if got := f.age(of, 9, start.Add(11*time.Second)); got != time.Second {
+	f.now = func() time.Time { return start.Add(11 * time.Second) }
+	if got := f.age(of, 9); got != time.Second {
 		t.Errorf("age %v, want 1s", got)
 	}
 }
@@ -49,10 +51,13 @@ func TestFreshness_Suspend(t *testing.T) {
 	t.Parallel()
 	of, now, suspended := new(raftnode.Instance), time.Unix(100, 0), time.Duration(0)
 	start := now
-	f := freshness{sleep: newSuspendWatch(func() time.Duration { return now.Sub(start) + suspended }, start)}
+	f := freshness{
+		now:   func() time.Time { return now },
+		sleep: newSuspendWatch(func() time.Duration { return now.Sub(start) + suspended }, start),
+	}
 	age := func(want time.Duration) {
 		t.Helper()
-		if got := f.age(of, 7, now); got != want {
+		if got := f.age(of, 7); got != want {
 			t.Errorf("age %v, want %v", got, want)
 		}
 	}
@@ -71,4 +76,19 @@ func TestFreshness_Suspend(t *testing.T) {
 	suspended = 25 * time.Second
 	f.leaderHas(of, 7, 7, now) // no one has looked since the suspension
 	age(5 * time.Second)
+}
+
+// The time is read under the lock: a wait for the lock after it would look like a suspension.
+func TestFreshness_WaitIsNoSuspension(t *testing.T) {
+	t.Parallel()
+	var f freshness
+	f.sleep = newSuspendWatch(func() time.Duration { return 0 }, time.Unix(100, 0))
+	f.now = func() time.Time {
+		if f.mu.TryLock() {
+			t.Error("the time is read without the lock")
+			f.mu.Unlock()
+		}
+		return time.Unix(100, 0)
+	}
+	f.age(new(raftnode.Instance), 7)
 }

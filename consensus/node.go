@@ -104,7 +104,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		IncarnationCleared: n.peers.incarnationCleared,
 		BatchApplied:       n.batchApplied, SnapshotDone: deps.Hooks.Snapshot,
 	})
-	n.freshness.sleep = newSuspendWatch(deps.LeaseClock, time.Now())
+	n.freshness.now, n.freshness.sleep = time.Now, newSuspendWatch(deps.LeaseClock, time.Now())
 	if cfg.Lease {
 		n.lease = newLease(LeaseLength(cfg.TimeoutMin, cfg.LeaseDrift), deps.LeaseClock, time.Now)
 	}

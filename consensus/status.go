@@ -52,7 +52,7 @@ func (n *Node) Status() cluster.NodeStatus {
 		if last := inst.LastContact(); !last.IsZero() {
 			st.LeaderContactAge = time.Since(last)
 		}
-		st.StateAge = n.freshness.age(inst, st.AppliedIndex, time.Now())
+		st.StateAge = n.freshness.age(inst, st.AppliedIndex)
 		if s.Role == cluster.Leader {
 			st.LeaderContactAge, st.StateAge = 0, 0
 		}
