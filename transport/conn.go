@@ -145,7 +145,8 @@ func (c *inConn) Write(p []byte) (int, error) {
 
 // sentAfter returns a time before the peer sent the newest message on one of these connections that is unanswered, on
 // whichever; zero: unknown. A message may have been in a socket while this node or the network was stopped. But a peer
-// sends the next one on a connection only when it has the response to the one before.
+// sends the next one on a connection only when it has the response to the one before. It may have made it earlier: it
+// reads its log before it takes a connection.
 func sentAfter(conns []*inConn) (earliest time.Time) {
 	for _, c := range conns {
 		if c.state.Load()&connBusy == 0 {
