@@ -141,9 +141,7 @@ func readHello(r io.Reader) (hello, error) {
 		return hello{}, fmt.Errorf("read hello: %w", err)
 	}
 	if h.version != protocolVersion {
-		if err := json.Unmarshal(body, &h.peer); err != nil || !namesNode(h.peer) {
-			h.peer = cluster.Peer{}
-		}
+		h.peer.NodeID = nodeNamed(body)
 		return h, nil
 	}
 	if err := json.Unmarshal(body, &h.peer); err != nil {
@@ -161,10 +159,18 @@ func readHello(r io.Reader) (hello, error) {
 	return h, nil
 }
 
-// namesNode reports whether a peer of another protocol version has a valid node ID.
-func namesNode(p cluster.Peer) bool {
-	_, err := cluster.ParseNodeID(string(p.NodeID))
-	return err == nil
+// nodeNamed returns the node that a hello of another protocol version names, "" if there is no valid node ID. Other
+// fields may have another form there.
+func nodeNamed(body []byte) cluster.NodeID {
+	var names struct {
+		NodeID string `json:"node_id"`
+	}
+	_ = json.Unmarshal(body, &names)
+	id, err := cluster.ParseNodeID(names.NodeID)
+	if err != nil {
+		return ""
+	}
+	return id
 }
 
 func (v helloReply) encode() ([]byte, error) {

@@ -118,3 +118,15 @@ func TestDialledOtherVersion(t *testing.T) {
 		t.Errorf("told of %v", r)
 	}
 }
+
+// Of a later protocol version only the node's ID is read: other fields may have another form.
+func TestNodeNamed(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]cluster.NodeID{
+		`{"node_id":"n2","generation":"later"}`: "n2", `{"node_id":"N 2"}`: "", `{"node_id":7}`: "", `{}`: "", ``: "", `[`: "",
+	} {
+		if got := nodeNamed([]byte(body)); got != want {
+			t.Errorf("%q: %q, want %q", body, got, want)
+		}
+	}
+}
