@@ -52,6 +52,8 @@ type Claim struct {
 	CrashSocketPort int `json:"canary_port,omitempty"`
 
 	ServiceRefused bool `json:"refusing,omitempty"` // it is part of a split brain and serves no client
+	// Superseded: a node of another generation of the cluster refused it recently. It takes part in no election.
+	Superseded bool `json:"superseded,omitempty"`
 	// IDs of which it knows two processes each, separated by blanks
 	DuplicateIDs string `json:"doubled,omitempty"`
 }

@@ -85,8 +85,8 @@ func (s ClusterPoll) Leads(id cluster.NodeID) bool {
 func (s ClusterPoll) ExclusionReason(id cluster.NodeID) string {
 	c, _ := s.claim(id)
 	switch {
-	case c.Lifecycle == cluster.Dead:
-		return "refused by the cluster"
+	case c.Superseded:
+		return "a peer has a newer generation of the cluster"
 	case c.ServiceRefused:
 		return "part of a split brain"
 	}

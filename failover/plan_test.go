@@ -280,6 +280,13 @@ func TestPlan(t *testing.T) {
 			says: "node n2 is not eligible by its record: it transfers leadership again",
 		},
 		{
+			name: "emergency, refused by some process", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+			change: func(in *planInput) {
+				in.follower()
+				in.edit("n2", func(c *cluster.Claim) { c.Lifecycle = cluster.Dead })
+			}, chosen: "n2", actor: "n2", how: "election", says: "refused by the cluster: this check is skipped",
+		},
+		{
 			name: "emergency, it does not answer", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
 			change: func(in *planInput) {
 				in.follower()
@@ -306,12 +313,12 @@ func TestPlan(t *testing.T) {
 			code: 4003, status: 409, says: "leads already",
 		},
 		{
-			name: "emergency, refused by the cluster", order: cluster.LeadershipRequest{
+			name: "emergency, of an earlier generation", order: cluster.LeadershipRequest{
 				Action: "emergency", Target: "n2",
 			}, change: func(in *planInput) {
 				in.follower()
-				in.edit("n2", func(c *cluster.Claim) { c.Lifecycle = cluster.Dead })
-			}, chosen: "n2", actor: "n2", how: "election", code: 4003, status: 409, says: "refused by the cluster",
+				in.edit("n2", func(c *cluster.Claim) { c.Superseded = true })
+			}, chosen: "n2", actor: "n2", how: "election", code: 4003, status: 409, says: "newer generation",
 		},
 		{
 			name: "emergency, in a split brain", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},

@@ -55,6 +55,7 @@ func (n *Node) claim() cluster.Claim {
 	c := n.consensus.Claim()
 	n.failover.AnnotateClaim(&c)
 	c.ServiceRefused, c.DuplicateIDs = n.splitBrain.Refusing() != "", n.splitBrain.DuplicateIDs()
+	c.Superseded = n.consensus.GenerationSuperseded()
 	return c
 }
 
