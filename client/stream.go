@@ -110,7 +110,7 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 // worth retrying, or with ctx. The client's Timeout bounds only the first opening.
 //
 // If a node ends the stream because its credentials are no longer valid, follow resumes it with those that the client
-// has by then. It gives up when these are refused, or end the next stream as well soon after its start.
+// has by then. It returns the error when these are refused, or end the next stream as well soon after its start.
 func (c *Client) follow(ctx context.Context, q *call, resume func(*call), handle func(event) (bool, error)) error {
 	q.header, q.long = http.Header{"Accept": {apiv1.TypeEventStream}}, true
 	openTimeout := c.cfg.Timeout

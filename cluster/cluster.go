@@ -87,8 +87,8 @@ func CheckZone(zone string) error {
 	return nil
 }
 
-// CheckClusterName returns what is wrong with the name of a cluster, which is the host in the URIs of certificates. So
-// no colon that begins no port, and no @, is in it, and no part between its dots is empty.
+// CheckClusterName returns what is wrong with the name of a cluster, which is the host in the URIs of certificates.
+// Such a name has no '@' and no empty part between dots. A colon must begin a port.
 func CheckClusterName(name string) error {
 	const want = "want 1 to %d characters that can be the host of a URL, without an empty part between dots"
 	uri := "northstar://" + name + "/node/n1"

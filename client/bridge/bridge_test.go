@@ -301,7 +301,7 @@ func TestCampaign_BeginsProven(t *testing.T) {
 	})
 }
 
-// A campaign that ends while renewals are late gives the role to others.
+// A campaign that ends while renewals are late releases role and lock.
 func TestCampaign_EndsWhileRenewalsAreLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -116,8 +116,8 @@ func (k *kvPutCmd) Run(a *app) error {
 	})
 }
 
-// readValue returns the value, at most one byte more than the maximum. It gives up with the command's context: a pipe
-// may never be written to.
+// readValue returns the value, at most one byte more than the maximum. It returns when the command's context
+// ends: a pipe may never be written to.
 func (k *kvPutCmd) readValue(a *app) ([]byte, error) {
 	name, isFile := strings.CutPrefix(k.Value, "@")
 	if !isFile && k.Value != "-" {
