@@ -153,14 +153,6 @@ func (n *Node) failDisk(err error) {
 	n.fail(err)
 }
 
-// RestartRaft has the Raft node replaced by another one, which follows. It does not wait.
-func (n *Node) RestartRaft(why string) {
-	select {
-	case n.rebuild <- why:
-	default: // a restart is pending
-	}
-}
-
 // Run takes part in the cluster until ctx ends, which is not an error, or until this node cannot continue. Everything
 // that it started has ended when it returns, unless the error says otherwise. The storage is closed then.
 func (n *Node) Run(ctx context.Context) error {
@@ -232,7 +224,9 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 		cancel(ErrLeadershipLost) // for leader tasks; the node itself continues
 	}
 	cancel(context.Cause(ctx))
-	err = n.stop(inst, &loops, &probes, &flights)
+	if err = n.stop(inst, &loops, &probes, &flights); err == nil && order == nil {
+		err = n.deleteConflicting(inst)
+	}
 	if order != nil {
 		result := err
 		if result == nil {
@@ -270,15 +264,15 @@ func (n *Node) runUnlessStorageFails(what func() error) error {
 
 // stop ends one Raft node, in this order:
 //
-//  1. Leader tasks, reads, transfers and watching end. New proposals are rejected. Those in flight
-//     get a moment, as does a question after a failed transfer: while it shuts down, the library can lose the
-//     result of a committed entry. One that is not committed, because the others have gone, ends with 2.
+//  1. Leader tasks, reads, transfers and watching end. New proposals are rejected. Those in flight get a moment, as
+//     does a question after a failed transfer: while it shuts down, the library can lose the result of a committed
+//     entry. One that is not committed, because the others have gone, ends with 2.
 //  2. Raft starts to shut down, which frees callers that wait to hand it something.
 //  3. The transport is closed: the library waits for its messages in flight.
-//  4. After a fatal storage error the storage is closed now: the library's goroutines block in it. Otherwise
-//     the library still needs it.
-//  5. All goroutines and the write in progress are waited for, within bounds. A goroutine whose result was lost
-//     in spite of 1 is left, and the error says so.
+//  4. After a fatal storage error the storage is closed now: the library's goroutines block in it. Otherwise the
+//     library still needs it.
+//  5. All goroutines and the write in progress are waited for, within bounds. A goroutine whose result was lost in
+//     spite of 1 is left, and the error says so.
 func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGroup) error {
 	var errs []error
 	close(inst.Stopping)

@@ -54,6 +54,14 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	return inst, nil
 }
 
+// RestartRaft has the Raft node replaced by another one, which follows. It does not wait.
+func (n *Node) RestartRaft(why string) {
+	select {
+	case n.rebuild <- why:
+	default: // a restart is pending
+	}
+}
+
 // checkEntry restarts raft without the newest snapshot if the current term's leader has another history. A committed
 // snapshot would match the leader's log, so this one is an uncommitted restore. raft.Raft installs a restore on each
 // node before it commits. If the cluster continues without the restore, this node's state diverges and skips committed
@@ -82,6 +90,41 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	return err
 }
 
+// checkSnapshot returns why raft must not install a snapshot of the current term's leader now. If the log has entries
+// that conflict with that leader's, raft is restarted without them. The leader sends the snapshot again.
+func (n *Node) checkSnapshot(inst *raftnode.Instance, s raftnode.OfferedSnapshot) error {
+	conflicting, err := inst.HoldsConflicting(s)
+	if err != nil || !conflicting {
+		return err
+	}
+	err = fmt.Errorf("this node has to delete its entries from index %d on before it installs a snapshot that ends there",
+		s.End.Index)
+	if n.inst.Load() == inst { // otherwise it is being replaced
+		inst.Conflicting.Store(&s)
+		n.RestartRaft(err.Error())
+	}
+	return err
+}
+
+// deleteConflicting does what checkSnapshot has had an instance of raft replaced for. That instance has ended.
+func (n *Node) deleteConflicting(inst *raftnode.Instance) error {
+	s := inst.Conflicting.Load()
+	if s == nil {
+		return nil
+	}
+	err := n.runUnlessStorageFails(func() error {
+		term, err := n.store.Stable().GetUint64(keyCurrentTerm)
+		if err != nil {
+			return err
+		}
+		return s.DeleteConflicting(n.store.Log(), term)
+	})
+	if err != nil {
+		return fmt.Errorf("delete the log from index %d on: %w", s.End.Index, err)
+	}
+	return nil
+}
+
 // beforeOwnAdmission reports whether this data directory was admitted to a running cluster and its log, which ends with
 // the entry last, does not reach the admission entry yet. Its configurations may be of another data directory that had
 // this node's ID, perhaps as the only voter: this node would elect itself. A recovered one has its own at the end.
@@ -106,7 +149,7 @@ func voterIDs(servers []cluster.Server) []cluster.NodeID {
 }
 
 // RaftCallbacks is the running Raft node as the transport sees it. Its methods may be called from any goroutine. Only
-// CheckEntry and FlushBeforeReply may block, for a disk write.
+// CheckEntry, CheckSnapshot and FlushBeforeReply may block, for the disk.
 type RaftCallbacks struct {
 	*raftnode.Instance
 	n *Node
@@ -131,4 +174,10 @@ func (c RaftCallbacks) LeaderCommit(index, last uint64, sentAfter time.Time) {
 // CheckEntry returns why an entry of the current term's leader cannot belong to what this node has applied.
 func (c RaftCallbacks) CheckEntry(index, term uint64) error {
 	return c.n.checkEntry(c.Instance, index, term)
+}
+
+// CheckSnapshot returns why raft must not install a snapshot of the current term's leader now that ends at index.
+func (c RaftCallbacks) CheckSnapshot(leader, index, term uint64) error {
+	end := raftnode.LogPosition{Index: index, Term: term}
+	return c.n.checkSnapshot(c.Instance, raftnode.OfferedSnapshot{Leader: leader, End: end})
 }

@@ -158,8 +158,7 @@ func (n *Node) logRecovery() error {
 	})
 }
 
-// lastPosition returns the position of the last entry, in log or snapshot. A deposed leader's entries behind a
-// snapshot, which are of an earlier term, do not count.
+// lastPosition returns the position of the last entry, in log or snapshot.
 func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint64, err error) {
 	list, err := snaps.List()
 	if err != nil {
@@ -177,9 +176,6 @@ func lastPosition(log raft.LogStore, snaps raft.SnapshotStore) (index, term uint
 	var e raft.Log
 	if err := log.GetLog(last, &e); err != nil {
 		return 0, 0, fmt.Errorf("read log entry %d: %w", last, err)
-	}
-	if e.Term < term {
-		return index, term, nil
 	}
 	return last, e.Term, nil
 }

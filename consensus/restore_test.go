@@ -355,15 +355,22 @@ func TestRestoreByACandidate(t *testing.T) {
 func (c *testCluster) electOver(n *testNode) {
 	c.t.Helper()
 	eventually(c.t, string(n.id)+" leads", func() bool {
-		st := n.Status()
-		behind := slices.ContainsFunc(c.others(n), func(o *testNode) bool {
-			return o.Status().LastLogIndex > st.LastLogIndex
-		})
-		if st.Role == cluster.Follower && !behind {
-			_, _ = n.tr.Raft().StartElection(within(c.t, timeoutMin), st.Term, cluster.CauseOperator)
+		last := n.Status().LastLogIndex
+		behind := slices.ContainsFunc(c.others(n), func(o *testNode) bool { return o.Status().LastLogIndex > last })
+		if behind {
+			return n.Status().Role == cluster.Leader
 		}
-		return st.Role == cluster.Leader
+		return n.elected()
 	})
+}
+
+// elected reports whether a node leads. A follower starts an election.
+func (n *testNode) elected() bool {
+	st := n.Status()
+	if st.Role == cluster.Follower {
+		_, _ = n.tr.Raft().StartElection(within(n.t, timeoutMin), st.Term, cluster.CauseOperator)
+	}
+	return st.Role == cluster.Leader
 }
 
 // TestGuardedReader: the library reads what is restored before it replaces anything.

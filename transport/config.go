@@ -121,6 +121,9 @@ type RaftLog interface {
 	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
 	// block for a disk write then.
 	CheckEntry(index, term uint64) error
+	// CheckSnapshot returns why Raft must not install a snapshot now that ends at (index, term), and that is not older
+	// than what this node has applied. leader is the current term. It may read the disk.
+	CheckSnapshot(leader, index, term uint64) error
 	// CommitMessage returns an append without entries that brings a follower the commit index of the leader of term,
 	// which is this node. It may read the disk.
 	CommitMessage(term uint64) (*raft.AppendEntriesRequest, error)

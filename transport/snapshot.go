@@ -40,13 +40,8 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 	var contradiction error
 	stale := false
 	m.oneAtATime(func() {
-		if c.Term >= m.local.CurrentTerm() {
-			if contradiction = m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); contradiction != nil {
-				return
-			}
-		}
-		if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
-			stale = true
+		stale, contradiction = m.checkSnapshot(c)
+		if stale || contradiction != nil {
 			return
 		}
 		op := &operation{snapshot: true, size: c.Size}
@@ -60,6 +55,35 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 	case stale:
 		m.staleSnapshot(c)
 	}
+}
+
+// checkSnapshot reports whether a snapshot is not newer than the applied state, and returns why Raft must not get it.
+func (m incoming) checkSnapshot(c *raft.InstallSnapshotRequest) (stale bool, err error) {
+	if c.Term >= m.local.CurrentTerm() {
+		if err := m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); err != nil {
+			return false, err
+		}
+	}
+	if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
+		return true, nil
+	}
+	if c.Term > m.local.CurrentTerm() {
+		m.followSender(c)
+	}
+	if c.Term < m.local.CurrentTerm() {
+		return false, nil // raft ignores it
+	}
+	return false, m.local.CheckSnapshot(c.Term, c.LastLogIndex, c.LastLogTerm)
+}
+
+// followSender has raft follow the sender of a snapshot, as a heartbeat of it would. Until then a node that leads in an
+// earlier term may add entries to its log, also between CheckSnapshot and the installation.
+func (m incoming) followSender(c *raft.InstallSnapshotRequest) {
+	m.rpc = raft.RPC{
+		Command:  &raft.AppendEntriesRequest{RPCHeader: c.RPCHeader, Term: c.Term},
+		RespChan: make(chan raft.RPCResponse, 1),
+	}
+	m.forward(nil)
 }
 
 // staleSnapshot rejects a snapshot that is not newer than the applied state: raft would install it and roll the state

@@ -2,7 +2,9 @@ package transport
 
 import (
 	"bytes"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,5 +112,82 @@ func TestRepeatedInstallIsDelayed(t *testing.T) {
 	}
 	if d := installDelay(100, testMin); d != maxInstallDelay {
 		t.Errorf("the delay grows to %v", d)
+	}
+}
+
+// conflictingLog has entries that a leader does not have: one at 10, and those from the end of a snapshot on.
+type conflictingLog struct {
+	*end
+	asked chan [3]uint64
+}
+
+func (conflictingLog) CheckEntry(index, _ uint64) error {
+	if index == 10 {
+		return errors.New("another history")
+	}
+	return nil
+}
+
+func (c conflictingLog) CheckSnapshot(leader, index, term uint64) error {
+	c.asked <- [3]uint64{leader, index, term}
+	if leader != c.CurrentTerm() {
+		return errors.New("a leader that raft does not follow yet")
+	}
+	return errors.New("entries to delete")
+}
+
+// TestConflictingPreviousEntry: the entry before those of an append is of the leader's log, too.
+func TestConflictingPreviousEntry(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got := n2.bind()
+	n2.raft.Bind(conflictingLog{end: n2})
+	if _, err := n1.append(n2, nil); err == nil || !strings.Contains(err.Error(), "another history") {
+		t.Errorf("after entry 10: %v", err)
+	}
+	if n := reached(got); n != 0 {
+		t.Errorf("%d reached raft", n)
+	}
+	_, err := n1.append(n2, func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.Entries = 9, nil })
+	if err != nil || reached(got) != 1 {
+		t.Errorf("after entry 9: %v", err)
+	}
+}
+
+// TestSnapshotWaitsForItsEntries: raft follows the sender of a snapshot first, so that it adds no entries of its own
+// when the log has been compared. The snapshot does not reach it while the log conflicts.
+func TestSnapshotWaitsForItsEntries(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n2.bindOnly()
+	var got []any
+	n2.serve(func(rpc raft.RPC) {
+		if a, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
+			n2.term.Store(a.Term)
+		}
+		got = append(got, rpc.Command)
+		answer(&rpc, n2.term.Load())
+	})
+	log := conflictingLog{n2, make(chan [3]uint64, 10)}
+	n2.raft.Bind(log)
+	n2.term.Store(4)
+	if _, err := n1.install(n2, 101, []byte("x")); err == nil || !strings.Contains(err.Error(), "entries to delete") {
+		t.Errorf("got %v", err)
+	}
+	if len(log.asked) != 1 || len(got) != 1 {
+		t.Fatalf("the log was compared %d times, raft got %v", len(log.asked), got)
+	}
+	if asked := <-log.asked; asked != [3]uint64{5, 101, 5} {
+		t.Errorf("leader, index and term: %v", asked)
+	}
+	if a, ok := got[0].(*raft.AppendEntriesRequest); !ok || !isHeartbeat(a) || a.Term != 5 || string(a.ID) != "n1" {
+		t.Errorf("raft got %+v", got[0])
+	}
+	if n := n2.rejected("snapshot/contradiction"); n != 1 {
+		t.Errorf("%d rejected", n)
+	}
+	n2.term.Store(6)
+	if _, err := n1.install(n2, 101, []byte("x")); err != nil || len(log.asked) != 0 {
+		t.Errorf("of a deposed leader, which raft ignores: %v", err)
 	}
 }

@@ -46,6 +46,10 @@ type Instance struct {
 	Stopping chan struct{}
 	Final    atomic.Bool
 
+	// Conflicting is the snapshot for which this run is replaced: the next one starts without the entries that conflict
+	// with it.
+	Conflicting atomic.Pointer[OfferedSnapshot]
+
 	startedWith uint64 // the index of the log's last entry at the start
 
 	transferMu sync.Mutex
@@ -199,18 +203,8 @@ func (i *Instance) FlushBeforeReply() error { return i.store.flushBeforeReply() 
 // NoteResult records the result of a proposal for the watchdog over stuck transfers.
 func (i *Instance) NoteResult(err error) { i.watchdog.note(time.Now(), err) }
 
-// LastEntry returns the position of the last entry that this node holds, in its log or its snapshot. A deposed leader's
-// entries behind an installed snapshot do not count: the next append deletes them.
+// LastEntry returns the position of the last entry that this node holds, in its log or its snapshot.
 func (i *Instance) LastEntry() (index, term uint64) {
-	index, term = i.lastStored()
-	if p := i.cfg.Snapshots.newest.Load(); p != nil && p.deposes(index, term) {
-		return p.Index, p.Term
-	}
-	return index, term
-}
-
-// lastStored returns the position of the last entry as raft.Raft has it.
-func (i *Instance) lastStored() (index, term uint64) {
 	index = i.Raft.LastIndex()
 	if e, _ := i.store.inMemory(index); e != nil {
 		return index, e.Term

@@ -3,7 +3,6 @@ package raftnode
 import (
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -459,46 +458,5 @@ func TestUndoWithoutASnapshotBefore(t *testing.T) {
 		if kept := store.all[0].ID == "6" && last == 7; kept != c.fails {
 			t.Errorf("%s: newest snapshot %s, last entry %d", name, store.all[0].ID, last)
 		}
-	}
-}
-
-// TestOpenSnapshots_DeposedEntries: a start deletes what a deposed leader left behind an installed restore.
-func TestOpenSnapshots_DeposedEntries(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		terms []uint64
-		want  uint64
-	}{
-		"of an earlier term":             {[]uint64{3, 3, 4, 4, 4}, 3},
-		"of the same term":               {[]uint64{3, 3, 5, 5}, 4},
-		"the next leader's are last":     {[]uint64{3, 3, 4, 4, 6}, 5},
-		"the log ends with the snapshot": {[]uint64{3, 3, 4}, 3},
-		"the log ends before":            {[]uint64{3, 3}, 2},
-	} {
-		f, l := logWithSnapshot(t, LogPosition{3, 5}, c.terms...)
-		if _, err := OpenSnapshots(l.snaps.SnapshotStore, l.LogStore, f.FSM, LogPosition{}); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if last, _ := l.LogStore.LastIndex(); last != c.want {
-			t.Errorf("%s: the log ends at %d, want %d", name, last, c.want)
-		}
-	}
-}
-
-// TestLastEntry_DeposedEntries: until the leader's next append such entries are in the log, and do not count.
-func TestLastEntry_DeposedEntries(t *testing.T) {
-	t.Parallel()
-	_, l := logWithSnapshot(t, LogPosition{3, 5}, 3, 3, 4, 4, 4)
-	_, trans := raft.NewInmemTransport("")
-	conf := raft.DefaultConfig()
-	conf.LocalID, conf.LogOutput = "n1", io.Discard
-	r, err := raft.NewRaft(conf, &raft.MockFSM{}, l.LogStore, raft.NewInmemStore(), raft.NewInmemSnapshotStore(), trans)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Shutdown().Error() }()
-	i := &Instance{Raft: r, cfg: Config{Log: l.LogStore, Snapshots: l.snaps}, store: &raftStore{}}
-	if index, term := i.LastEntry(); index != 3 || term != 5 {
-		t.Errorf("the last entry is %d of term %d, want 3, 5", index, term)
 	}
 }

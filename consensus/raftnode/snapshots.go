@@ -22,10 +22,6 @@ func (p LogPosition) endsSnapshot(m *raft.SnapshotMeta) bool {
 	return p == LogPosition{m.Index, m.Term}
 }
 
-// deposes reports whether an entry behind the snapshot that ends at p cannot be of its log. Terms only grow along a
-// log.
-func (p LogPosition) deposes(index, term uint64) bool { return index > p.Index && term < p.Term }
-
 // Snapshots refuses to fall back, at start, to a snapshot that the log does not continue: raft.Raft would panic at the
 // next commit. It tells the FSM the index of the snapshot's configuration, and keeps where the newest snapshot ends.
 type Snapshots struct {
@@ -76,29 +72,7 @@ func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone
 			return nil, fmt.Errorf("remove the snapshot of an abandoned restore: %w", err)
 		}
 	}
-	return s, s.deleteDeposed()
-}
-
-// deleteDeposed deletes the entries behind the newest snapshot if they are of an earlier term. They are a deposed
-// leader's, and no leader that has the snapshot holds them. The leader's next append would delete them, but it need not
-// come: a node that is elected before, or recovered, would commit them.
-func (s *Snapshots) deleteDeposed() error {
-	last, err := s.log.LastIndex()
-	if err != nil {
-		return fmt.Errorf("read the log: %w", err)
-	}
-	p := s.newest.Load()
-	if p == nil || last <= p.Index {
-		return nil
-	}
-	var e raft.Log
-	if err := s.log.GetLog(last, &e); err != nil {
-		return fmt.Errorf("read log entry %d: %w", last, err)
-	}
-	if !p.deposes(e.Index, e.Term) {
-		return nil
-	}
-	return s.log.DeleteRange(p.Index+1, last)
+	return s, nil
 }
 
 // checkUndo fails if the log does not reach back to the snapshot before the undone restore: that one is lost, and

@@ -17,9 +17,7 @@ type Inspection struct {
 	VotedFor    string // address of the candidate
 
 	SnapshotIndex, SnapshotTerm uint64 // of the newest good snapshot; 0: none
-	// LastIndex and LastTerm are those of the last entry, in log or snapshot. A deposed leader's entries behind an
-	// installed snapshot, which are of an earlier term, do not count. Nor do their configurations.
-	LastIndex, LastTerm uint64
+	LastIndex, LastTerm         uint64 // of the last entry, in log or snapshot
 
 	Configuration raft.Configuration // the latest, committed or not
 
@@ -74,11 +72,9 @@ func (l *Inspection) read() error {
 	if err != nil {
 		return err
 	}
-	switch last := log.spans.last(); {
-	case last > best.Index && log.term >= best.Term:
+	l.LastIndex, l.LastTerm = best.Index, best.Term
+	if last := log.spans.last(); last > best.Index {
 		l.LastIndex, l.LastTerm = last, log.term
-	default:
-		l.LastIndex, l.LastTerm, l.Configuration = best.Index, best.Term, best.Configuration
 	}
 	return nil
 }

@@ -25,8 +25,8 @@ type checkedLog struct {
 // configuration, in order. Entries of an unfinished deletion are checked, and do not count: the next opening deletes
 // them.
 //
-// The entries' terms do not decrease. The first one may be of an earlier term than the snapshot: after an installed
-// restore, a deposed leader's entries stay behind it until the leader's next append.
+// The entries' terms do not decrease. The first one may be of an earlier term than the snapshot: earlier builds kept a
+// deposed leader's entries behind an installed restore until the leader's next append.
 func checkLog(path string, index uint64, see func(raft.Log) error) (checkedLog, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
