@@ -1,7 +1,6 @@
 package consensus_test
 
 import (
-	"bytes"
 	"testing"
 
 	"northstar/cluster"
@@ -14,25 +13,13 @@ import (
 // go on after them, without the restore.
 func TestEntriesBehindAnInstalledSnapshot(t *testing.T) {
 	t.Parallel()
-	c, _ := startCluster(t, 5)
-	c.write("a", "backup")
-	var backup bytes.Buffer
-	x := c.onLeader("a backup", func(n *testNode) error {
-		backup.Reset()
-		return n.Backup(within(t, testTimeout), &backup)
-	})
-	c.write("a", "new")
-	c.everywhere("a", "new")
-	before := x.Status().LastLogIndex
+	c, x, done := startRestore(t, 5)
 	others := c.others(x)
 	h, f := others[0], others[1]
+	before := f.Status().LastLogIndex
 	for _, n := range c.nodes {
 		n.idle.Store(n != h)
 	}
-	x.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" })
-	done := make(chan error, 1)
-	go func() { done <- x.Restore(within(t, testTimeout), &backup) }()
-	eventually(t, "the restore has begun", func() bool { return x.has("a", "backup") })
 	h.drop(func(m transport.Message) bool { return m.Kind == "append" && m.To != f.id })
 	x.cut.Store(true)
 	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
@@ -58,6 +45,48 @@ func TestEntriesBehindAnInstalledSnapshot(t *testing.T) {
 	h.cut.Store(false)
 	eventually(t, "the follower leads", f.elected)
 	c.write("b", "1")
+	c.everywhere("b", "1")
+	c.everywhere("a", "backup")
+}
+
+// TestAbandonedRestoreIsCommittedLater: a follower undoes a restore, because it hears from a leader without it. Then
+// the first leader leads again. The follower installs the same restore, and acknowledges what follows. A restart keeps
+// both.
+func TestAbandonedRestoreIsCommittedLater(t *testing.T) {
+	t.Parallel()
+	c, x, done := startRestore(t, 5)
+	others := c.others(x)
+	h, f, b := others[0], others[1], others[2]
+	for _, n := range c.nodes {
+		n.idle.Store(n != h)
+	}
+	x.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" && m.To != f.id })
+	eventually(t, "a follower has the restore", func() bool { return f.has("a", "backup") })
+	h.drop(func(m transport.Message) bool { return m.Kind == "append" && m.To != f.id })
+	x.cut.Store(true)
+	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
+	eventually(t, "the follower undoes it", func() bool { return h.elected() && f.has("a", "new") })
+	x.cut.Store(false)
+	eventually(t, "the first leader follows the next one", func() bool { return x.Status().LeaderID == h.id })
+	h.cut.Store(true)
+	h.idle.Store(true)
+	x.idle.Store(false)
+	x.drop(func(m transport.Message) bool { return m.To == b.id && (m.Kind == "append" || m.Kind == "snapshot") })
+	eventually(t, "the first leader leads again", x.elected)
+	c.write("b", "1")
+	eventually(t, "the follower has what was written", func() bool { return f.has("a", "backup") && f.has("b", "1") })
+	last := f.Status().LastLogIndex
+	x.cut.Store(true)
+	f.idle.Store(false)
+	f.restart()
+	eventually(t, "the follower runs", func() bool { return f.Status().LastLogIndex > 0 })
+	if now := f.Status().LastLogIndex; now < last {
+		t.Errorf("after a restart its log ends at %d, and ended at %d", now, last)
+	}
+	x.stop()
+	h.drop(nil)
+	h.cut.Store(false)
+	c.write("c", "1")
 	c.everywhere("b", "1")
 	c.everywhere("a", "backup")
 }

@@ -35,8 +35,10 @@ type identityFile struct {
 	RosterTerm  uint64                            `json:"roster_term,omitempty"` // 0: unknown
 	// LeasePromise is the promise of this process, or a longer one of an earlier process that may bind yet.
 	LeasePromise time.Duration `json:"lease_promise,omitempty"`
-	// AbandonedRestore is where a restore ended that the cluster has continued without.
+	// AbandonedRestore is where a restore ended that the cluster has continued without. AbandonedFor is the term of the
+	// leader that has shown it. The next start of Raft undoes the restore, and clears both.
 	AbandonedRestore raftnode.LogPosition `json:"undone,omitzero"`
+	AbandonedFor     uint64               `json:"undone_for,omitempty"`
 	// Recovery is how this data directory got to its generation; nil unless it was the recovered one.
 	Recovery *recoveryRecord `json:"recovery,omitempty"`
 }

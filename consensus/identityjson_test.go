@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 )
 
 // identity.json of the build before, after a recovery, decodes and encodes to the same text.
@@ -25,5 +26,17 @@ func TestIdentityOfTheBuildBefore(t *testing.T) {
 	got, err := json.MarshalIndent(&f, "", "  ")
 	if err != nil || string(got)+"\n" != string(want) {
 		t.Errorf("got %s, %v", got, err)
+	}
+}
+
+// TestRestoreToUndo: a node that has gone to a later term may have acknowledged entries after the restore.
+func TestRestoreToUndo(t *testing.T) {
+	t.Parallel()
+	end := raftnode.LogPosition{Index: 13, Term: 5}
+	f := identityFile{AbandonedRestore: end, AbandonedFor: 7}
+	for term, want := range map[uint64]raftnode.LogPosition{6: end, 7: end, 8: {}} {
+		if got := f.restoreToUndo(term); got != want {
+			t.Errorf("in term %d: %+v, want %+v", term, got, want)
+		}
 	}
 }

@@ -43,7 +43,6 @@ type Node struct {
 	catchUp          catchUp
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
-	abandonState     atomic.Bool   // the state is of an abandoned restore: the next instance starts without it
 	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
 	installing       chan struct{} // capacity 1: the holder has the library replace the state
 	stateKick        chan struct{} // capacity 1: the state has changed

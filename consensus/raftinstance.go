@@ -12,14 +12,21 @@ import (
 
 // startRaft starts Raft on this node's storage. With rebuilt the state is that of the previous instance.
 func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
-	snaps, err := raftnode.OpenSnapshots(n.store.Snapshots(), n.store.Log(), n.fsm, n.ident.get().AbandonedRestore)
+	undone, err := n.restoreToUndo()
 	if err != nil {
+		return nil, err
+	}
+	snaps, err := raftnode.OpenSnapshots(n.store.Snapshots(), n.store.Log(), n.fsm, undone)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.forgetAbandonedRestore(); err != nil {
 		return nil, err
 	}
 	if err := n.logRecovery(); err != nil {
 		return nil, err
 	}
-	if rebuilt && n.abandonState.Swap(false) {
+	if rebuilt && undone != (raftnode.LogPosition{}) {
 		// The state is that of the abandoned restore. No reader gets the empty one, nor an older snapshot.
 		n.caughtUp.Store(false)
 		n.catchUp.reset()
@@ -62,18 +69,55 @@ func (n *Node) RestartRaft(why string) {
 	}
 }
 
-// checkEntry restarts raft without the newest snapshot if the current term's leader has another history. A committed
-// snapshot would match the leader's log, so this one is an uncommitted restore. raft.Raft installs a restore on each
-// node before it commits. If the cluster continues without the restore, this node's state diverges and skips committed
-// entries.
-func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
+// restoreToUndo returns where the abandoned restore ended that this start of Raft must undo; zero: none.
+func (n *Node) restoreToUndo() (end raftnode.LogPosition, err error) {
+	ident := n.ident.get()
+	if ident.AbandonedRestore == end {
+		return end, nil
+	}
+	term, err := n.store.Stable().GetUint64(keyCurrentTerm)
+	if err != nil {
+		return end, fmt.Errorf("read the term: %w", err)
+	}
+	return ident.restoreToUndo(term), nil
+}
+
+// restoreToUndo returns where the abandoned restore ended that a start of Raft in a term must undo; zero: none. In a
+// later term than that of the leader that has shown it, this node may have acknowledged entries after the restore, or
+// led with it. The restore stays then, and is undone if a leader shows it again.
+func (f *identityFile) restoreToUndo(term uint64) (end raftnode.LogPosition) {
+	if term > f.AbandonedFor {
+		return end
+	}
+	return f.AbandonedRestore
+}
+
+// forgetAbandonedRestore clears the record of a restore that is undone. The same restore may be installed again, and
+// be committed.
+func (n *Node) forgetAbandonedRestore() error {
+	err := n.ident.update(func(f *identityFile) (bool, error) {
+		changed := f.AbandonedRestore != raftnode.LogPosition{}
+		f.AbandonedRestore, f.AbandonedFor = raftnode.LogPosition{}, 0
+		return changed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("forget the abandoned restore: %w", err)
+	}
+	return nil
+}
+
+// checkEntry restarts raft without the newest snapshot if the leader of a term, which is no earlier than this node's,
+// has another history. A committed snapshot would match the leader's log, so this one is an uncommitted restore.
+// raft.Raft installs a restore on each node before it commits. If the cluster continues without the restore, this
+// node's state diverges and skips committed entries.
+func (n *Node) checkEntry(inst *raftnode.Instance, leader, index, term uint64) error {
 	p, conflicts := inst.ConflictingSnapshot(index, term)
 	if !conflicts {
 		return nil
 	}
 	err := n.ident.update(func(f *identityFile) (bool, error) {
-		changed := f.AbandonedRestore != p
-		f.AbandonedRestore = p
+		changed := f.AbandonedRestore != p || f.AbandonedFor != leader
+		f.AbandonedRestore, f.AbandonedFor = p, leader
 		return changed, nil
 	})
 	if err != nil {
@@ -84,7 +128,6 @@ func (n *Node) checkEntry(inst *raftnode.Instance, index, term uint64) error {
 	err = fmt.Errorf("the cluster has continued without the restored backup of this node (index %d of term %d)",
 		p.Index, p.Term)
 	if n.inst.Load() == inst { // otherwise it is being replaced
-		n.abandonState.Store(true)
 		n.RestartRaft(err.Error())
 	}
 	return err
@@ -109,7 +152,7 @@ func (n *Node) checkSnapshot(inst *raftnode.Instance, s raftnode.OfferedSnapshot
 // deleteConflicting does what checkSnapshot has had an instance of raft replaced for. That instance has ended.
 func (n *Node) deleteConflicting(inst *raftnode.Instance) error {
 	s := inst.Conflicting.Load()
-	if s == nil {
+	if s == nil || inst.Final.Load() || n.store.Err() != nil {
 		return nil
 	}
 	err := n.runUnlessStorageFails(func() error {
@@ -117,7 +160,7 @@ func (n *Node) deleteConflicting(inst *raftnode.Instance) error {
 		if err != nil {
 			return err
 		}
-		return s.DeleteConflicting(n.store.Log(), term)
+		return s.DeleteConflicting(n.store.Log(), term, inst.SnapshotIndex())
 	})
 	if err != nil {
 		return fmt.Errorf("delete the log from index %d on: %w", s.End.Index, err)
@@ -171,9 +214,9 @@ func (c RaftCallbacks) LeaderCommit(index, last uint64, sentAfter time.Time) {
 	}
 }
 
-// CheckEntry returns why an entry of the current term's leader cannot belong to what this node has applied.
-func (c RaftCallbacks) CheckEntry(index, term uint64) error {
-	return c.n.checkEntry(c.Instance, index, term)
+// CheckEntry returns why an entry of the log of a term's leader cannot belong to what this node has applied.
+func (c RaftCallbacks) CheckEntry(leader, index, term uint64) error {
+	return c.n.checkEntry(c.Instance, leader, index, term)
 }
 
 // CheckSnapshot returns why raft must not install a snapshot of the current term's leader now that ends at index.

@@ -23,9 +23,9 @@ import (
 
 // startRestore makes a leader restore a backup that reaches no follower. It returns when the leader's own state is
 // replaced.
-func startRestore(t *testing.T) (c *testCluster, leader *testNode, done chan error) {
+func startRestore(t *testing.T, size int) (c *testCluster, leader *testNode, done chan error) {
 	t.Helper()
-	c = newCluster(t, 3)
+	c = newCluster(t, size)
 	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
 	for _, n := range c.nodes {
 		n.start()
@@ -64,7 +64,7 @@ func TestUncommittedRestore(t *testing.T) {
 	for _, how := range []string{"crash", "deposed"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			c, old, done := startRestore(t)
+			c, old, done := startRestore(t, 3)
 			wantCode(t, old.ReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
 			wantCode(t, old.LeaseReadBarrier(within(t, testTimeout)), cluster.CodeNoLeader)
 			old.cut.Store(true)
@@ -96,7 +96,7 @@ func TestUncommittedRestore(t *testing.T) {
 // then, without a round.
 func TestLeaseAfterAnAbandonedRestore(t *testing.T) {
 	t.Parallel()
-	c, old, done := startRestore(t)
+	c, old, done := startRestore(t, 3)
 	old.cut.Store(true)
 	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
 	c.write("b", "1")
@@ -118,7 +118,7 @@ func TestLeaseAfterAnAbandonedRestore(t *testing.T) {
 // recovered. Its Raft stops immediately, although what has become of the restore is unknown.
 func TestRecoverAfterAnAbandonedRestore(t *testing.T) {
 	t.Parallel()
-	c, old, done := startRestore(t)
+	c, old, done := startRestore(t, 3)
 	lose(c.others(old)...)
 	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
 	old.drop(nil)

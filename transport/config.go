@@ -118,9 +118,9 @@ type RaftLog interface {
 	LastEntry() (index, term uint64)
 	// EndsSnapshot reports whether this node's newest snapshot ends with the entry.
 	EndsSnapshot(index, term uint64) bool
-	// CheckEntry returns why an entry of the current term's leader conflicts with what this node has applied. It may
-	// block for a disk write then.
-	CheckEntry(index, term uint64) error
+	// CheckEntry returns why an entry of the log of a leader conflicts with what this node has applied. leader is that
+	// leader's term, no earlier than the current one. It may block for a disk write then.
+	CheckEntry(leader, index, term uint64) error
 	// CheckSnapshot returns why Raft must not install a snapshot now that ends at (index, term), and that is not older
 	// than what this node has applied. leader is the current term. It may read the disk.
 	CheckSnapshot(leader, index, term uint64) error

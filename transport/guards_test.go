@@ -654,7 +654,7 @@ func TestNoPipeline(t *testing.T) {
 // otherHistory has applied other entries than any leader sends.
 type otherHistory struct{ *end }
 
-func (otherHistory) CheckEntry(uint64, uint64) error { return errors.New("another history") }
+func (otherHistory) CheckEntry(uint64, uint64, uint64) error { return errors.New("another history") }
 
 // An entry that conflicts with an applied one must not reach raft, unless its leader was deposed.
 func TestContradictionIsTurnedAway(t *testing.T) {

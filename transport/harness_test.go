@@ -214,7 +214,7 @@ func (e *end) LastEntry() (index, term uint64)      { return 0, 0 }
 func (e *end) EndsSnapshot(index, term uint64) bool {
 	return index == e.snapshotEnd.Load() && term == 4
 }
-func (e *end) CheckEntry(uint64, uint64) error            { return nil }
+func (e *end) CheckEntry(uint64, uint64, uint64) error    { return nil }
 func (e *end) CheckSnapshot(uint64, uint64, uint64) error { return nil }
 func (e *end) LeaderCommit(index, _ uint64, sentAfter time.Time) {
 	e.leaderCommit.Store(index)

@@ -201,11 +201,11 @@ func (m incoming) conflictingEntry(c *raft.AppendEntriesRequest) error {
 	if c.Term < m.local.CurrentTerm() {
 		return nil
 	}
-	if err := m.local.CheckEntry(c.PrevLogEntry, c.PrevLogTerm); err != nil && c.PrevLogEntry > 0 {
+	if err := m.local.CheckEntry(c.Term, c.PrevLogEntry, c.PrevLogTerm); err != nil && c.PrevLogEntry > 0 {
 		return err
 	}
 	for _, e := range c.Entries {
-		if err := m.local.CheckEntry(e.Index, e.Term); err != nil {
+		if err := m.local.CheckEntry(c.Term, e.Index, e.Term); err != nil {
 			return err
 		}
 	}

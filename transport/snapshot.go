@@ -60,7 +60,7 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 // checkSnapshot reports whether a snapshot is not newer than the applied state, and returns why Raft must not get it.
 func (m incoming) checkSnapshot(c *raft.InstallSnapshotRequest) (stale bool, err error) {
 	if c.Term >= m.local.CurrentTerm() {
-		if err := m.local.CheckEntry(c.LastLogIndex, c.LastLogTerm); err != nil {
+		if err := m.local.CheckEntry(c.Term, c.LastLogIndex, c.LastLogTerm); err != nil {
 			return false, err
 		}
 	}

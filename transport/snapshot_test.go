@@ -121,7 +121,7 @@ type conflictingLog struct {
 	asked chan [3]uint64
 }
 
-func (conflictingLog) CheckEntry(index, _ uint64) error {
+func (conflictingLog) CheckEntry(_, index, _ uint64) error {
 	if index == 10 {
 		return errors.New("another history")
 	}

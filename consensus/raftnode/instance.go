@@ -84,7 +84,8 @@ func Start(cfg Config) (i *Instance, err error) {
 	}
 	var running atomic.Pointer[raft.Raft]
 	self := cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr())
-	i.store = newRaftStore(&snapshotLog{cfg.Log, cfg.Snapshots}, cfg.Stable, self)
+	leads := func() bool { return i.store.state() == raft.Leader }
+	i.store = newRaftStore(&snapshotLog{cfg.Log, cfg.Snapshots, leads}, cfg.Stable, self)
 	cfg.Snapshots.deleteRange = i.store.DeleteRange
 	i.store.electionBlocked = i.electionBlocked.Load
 	i.store.state = func() raft.RaftState {

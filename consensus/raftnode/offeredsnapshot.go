@@ -32,10 +32,11 @@ func (s OfferedSnapshot) conflicts(log raft.LogStore) (bool, error) {
 
 // DeleteConflicting deletes the entries that conflict with the log of the snapshot's leader. They are not committed.
 // raft.Raft must not run. If currentTerm, which the storage has, is a later one, nothing is deleted: this node may have
-// acknowledged the entries to the leader of that term.
-func (s OfferedSnapshot) DeleteConflicting(log raft.LogStore, currentTerm uint64) error {
+// acknowledged the entries to the leader of that term. Nor is anything if the newest snapshot ends later: this node has
+// installed it in the meantime, and may have acknowledged what follows it.
+func (s OfferedSnapshot) DeleteConflicting(log raft.LogStore, currentTerm, newest uint64) error {
 	last, err := log.LastIndex()
-	if err != nil || currentTerm != s.Leader || last < s.End.Index {
+	if err != nil || currentTerm != s.Leader || newest >= s.End.Index || last < s.End.Index {
 		return err
 	}
 	if yes, err := s.conflicts(log); !yes || err != nil {

@@ -17,11 +17,12 @@ import (
 type snapshotLog struct {
 	raft.LogStore
 	snaps *Snapshots
+	leads func() bool // raft.Raft does
 }
 
 // GetLog reads an entry.
 func (l *snapshotLog) GetLog(index uint64, out *raft.Log) error {
-	if l.snaps.replaced(index) {
+	if l.snaps.replaced(index, l.leads) {
 		return raft.ErrLogNotFound
 	}
 	return l.LogStore.GetLog(index, out)
@@ -65,15 +66,17 @@ func (s *Snapshots) continued(p LogPosition) (yes bool, err error) {
 }
 
 // replaced reports whether an entry precedes the end of the newest snapshot in a log that does not continue that: it
-// may be of a deposed leader. The log's last entry is always readable: raft.Raft reads it when it starts.
-func (s *Snapshots) replaced(index uint64) bool {
+// may be of a deposed leader. Only a leader cannot read the log's last entry then: raft.Raft reads it when it starts.
+func (s *Snapshots) replaced(index uint64, leads func() bool) bool {
 	p := s.newest.Load()
 	if p == nil || index > p.Index {
 		return false
 	}
-	yes, err := s.continued(*p)
-	last, lastErr := s.log.LastIndex()
-	return !yes && err == nil && lastErr == nil && p.Index < last
+	if yes, err := s.continued(*p); yes || err != nil {
+		return false
+	}
+	last, err := s.log.LastIndex()
+	return err == nil && p.Index < last || leads()
 }
 
 // mayBeAbandoned reports whether the newest snapshot may be of a restore that is never committed.

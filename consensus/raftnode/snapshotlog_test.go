@@ -28,7 +28,7 @@ func logWithSnapshot(t *testing.T, p LogPosition, terms ...uint64) (*testFSM, *s
 	}
 	takeSnapshot(t, s, p)
 	f.applied.Store(p.Index)
-	return f, &snapshotLog{log, s}
+	return f, &snapshotLog{log, s, func() bool { return false }}
 }
 
 func takeSnapshot(t *testing.T, s *Snapshots, p LogPosition) {
@@ -458,5 +458,18 @@ func TestUndoWithoutASnapshotBefore(t *testing.T) {
 		if kept := store.all[0].ID == "6" && last == 7; kept != c.fails {
 			t.Errorf("%s: newest snapshot %s, last entry %d", name, store.all[0].ID, last)
 		}
+	}
+}
+
+// TestReplacedEntriesOfALeader: the log ends before the newest snapshot, and a leader's first entry is not stored yet.
+func TestReplacedEntriesOfALeader(t *testing.T) {
+	t.Parallel()
+	_, l := logWithSnapshot(t, LogPosition{6, 4}, 2, 2, 3, 3)
+	if err := l.GetLog(4, &raft.Log{}); err != nil {
+		t.Errorf("raft.Raft could not start: %v", err)
+	}
+	l.leads = func() bool { return true }
+	if err := l.GetLog(4, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("read by a leader: %v", err)
 	}
 }
