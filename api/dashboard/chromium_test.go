@@ -265,8 +265,11 @@ func (p *page) wait(what, expression string) {
 	}
 }
 
+// text returns what the page shows, and how its parts were loaded.
 func (p *page) text() (text string) {
-	p.eval(`location.href + "\n" + (document.querySelector("dialog[open]") ?? document.body).innerText`, &text)
+	p.eval(`[location.href, document.readyState, (document.querySelector("dialog[open]") ?? document.body).innerText,
+		...performance.getEntriesByType("resource").map((e) =>
+			[e.name, e.responseStatus, Math.round(e.startTime), Math.round(e.duration)].join(" "))].join("\n")`, &text)
 	return text
 }
 

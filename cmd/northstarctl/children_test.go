@@ -92,8 +92,9 @@ func testRunOtherUser(t *testing.T, endpoint string, _ *client.Client) {
 		t.Fatal("the command has ended")
 	}
 	want := fmt.Sprintf("processes %d cannot be ended: operation not permitted", root)
-	if said := r.stderr.String(); !strings.Contains(said, want) || strings.Count(said, "elected for role") != 1 {
-		t.Errorf("said %q, want one election and %q", said, want)
+	// On a slow machine the lease may have been lost before that command began.
+	if _, then, found := strings.Cut(r.stderr.String(), want); !found || strings.Contains(then, "elected for role") {
+		t.Errorf("said %q, want %q and no election after it", r.stderr.String(), want)
 	}
 }
 
