@@ -58,10 +58,11 @@ func TestAbandonedRestoreIsCommittedLater(t *testing.T) {
 	others := c.others(x)
 	h, f, b := others[0], others[1], others[2]
 	for _, n := range c.nodes {
-		n.idle.Store(n != h)
+		n.idle.Store(true)
 	}
 	x.drop(func(m transport.Message) bool { return m.Kind != "heartbeat" && m.To != f.id })
 	eventually(t, "a follower has the restore", func() bool { return f.has("a", "backup") })
+	h.idle.Store(false)
 	h.drop(func(m transport.Message) bool { return m.Kind == "append" && m.To != f.id })
 	x.cut.Store(true)
 	wantCode(t, <-done, cluster.CodeOutcomeUnknown)

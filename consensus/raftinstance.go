@@ -116,6 +116,9 @@ func (n *Node) checkEntry(inst *raftnode.Instance, leader, index, term uint64) e
 		return nil
 	}
 	err := n.ident.update(func(f *identityFile) (bool, error) {
+		if f.AbandonedRestore == p {
+			leader = max(leader, f.AbandonedFor)
+		}
 		changed := f.AbandonedRestore != p || f.AbandonedFor != leader
 		f.AbandonedRestore, f.AbandonedFor = p, leader
 		return changed, nil

@@ -84,8 +84,11 @@ func Start(cfg Config) (i *Instance, err error) {
 	}
 	var running atomic.Pointer[raft.Raft]
 	self := cfg.Transport.EncodePeer(raft.ServerID(cfg.Self), cfg.Transport.LocalAddr())
-	leads := func() bool { return i.store.state() == raft.Leader }
-	i.store = newRaftStore(&snapshotLog{cfg.Log, cfg.Snapshots, leads}, cfg.Stable, self)
+	leadsWithSnapshot := func() bool {
+		r := running.Load()
+		return r != nil && r.State() == raft.Leader && r.AppliedIndex() >= cfg.Snapshots.newestIndex()
+	}
+	i.store = newRaftStore(&snapshotLog{cfg.Log, cfg.Snapshots, leadsWithSnapshot}, cfg.Stable, self)
 	cfg.Snapshots.deleteRange = i.store.DeleteRange
 	i.store.electionBlocked = i.electionBlocked.Load
 	i.store.state = func() raft.RaftState {

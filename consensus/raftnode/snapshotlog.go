@@ -17,12 +17,14 @@ import (
 type snapshotLog struct {
 	raft.LogStore
 	snaps *Snapshots
-	leads func() bool // raft.Raft does
+	// leadsWithSnapshot reports whether raft.Raft leads, and has the newest snapshot. While a leader restores a backup
+	// it has not, and its log is what came before.
+	leadsWithSnapshot func() bool
 }
 
 // GetLog reads an entry.
 func (l *snapshotLog) GetLog(index uint64, out *raft.Log) error {
-	if l.snaps.replaced(index, l.leads) {
+	if l.snaps.replaced(index, l.leadsWithSnapshot) {
 		return raft.ErrLogNotFound
 	}
 	return l.LogStore.GetLog(index, out)
@@ -67,7 +69,7 @@ func (s *Snapshots) continued(p LogPosition) (yes bool, err error) {
 
 // replaced reports whether an entry precedes the end of the newest snapshot in a log that does not continue that: it
 // may be of a deposed leader. Only a leader cannot read the log's last entry then: raft.Raft reads it when it starts.
-func (s *Snapshots) replaced(index uint64, leads func() bool) bool {
+func (s *Snapshots) replaced(index uint64, leadsWithSnapshot func() bool) bool {
 	p := s.newest.Load()
 	if p == nil || index > p.Index {
 		return false
@@ -76,7 +78,7 @@ func (s *Snapshots) replaced(index uint64, leads func() bool) bool {
 		return false
 	}
 	last, err := s.log.LastIndex()
-	return err == nil && p.Index < last || leads()
+	return err == nil && p.Index < last || leadsWithSnapshot()
 }
 
 // mayBeAbandoned reports whether the newest snapshot may be of a restore that is never committed.

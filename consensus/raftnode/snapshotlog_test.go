@@ -468,7 +468,7 @@ func TestReplacedEntriesOfALeader(t *testing.T) {
 	if err := l.GetLog(4, &raft.Log{}); err != nil {
 		t.Errorf("raft.Raft could not start: %v", err)
 	}
-	l.leads = func() bool { return true }
+	l.leadsWithSnapshot = func() bool { return true }
 	if err := l.GetLog(4, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
 		t.Errorf("read by a leader: %v", err)
 	}
