@@ -20,9 +20,6 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := n.forgetAbandonedRestore(); err != nil {
-		return nil, err
-	}
 	if err := n.logRecovery(); err != nil {
 		return nil, err
 	}
@@ -34,6 +31,9 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 			return nil, fmt.Errorf("undo a restore: %w", err)
 		}
 		rebuilt = false
+	}
+	if err := n.forgetAbandonedRestore(); err != nil {
+		return nil, err
 	}
 	inst, err := raftnode.Start(raftnode.Config{
 		Self: n.cfg.Self.NodeID, TimeoutMin: n.cfg.TimeoutMin, TimeoutMax: n.cfg.TimeoutMax,
