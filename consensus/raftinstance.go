@@ -24,7 +24,8 @@ func (n *Node) startRaft(rebuilt bool) (*raftnode.Instance, error) {
 		return nil, err
 	}
 	if rebuilt && undone != (raftnode.LogPosition{}) {
-		// The state is that of the abandoned restore. No reader gets the empty one, nor an older snapshot.
+		// The state is that of the abandoned restore. No reader gets the empty one, nor an older snapshot. It goes
+		// first, and then the record: until then readers see it at the index of the older snapshot.
 		n.caughtUp.Store(false)
 		n.catchUp.reset()
 		if err := n.fsm.Reset(state.New(n.cfg.stateOptions()).Snapshot()); err != nil {

@@ -129,11 +129,12 @@ func TestRecoverAfterAnAbandonedRestore(t *testing.T) {
 	checkRecovered(t, old, acked)
 }
 
-// slowSnapshots is a real data directory whose snapshots are opened only when release is closed.
+// slowSnapshots is a real data directory. Once release is set, the first snapshot is opened when *release is closed.
 type slowSnapshots struct {
 	storage.Storage
 	opening chan struct{}
 	release atomic.Pointer[chan struct{}]
+	opens   atomic.Int64 // since release is set
 }
 
 func (d *slowSnapshots) Snapshots() raft.SnapshotStore { return &slowStore{d.Storage.Snapshots(), d} }
@@ -144,7 +145,7 @@ type slowStore struct {
 }
 
 func (s *slowStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if ch := s.disk.release.Load(); ch != nil {
+	if ch := s.disk.release.Load(); ch != nil && s.disk.opens.Add(1) == 1 {
 		close(s.disk.opening)
 		<-*ch
 	}

@@ -201,7 +201,7 @@ func (m incoming) conflictingEntry(c *raft.AppendEntriesRequest) error {
 	if c.Term < m.local.CurrentTerm() {
 		return nil
 	}
-	if err := m.local.CheckEntry(c.Term, c.PrevLogEntry, c.PrevLogTerm); err != nil && c.PrevLogEntry > 0 {
+	if err := m.local.CheckEntry(c.Term, c.PrevLogEntry, c.PrevLogTerm); err != nil {
 		return err
 	}
 	for _, e := range c.Entries {

@@ -260,17 +260,21 @@ func (p *page) wait(what, expression string) {
 			return
 		}
 		if time.Now().After(until) {
-			p.t.Fatalf("%s: not within %v; the page says:\n%s", what, patience, p.text())
+			p.t.Fatalf("%s: not within %v; the page says:\n%s\nand has loaded:\n%s", what, patience, p.text(), p.loaded())
 		}
 	}
 }
 
-// text returns what the page shows, and how its parts were loaded.
 func (p *page) text() (text string) {
-	p.eval(`[location.href, document.readyState, (document.querySelector("dialog[open]") ?? document.body).innerText,
-		...performance.getEntriesByType("resource").map((e) =>
-			[e.name, e.responseStatus, Math.round(e.startTime), Math.round(e.duration)].join(" "))].join("\n")`, &text)
+	p.eval(`location.href + "\n" + (document.querySelector("dialog[open]") ?? document.body).innerText`, &text)
 	return text
+}
+
+// loaded returns how far the page is, and of each of its parts the status, the start and the duration in ms.
+func (p *page) loaded() (parts string) {
+	p.eval(`[document.readyState, ...performance.getEntriesByType("resource").map((e) =>
+		[e.name, e.responseStatus, Math.round(e.startTime), Math.round(e.duration)].join(" "))].join("\n")`, &parts)
+	return parts
 }
 
 func (p *page) waitText(text string) {

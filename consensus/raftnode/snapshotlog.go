@@ -7,7 +7,8 @@ import (
 )
 
 // snapshotLog is the log of one raft.Raft. After a restore, or an installed snapshot, the log does not continue the
-// newest snapshot: in place of the snapshot's last entry it has nothing, or an entry of a deposed leader. Then
+// newest snapshot: in place of the snapshot's last entry it has nothing. An earlier build may have left an entry of a
+// deposed leader there. Then
 //
 //   - what precedes that entry is not of the cluster's log, and cannot be read;
 //   - nothing is compacted before an entry after the snapshot is applied. Until then the restore may be abandoned, and
