@@ -10,12 +10,21 @@ import (
 // TestEntriesBehindAnInstalledSnapshot: a leader restores a backup, and no other node gets it. The next leader's
 // entries reach one follower only. The first leader leads again, and that follower installs the snapshot of the
 // restore. If it kept the entries behind it, it would win the next election, and another node with these entries would
-// go on after them, without the restore.
+// go on after them, without the restore. A kill after their deletion changes nothing.
 func TestEntriesBehindAnInstalledSnapshot(t *testing.T) {
 	t.Parallel()
+	t.Run("no kill", func(t *testing.T) { t.Parallel(); testEntriesBehindASnapshot(t, false) })
+	t.Run("killed", func(t *testing.T) { t.Parallel(); testEntriesBehindASnapshot(t, true) })
+}
+
+func testEntriesBehindASnapshot(t *testing.T, killed bool) {
 	c, x, done := startRestore(t, 5)
 	others := c.others(x)
 	h, f := others[0], others[1]
+	var disk *mortalDisk
+	if killed {
+		disk = f.startMortal(stepTruncate, stepTruncate)
+	}
 	before := f.Status().LastLogIndex
 	for _, n := range c.nodes {
 		n.idle.Store(n != h)
@@ -33,11 +42,18 @@ func TestEntriesBehindAnInstalledSnapshot(t *testing.T) {
 	f.cut.Store(true)
 	h.idle.Store(true)
 	x.idle.Store(false)
+	installs := f.installs.Load()
 	x.drop(func(m transport.Message) bool {
-		return m.To != f.id && m.Kind == "snapshot" || m.Kind == "append" && (m.To != f.id || f.has("a", "backup"))
+		return m.To != f.id && m.Kind == "snapshot" ||
+			m.Kind == "append" && (m.To != f.id || f.installs.Load() > installs)
 	})
 	eventually(t, "the first leader leads again", x.elected)
 	f.cut.Store(false)
+	if killed {
+		eventually(t, "the follower is killed when it has deleted the entries", disk.killed)
+		t.Logf("it ended with %v", f.wait(true))
+		f.start()
+	}
 	eventually(t, "the follower installs the restore", func() bool { return f.has("a", "backup") })
 	x.stop()
 	f.idle.Store(false)

@@ -40,3 +40,27 @@ func TestRestoreToUndo(t *testing.T) {
 		}
 	}
 }
+
+// TestAbandonRestore: a message of an earlier leader, which comes late, does not make the record one for its term.
+func TestAbandonRestore(t *testing.T) {
+	t.Parallel()
+	first, second := raftnode.LogPosition{Index: 13, Term: 5}, raftnode.LogPosition{Index: 13, Term: 6}
+	var f identityFile
+	for i, s := range []struct {
+		end         raftnode.LogPosition
+		leader      uint64
+		changed     bool
+		recordedFor uint64
+	}{
+		{first, 7, true, 7},
+		{first, 7, false, 7},
+		{first, 6, false, 7},
+		{first, 8, true, 8},
+		{second, 7, true, 7},
+	} {
+		if got := f.abandonRestore(s.end, s.leader); got != s.changed || f.AbandonedRestore != s.end ||
+			f.AbandonedFor != s.recordedFor {
+			t.Errorf("step %d: %t, %+v of term %d", i, got, f.AbandonedRestore, f.AbandonedFor)
+		}
+	}
+}

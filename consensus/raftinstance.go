@@ -93,6 +93,16 @@ func (f *identityFile) restoreToUndo(term uint64) (end raftnode.LogPosition) {
 	return f.AbandonedRestore
 }
 
+// abandonRestore records that the leader of a term has shown that the restore which ended at end is abandoned. It
+// reports whether the record has changed: a leader of an earlier term may still show the same.
+func (f *identityFile) abandonRestore(end raftnode.LogPosition, leader uint64) (changed bool) {
+	if f.AbandonedRestore == end && f.AbandonedFor >= leader {
+		return false
+	}
+	f.AbandonedRestore, f.AbandonedFor = end, leader
+	return true
+}
+
 // forgetAbandonedRestore clears the record of a restore that is undone. The same restore may be installed again, and
 // be committed.
 func (n *Node) forgetAbandonedRestore() error {
@@ -116,14 +126,7 @@ func (n *Node) checkEntry(inst *raftnode.Instance, leader, index, term uint64) e
 	if !conflicts {
 		return nil
 	}
-	err := n.ident.update(func(f *identityFile) (bool, error) {
-		if f.AbandonedRestore == p {
-			leader = max(leader, f.AbandonedFor)
-		}
-		changed := f.AbandonedRestore != p || f.AbandonedFor != leader
-		f.AbandonedRestore, f.AbandonedFor = p, leader
-		return changed, nil
-	})
+	err := n.ident.update(func(f *identityFile) (bool, error) { return f.abandonRestore(p, leader), nil })
 	if err != nil {
 		err = fmt.Errorf("record the abandoned restore: %w", err)
 		n.fail(err)

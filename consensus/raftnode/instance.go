@@ -100,7 +100,7 @@ func Start(cfg Config) (i *Instance, err error) {
 	i.store.voters = func() int {
 		return cluster.CountVoters(Servers(running.Load().GetConfiguration().Configuration()))
 	}
-	i.trans = &raftTransport{Transport: cfg.Transport, store: i.store}
+	i.trans = &raftTransport{Transport: cfg.Transport, store: i.store, running: &running}
 	i.Raft, err = raft.NewRaft(conf, cfg.FSM, i.store, i.store, cfg.Snapshots, i.trans)
 	if err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)

@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"errors"
+	"io"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -16,24 +17,50 @@ type Transport interface {
 	raft.WithClose
 }
 
-// raftTransport withholds responses (asyncwrite.go), and sends TimeoutNow only for a transfer that is still wanted.
+// errDeposed is why a message of replication is not sent. raft.Raft ends its replication only once it has dealt with
+// the message that deposed it: it writes the new term to disk first.
+var errDeposed = errors.New("this node does not lead that term any longer")
+
+// raftTransport withholds responses (asyncwrite.go). It sends entries and snapshots only while raft.Raft leads, and
+// TimeoutNow only for a transfer that is still wanted.
 type raftTransport struct {
 	Transport
 	store    *raftStore
+	running  *atomic.Pointer[raft.Raft]
 	transfer atomic.Pointer[TransferAttempt]
 }
 
 var _ Transport = (*raftTransport)(nil)
 
-// AppendEntries sends entries. A success means that they are durable here, too: raft.Raft counts a real majority.
+// leads reports whether raft.Raft leads term now. It has led term before.
+func (t *raftTransport) leads(term uint64) bool {
+	r := t.running.Load()
+	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term // in this order: the term only grows
+}
+
+// AppendEntries sends entries. A success means that they are durable here, too: raft.Raft counts a real majority. What
+// was read once raft.Raft was deposed is not sent: then the log may show what precedes a restore (snapshotLog).
 func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
+	if !t.leads(args.Term) {
+		return errDeposed
+	}
 	last := args.PrevLogEntry + uint64(len(args.Entries))
 	if err := t.Transport.AppendEntries(id, target, args, resp); err != nil || !resp.Success {
 		return err
 	}
 	return t.store.waitAppended(last)
+}
+
+// InstallSnapshot sends the newest snapshot. Once raft.Raft was deposed that may be one that the next leader has sent.
+func (t *raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
+	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
+	if !t.leads(args.Term) {
+		return errDeposed
+	}
+	return t.Transport.InstallSnapshot(id, target, args, resp, data)
 }
 
 // RequestVote asks for a vote. It returns the response only when this node's own vote is durable: then the majority
