@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -435,7 +436,7 @@ func TestPreVoteVeto(t *testing.T) {
 
 func TestVotersReportReason(t *testing.T) {
 	t.Parallel()
-	view := voterState{term: 5, leader: "", lastIndex: 44, lastTerm: 4, member: true, voter: true}
+	view := voterState{term: 5, leader: "", lastIndex: 44, lastTerm: 4}
 	ask := VoteRequest{Candidate: "n3", Term: 6, LastIndex: 44, LastTerm: 4}
 	tests := []struct {
 		want   string
@@ -453,14 +454,48 @@ func TestVotersReportReason(t *testing.T) {
 			b.Pre, v.votedFor, b.LastIndex = true, "n1",
 				41
 		}},
-		{"n3 is not in the configuration", func(_ *VoteRequest, v *voterState) { v.member, v.voter = false, false }},
-		{"n3 is not a voter", func(_ *VoteRequest, v *voterState) { v.voter = false }},
 	}
 	for _, tt := range tests {
 		b, v := ask, view
 		tt.change(&b, &v)
 		if got := explain(b, v); got != tt.want {
 			t.Errorf("%+v, %+v: %q, want %q", b, v, got, tt.want)
+		}
+	}
+}
+
+// TestFromAVoter: raft.Raft gets the request of a candidate that is no voter here in the name of one that is.
+func TestFromAVoter(t *testing.T) {
+	t.Parallel()
+	servers := []cluster.Server{
+		{ID: "n1", Suffrage: cluster.NonVoter},
+		{ID: "n2", Suffrage: cluster.Voter},
+		{ID: "n3", Suffrage: cluster.Voter},
+	}
+	for _, tt := range []struct {
+		candidate, named string
+		servers          []cluster.Server
+	}{
+		{"n3", "n3", servers},
+		{"n1", "n2", servers},
+		{"n4", "n2", servers},
+		{"n1", "n1", servers[:1]},
+		{"n1", "n1", nil},
+	} {
+		header := raft.RPCHeader{ID: []byte(tt.candidate), Addr: []byte("addr")}
+		vote := &raft.RequestVoteRequest{RPCHeader: header, Term: 6, LastLogIndex: 44, LastLogTerm: 4}
+		pre := &raft.RequestPreVoteRequest{RPCHeader: header, Term: 6, LastLogIndex: 44, LastLogTerm: 4}
+		wantVote, wantPre := *vote, *pre
+		wantVote.ID, wantPre.ID = []byte(tt.named), []byte(tt.named)
+		id := cluster.NodeID(tt.candidate)
+		if got := fromAVoter(vote, tt.servers, id); !reflect.DeepEqual(got, &wantVote) {
+			t.Errorf("vote of %s: %+v", tt.candidate, got)
+		}
+		if got := fromAVoter(pre, tt.servers, id); !reflect.DeepEqual(got, &wantPre) {
+			t.Errorf("pre-vote of %s: %+v", tt.candidate, got)
+		}
+		if string(vote.ID) != tt.candidate || string(pre.ID) != tt.candidate {
+			t.Error("the message itself is changed")
 		}
 	}
 }

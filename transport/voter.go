@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -186,8 +187,9 @@ func (m incoming) requestVote(b VoteRequest) (answer raft.RPCResponse, err error
 		defer m.local.TrackVote(false)
 	}
 	reply := make(chan raft.RPCResponse, 1)
+	command := fromAVoter(m.rpc.Command, m.r.t.cfg.Membership.Servers(), b.Candidate)
 	select {
-	case m.r.consumer <- raft.RPC{Command: m.rpc.Command, RespChan: reply}:
+	case m.r.consumer <- raft.RPC{Command: command, RespChan: reply}:
 	case <-m.r.closed:
 		return answer, errClosed
 	}
@@ -197,6 +199,31 @@ func (m incoming) requestVote(b VoteRequest) (answer raft.RPCResponse, err error
 	case <-m.r.closed:
 		return answer, errClosed
 	}
+}
+
+// fromAVoter returns a vote or pre-vote request in the name of a voter of this node's configuration. raft.Raft refuses
+// others. But a node that was away may have to vote for one that is a voter in a later configuration only, and has the
+// log (Raft thesis, 4.1: servers process requests of servers that their latest configuration lacks). raft.Raft uses the
+// ID for nothing else: the vote is for the address. Whether the candidate is a member at all is decided before.
+func fromAVoter(command any, servers []cluster.Server, candidate cluster.NodeID) any {
+	if s, _ := cluster.FindServer(servers, candidate); s.Suffrage == cluster.Voter {
+		return command
+	}
+	i := slices.IndexFunc(servers, func(s cluster.Server) bool { return s.Suffrage == cluster.Voter })
+	if i < 0 {
+		return command
+	}
+	switch c := command.(type) {
+	case *raft.RequestVoteRequest:
+		named := *c
+		named.ID = []byte(servers[i].ID)
+		return &named
+	case *raft.RequestPreVoteRequest:
+		named := *c
+		named.ID = []byte(servers[i].ID)
+		return &named
+	}
+	return command
 }
 
 // decodeVoteResponse decodes raft's answer; ok is false if it is an error.
@@ -227,29 +254,21 @@ type voterState struct {
 	leader              cluster.NodeID
 	votedFor            cluster.NodeID // in the request's term; "" if unknown
 	lastIndex, lastTerm uint64
-	member, voter       bool // of the candidate, in this node's configuration
 }
 
 func (m incoming) voterState(b VoteRequest) voterState {
 	v := voterState{term: m.local.CurrentTerm(), leader: m.local.Leader(), votedFor: m.r.ballots.voteIn(b.Term)}
 	v.lastIndex, v.lastTerm = m.local.LastEntry()
-	servers := m.r.t.cfg.Membership.Servers()
-	s, known := cluster.FindServer(servers, b.Candidate)
-	v.member, v.voter = known || len(servers) == 0, s.Suffrage == cluster.Voter || len(servers) == 0
 	return v
 }
 
 // explain returns why raft refused a vote request, in the order of raft's checks.
 func explain(b VoteRequest, v voterState) string {
 	switch {
-	case !v.member:
-		return fmt.Sprintf("%s is not in the configuration", b.Candidate)
 	case v.leader != "" && v.leader != b.Candidate && !b.Transfer:
 		return fmt.Sprintf("knows leader %s", v.leader)
 	case b.Term < v.term:
 		return fmt.Sprintf("old term: %d < %d", b.Term, v.term)
-	case !v.voter:
-		return fmt.Sprintf("%s is not a voter", b.Candidate)
 	case !b.Pre && v.votedFor != "" && v.votedFor != b.Candidate:
 		return fmt.Sprintf("already voted for %s", v.votedFor)
 	case b.LastTerm < v.lastTerm:

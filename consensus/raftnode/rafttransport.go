@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -21,6 +22,9 @@ type Transport interface {
 // the message that deposed it: it writes the new term to disk first.
 var errDeposed = errors.New("this node does not lead that term any longer")
 
+// deposedPause is how long the refusal of a deposed leader's message takes.
+const deposedPause = 10 * time.Millisecond
+
 // raftTransport withholds responses (asyncwrite.go). It sends entries and snapshots only while raft.Raft leads, and
 // TimeoutNow only for a transfer that is still wanted.
 type raftTransport struct {
@@ -32,10 +36,15 @@ type raftTransport struct {
 
 var _ Transport = (*raftTransport)(nil)
 
-// leads reports whether raft.Raft leads term now. It has led term before.
-func (t *raftTransport) leads(term uint64) bool {
+// checkLeads fails unless raft.Raft leads term, which it has led. It pauses first: a raft.Raft that is shut down during
+// a transfer sends again without a pause, until its main loop ends (leadershipTransfer and replicate in the library).
+func (t *raftTransport) checkLeads(term uint64) error {
 	r := t.running.Load()
-	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term // in this order: the term only grows
+	if r != nil && r.State() == raft.Leader && r.CurrentTerm() == term { // in this order: the term only grows
+		return nil
+	}
+	time.Sleep(deposedPause)
+	return errDeposed
 }
 
 // AppendEntries sends entries. A success means that they are durable here, too: raft.Raft counts a real majority. What
@@ -43,8 +52,8 @@ func (t *raftTransport) leads(term uint64) bool {
 func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
-	if !t.leads(args.Term) {
-		return errDeposed
+	if err := t.checkLeads(args.Term); err != nil {
+		return err
 	}
 	last := args.PrevLogEntry + uint64(len(args.Entries))
 	if err := t.Transport.AppendEntries(id, target, args, resp); err != nil || !resp.Success {
@@ -57,8 +66,8 @@ func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddres
 func (t *raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
 ) error {
-	if !t.leads(args.Term) {
-		return errDeposed
+	if err := t.checkLeads(args.Term); err != nil {
+		return err
 	}
 	return t.Transport.InstallSnapshot(id, target, args, resp, data)
 }
