@@ -190,6 +190,9 @@ func (b *browser) open(t *testing.T, url string, width, height int) *page {
 	for _, domain := range []string{"Runtime", "Log", "Page"} {
 		p.must(domain+".enable", params{}, nil)
 	}
+	// On a busy machine the tab that Chromium starts with may be activated after this one. The page would be hidden
+	// then, and draw nothing.
+	p.must("Emulation.setFocusEmulationEnabled", params{"enabled": true}, nil)
 	p.resize(width, height)
 	p.must("Page.navigate", params{"url": url}, nil)
 	return p
@@ -272,7 +275,7 @@ func (p *page) text() (text string) {
 
 // loaded returns how far the page is, and of each of its parts the status, the start and the duration in ms.
 func (p *page) loaded() (parts string) {
-	p.eval(`[document.readyState, ...performance.getEntriesByType("resource").map((e) =>
+	p.eval(`[document.readyState, document.visibilityState, ...performance.getEntriesByType("resource").map((e) =>
 		[e.name, e.responseStatus, Math.round(e.startTime), Math.round(e.duration)].join(" "))].join("\n")`, &parts)
 	return parts
 }
