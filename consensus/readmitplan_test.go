@@ -53,6 +53,14 @@ func TestReadmit_BesideAnUnfinishedPromotion(t *testing.T) {
 		}
 	}
 	leader.peerAck.Store(nil)
+	defer func() {
+		for _, n := range c.nodes {
+			if st, rec := n.Status(), n.Record(again.id); t.Failed() {
+				t.Logf("%s is a %s of %q in term %d, with %v and the record %+v; not followed: %s", n.id, st.Role, st.LeaderID,
+					st.Term, st.Servers, rec, st.NotFollowed)
+			}
+		}
+	}()
 	eventually(t, "it is a voter again", func() bool {
 		s, _ := cluster.FindServer(c.leader().Status().Servers, again.id)
 		rec, _ := c.leader().View().Member(again.id)

@@ -461,6 +461,36 @@ func TestResetPeersRepeatsHello(t *testing.T) {
 	})
 }
 
+// TestResetPeers_InUse: a connection whose message is in progress at ResetPeers is not used again either.
+func TestResetPeers_InUse(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	n1.bind()
+	n2.bindOnly()
+	arrived, held := make(chan struct{}, 1), make(chan struct{})
+	n2.serve(func(rpc raft.RPC) {
+		arrived <- struct{}{}
+		<-held
+		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: n2.header(), Term: 5, Success: true}, nil)
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := n1.append(n2, nil)
+		done <- err
+	}()
+	<-arrived
+	n1.tr.ResetPeers()
+	close(held)
+	if err := <-done; err != nil {
+		t.Errorf("the message in progress: %v", err)
+	}
+	eventually(t, "n1 says hello again", func() bool {
+		_, err := n1.append(n2, nil)
+		<-arrived
+		return err == nil && n2.hellos() == 2
+	})
+}
+
 func TestMessagesBearTheConnectionsIdentity(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")

@@ -195,7 +195,7 @@ type outConn struct {
 	net.Conn
 	rpc          time.Duration
 	lastReceived func() time.Time // the peer's last response on any connection
-	stale        func() bool      // this node's identity has changed since its hello, or the peer's authority is gone
+	stale        func() bool      // no request may start on it: its hello is outdated, or the peer's authority is gone
 	released     func()
 
 	scan    scanner

@@ -31,6 +31,7 @@ type peer struct {
 
 	budget  atomic.Int64 // bytes of unfinished incoming messages
 	pending atomic.Int64 // unanswered incoming messages
+	resets  atomic.Int64 // calls of reset
 	backoff atomic.Pointer[dialBackoff]
 
 	saidHello chan struct{} // capacity 1: the peer has connected to this node
@@ -156,6 +157,7 @@ func (p *peer) dial(target string, timeout time.Duration) (net.Conn, error) {
 func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 	ctx, cancel := context.WithTimeout(p.r.ctx, timeout)
 	defer cancel()
+	resets := p.resets.Load()
 	conn, x, err := p.r.t.open(ctx, target, purposeRaft, p.id)
 	if err != nil {
 		return nil, err
@@ -170,8 +172,10 @@ func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 	c := &outConn{
 		Conn: conn, rpc: p.r.t.params.rpc,
 		lastReceived: func() time.Time { return p.r.t.acks.Peer(p.id).LastContact },
-		stale:        func() bool { return p.r.t.identityChanged(x) || !trust.hasAuthority() },
-		scan:         scanner{limit: maxResponse},
+		stale: func() bool {
+			return p.resets.Load() != resets || p.r.t.identityChanged(x) || !trust.hasAuthority()
+		},
+		scan: scanner{limit: maxResponse},
 	}
 	c.released = func() { p.dropOut(c) }
 	p.mu.Lock()
@@ -284,6 +288,7 @@ func (p *peer) lastContact() time.Time {
 
 // reset makes the next message in each direction repeat the hello.
 func (p *peer) reset() {
+	p.resets.Add(1)
 	p.forget()
 	p.mu.Lock()
 	conns := slices.Clone(p.conns)
