@@ -19,9 +19,13 @@ import (
 func (r *Raft) RequestVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
 ) error {
-	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, time.Now())
+	now := time.Now()
+	if err := r.checkSuffrage(); err != nil {
+		return r.fail(now, err)
+	}
+	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, now)
 	// The library's own flag can outlive its election.
-	if args.LeadershipTransfer && !r.flag.Load().allows(args.LastLogTerm, time.Now(), r.t.cfg.TimeoutMax) {
+	if args.LeadershipTransfer && !r.flag.Load().allows(args.LastLogTerm, now, r.t.cfg.TimeoutMax) {
 		bare := *args // all goroutines of the library share args
 		bare.LeadershipTransfer = false
 		args = &bare
@@ -56,6 +60,9 @@ func (r *Raft) RequestPreVote(
 	if local := r.node(); local != nil && r.forgetLeader(local, args.Term-1, now) {
 		return r.fail(now, errCandidacyEnded)
 	}
+	if err := r.checkSuffrage(); err != nil {
+		return r.fail(now, err)
+	}
 	if !r.t.cfg.Elections.MayStartElection(cluster.CauseLeaderFailed) ||
 		r.boundByProxyAck(now, r.t.cfg.Membership.LocalPeer().NodeID, args.Term) ||
 		r.t.cfg.Lease && r.t.lastLeaderContact().MayHoldLease(now, r.t.cfg.TimeoutMin) {
@@ -71,6 +78,17 @@ func (r *Raft) RequestPreVote(
 	why := popReason(&resp.RPCHeader)
 	r.reportVote(cluster.VoteResponse{Term: term, Voter: m.To, Pre: true, Granted: resp.Granted, Reason: why}, err)
 	return err
+}
+
+// checkSuffrage fails if this node's newest configuration lists it as no voter. raft.Raft stands after a TimeoutNow
+// without a look at it, and voters do not refuse a candidate for its suffrage (fromAVoter).
+func (r *Raft) checkSuffrage() error {
+	servers := r.t.cfg.Membership.Servers()
+	s, _ := cluster.FindServer(servers, r.t.cfg.Membership.LocalPeer().NodeID)
+	if len(servers) > 0 && s.Suffrage != cluster.Voter {
+		return fmt.Errorf("%w: it is not a voter", errElectionNotAllowed)
+	}
+	return nil
 }
 
 var errCandidacyEnded = errors.New("the candidacy has ended: raft knew a leader")
@@ -180,7 +198,7 @@ func (r *Raft) StartElection(ctx context.Context, term uint64, by cluster.Electi
 		}
 		term++
 		r.t.cfg.Elections.TermRaised(term)
-		due = raisedDue(local, term)
+		due = r.raisedDue(local, term)
 	}
 	var flag *flagPermission
 	if by == cluster.CauseOperator {
@@ -201,6 +219,9 @@ func (r *Raft) electionDue(local RaftNode, term uint64, by cluster.ElectionCause
 		if local.Leader() == r.t.cfg.Membership.LocalPeer().NodeID {
 			return errors.New("election not started: this node leads")
 		}
+		if err := r.checkSuffrage(); err != nil {
+			return err
+		}
 		last := r.t.lastLeaderContact()
 		if last.Leader != known && by != cluster.CauseOperator {
 			return fmt.Errorf("election not started: node %s leads", last.Leader)
@@ -213,12 +234,12 @@ func (r *Raft) electionDue(local RaftNode, term uint64, by cluster.ElectionCause
 }
 
 // raisedDue is as electionDue, after raft has gone to term to end a candidacy.
-func raisedDue(local RaftNode, term uint64) func() error {
+func (r *Raft) raisedDue(local RaftNode, term uint64) func() error {
 	return func() error {
 		if now, leader := local.CurrentTerm(), local.Leader(); now != term || leader != "" {
 			return fmt.Errorf("election not started: term is %d, expected %d, and the leader is %q", now, term, leader)
 		}
-		return nil
+		return r.checkSuffrage()
 	}
 }
 

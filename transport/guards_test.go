@@ -157,6 +157,45 @@ func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 	}
 }
 
+// TestNonVoterDoesNotStand: raft.Raft stands after a TimeoutNow although its configuration lists it as a non-voter, and
+// no voter refuses it for that.
+func TestNonVoterDoesNotStand(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
+	got, own := n2.bind(), n1.bind()
+	n1.leader.Store(n2.id)
+	setServers := func(s cluster.Suffrage) {
+		n1.mu.Lock()
+		defer n1.mu.Unlock()
+		n1.servers = []cluster.Server{
+			{ID: "n1", Address: n1.addr, Suffrage: s}, {ID: "n2", Address: n2.addr, Suffrage: cluster.Voter},
+		}
+	}
+	setServers(cluster.NonVoter)
+	if _, err := n1.preVote(n2, 6); !errors.Is(err, errElectionNotAllowed) {
+		t.Errorf("pre-vote: %v", err)
+	}
+	if _, err := n1.vote(n2, 6); !errors.Is(err, errElectionNotAllowed) {
+		t.Errorf("vote: %v", err)
+	}
+	if _, err := n1.raft.StartElection(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errElectionNotAllowed) {
+		t.Errorf("an election that an operator orders: %v", err)
+	}
+	if err := n2.timeoutNow(n1); err == nil || !strings.Contains(err.Error(), "not a voter") {
+		t.Errorf("TimeoutNow: %v", err)
+	}
+	if reached(got) != 0 || reached(own) != 0 {
+		t.Error("something was sent, or reached its raft")
+	}
+	setServers(cluster.Voter)
+	if v, err := n1.vote(n2, 6); err != nil || !v.Granted {
+		t.Errorf("as a voter: %+v, %v", v, err)
+	}
+	if err := n2.timeoutNow(n1); err != nil {
+		t.Errorf("TimeoutNow to a voter: %v", err)
+	}
+}
+
 func TestMayStartElection(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")

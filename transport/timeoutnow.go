@@ -19,6 +19,10 @@ func (m incoming) timeoutNow() {
 		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, errElectionBlocked))
 		return
 	}
+	if err := m.r.checkSuffrage(); err != nil {
+		m.refuse("barred", fmt.Errorf("%w: %w", errTimeoutNowRejected, err))
+		return
+	}
 	term := m.local.CurrentTerm()
 	if m.senderIsLeader(term) {
 		if why := m.r.t.cfg.Elections.ApproveTimeoutNow(m.r.ctx, m.p.id, term); why != "" {
@@ -34,11 +38,14 @@ func (m incoming) timeoutNow() {
 // (endCandidacyAppend). From then on the old leader leads no longer, and must not believe that nothing has happened.
 func (m incoming) deliverTimeoutNow(term uint64) {
 	due := func() error {
-		if m.senderIsLeader(term) {
-			return nil
+		if !m.senderIsLeader(term) {
+			return fmt.Errorf("%w: it comes from node %s, the leader is %q", errTimeoutNowRejected, m.p.id,
+				m.local.Leader())
 		}
-		return fmt.Errorf("%w: it comes from node %s, the leader is %q", errTimeoutNowRejected, m.p.id,
-			m.local.Leader())
+		if err := m.r.checkSuffrage(); err != nil {
+			return fmt.Errorf("%w: %w", errTimeoutNowRejected, err)
+		}
+		return nil
 	}
 	var busy error = errTimeoutNowRejected
 	if m.local.Candidate() {
@@ -46,7 +53,7 @@ func (m incoming) deliverTimeoutNow(term uint64) {
 			return
 		}
 		m.r.t.cfg.Elections.TermRaised(term + 1)
-		due, busy = raisedDue(m.local, term+1), errNoElection
+		due, busy = m.r.raisedDue(m.local, term+1), errNoElection
 	}
 	if reply := m.offerTimeoutNow(m.rpc.Command, &flagPermission{term: term}, due, busy); reply != nil {
 		m.pass(reply, nil)
