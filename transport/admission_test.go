@@ -469,7 +469,10 @@ func TestResetPeers_InUse(t *testing.T) {
 	n2.bindOnly()
 	arrived, held := make(chan struct{}, 1), make(chan struct{})
 	n2.serve(func(rpc raft.RPC) {
-		arrived <- struct{}{}
+		select {
+		case arrived <- struct{}{}:
+		default:
+		}
 		<-held
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: n2.header(), Term: 5, Success: true}, nil)
 	})
@@ -486,8 +489,11 @@ func TestResetPeers_InUse(t *testing.T) {
 	}
 	eventually(t, "n1 says hello again", func() bool {
 		_, err := n1.append(n2, nil)
-		<-arrived
-		return err == nil && n2.hellos() == 2
+		select {
+		case <-arrived:
+		default: // it did not get there
+		}
+		return err == nil && n2.hellos() >= 2
 	})
 }
 

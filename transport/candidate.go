@@ -21,6 +21,7 @@ func (r *Raft) RequestVote(
 ) error {
 	now := time.Now()
 	if err := r.checkSuffrage(); err != nil {
+		r.reportVote(cluster.VoteResponse{Term: args.Term, Voter: cluster.NodeID(id)}, err)
 		return r.fail(now, err)
 	}
 	r.ballots.cast(args.Term, r.t.cfg.Membership.LocalPeer().NodeID, now)
@@ -134,7 +135,7 @@ func noAnswer(err error) string {
 	switch {
 	case errors.As(err, &refused):
 		return refused.Error()
-	case errors.Is(err, errNoVotes):
+	case errors.Is(err, errNoVotes), errors.Is(err, errElectionNotAllowed):
 		return err.Error()
 	case unreachable(err):
 		return "not reached"

@@ -187,6 +187,19 @@ func TestNonVoterDoesNotStand(t *testing.T) {
 	if reached(got) != 0 || reached(own) != 0 {
 		t.Error("something was sent, or reached its raft")
 	}
+	for _, candidate := range []bool{false, true} { // it is demoted while the order is considered
+		setServers(cluster.Voter)
+		n1.candidate.Store(candidate)
+		n1.approve = func(cluster.NodeID, uint64) string { setServers(cluster.NonVoter); return "" }
+		if err := n2.timeoutNow(n1); err == nil || !strings.Contains(err.Error(), "not a voter") {
+			t.Errorf("candidate %t, demoted meanwhile: %v", candidate, err)
+		}
+	}
+	n1.candidate.Store(false)
+	n1.approve = nil
+	if reached(own) != 0 {
+		t.Error("a TimeoutNow reached its raft")
+	}
 	setServers(cluster.Voter)
 	if v, err := n1.vote(n2, 6); err != nil || !v.Granted {
 		t.Errorf("as a voter: %+v, %v", v, err)

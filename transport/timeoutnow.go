@@ -71,6 +71,9 @@ func (m incoming) offerTimeoutNow(command any, flag *flagPermission, due func() 
 	for limit := time.Now().Add(m.r.t.cfg.TimeoutMin); ; {
 		reply, err := m.r.offerElection(command, flag, due, look.C)
 		switch {
+		case errors.Is(err, errElectionNotAllowed):
+			m.refuse("barred", err)
+			return nil
 		case err != nil:
 			m.refuse("not_leader", err)
 			return nil

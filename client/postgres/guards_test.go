@@ -200,7 +200,7 @@ func TestSchema_ConcurrentCreation(t *testing.T) {
 		table := fmt.Sprintf("once_%d", i)
 		var all sync.WaitGroup
 		for range 8 {
-			e := candidate(t, "a", func(c *Config) { c.Table = table })
+			e := candidate(t, "a", func(c *Config) { c.Table, c.TTL = table, time.Minute }) // which bounds statements
 			all.Go(func() {
 				conn, err := e.connect(t.Context())
 				if err != nil {
