@@ -23,7 +23,7 @@ type mortalDisk struct {
 	first  string
 	begun  bool
 	ended  bool
-	counts []string // the steps since first
+	counts []string // the steps since first, each once
 
 	snapshotEnd atomic.Uint64 // of the last snapshot that was begun
 }
@@ -41,7 +41,8 @@ func (d *mortalDisk) step(name string, do func() error) error {
 	err := do()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.begun = d.begun || name == d.first; d.begun && name != "" {
+	d.begun = d.begun || name == d.first
+	if d.begun && name != "" && !slices.Contains(d.counts, name) { // the identity is saved for other reasons, too
 		d.counts = append(d.counts, name)
 		d.ended = d.ended || name == d.last
 	}

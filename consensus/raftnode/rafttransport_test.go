@@ -66,9 +66,9 @@ func (s *slowTerms) RecordVote(term, voteTerm uint64, candidate []byte) error {
 }
 
 // newLeader starts an instance of three voters, and waits until it leads.
-func newLeader(t *testing.T, stable VoteStore, log *raft.InmemStore, trans *agreeing) *Instance {
+func newLeader(t *testing.T, stable *slowTerms, trans *agreeing) *Instance {
 	t.Helper()
-	f := newTestFSM()
+	f, log := newTestFSM(), stable.InmemStore
 	s, err := OpenSnapshots(raft.NewInmemSnapshotStore(), log, f.FSM, LogPosition{})
 	if err != nil {
 		t.Fatal(err)
@@ -99,11 +99,10 @@ func newLeader(t *testing.T, stable VoteStore, log *raft.InmemStore, trans *agre
 // TestDeposedLeaderSendsNothing: raft.Raft still replicates while it writes the term of the next leader.
 func TestDeposedLeaderSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := raft.NewInmemStore()
-		stable := &slowTerms{InmemStore: log, free: make(chan struct{})}
+		stable := &slowTerms{InmemStore: raft.NewInmemStore(), free: make(chan struct{})}
 		_, inmem := raft.NewInmemTransport("n1")
 		trans := &agreeing{InmemTransport: inmem, messages: make(chan raft.RPC)}
-		i := newLeader(t, stable, log, trans)
+		i := newLeader(t, stable, trans)
 		term := i.Raft.CurrentTerm()
 		stable.stallFrom.Store(term + 1)
 		responses := make(chan raft.RPCResponse, 1)
