@@ -3,6 +3,7 @@ package raftnode
 import (
 	"errors"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -25,8 +26,11 @@ var errDeposed = errors.New("this node does not lead that term any longer")
 // deposedPause is how long the refusal of a deposed leader's message takes.
 const deposedPause = 10 * time.Millisecond
 
-// raftTransport withholds responses (asyncwrite.go). It sends entries and snapshots only while raft.Raft leads, and
-// TimeoutNow only for a transfer that is still wanted.
+// commitPollInterval is how often an append looks whether the entry that it waits for is committed.
+const commitPollInterval = time.Millisecond
+
+// raftTransport withholds responses (asyncwrite.go). It sends entries and snapshots only while raft.Raft leads, a
+// demotion last to the demoted node, and TimeoutNow only for a transfer that is still wanted.
 type raftTransport struct {
 	Transport
 	store    *raftStore
@@ -47,12 +51,44 @@ func (t *raftTransport) checkLeads(term uint64) error {
 	return errDeposed
 }
 
+// demotes returns the index of the last entry with a configuration in which id is no voter, 0 if there is none.
+func demotes(id raft.ServerID, entries []*raft.Log) uint64 {
+	for _, e := range slices.Backward(entries) {
+		if e.Type != raft.LogConfiguration {
+			continue
+		}
+		servers := raft.DecodeConfiguration(e.Data).Servers
+		i := slices.IndexFunc(servers, func(s raft.Server) bool { return s.ID == id })
+		if i < 0 || servers[i].Suffrage != raft.Voter {
+			return e.Index
+		}
+	}
+	return 0
+}
+
+// waitCommitted waits until index is committed, and fails once raft.Raft no longer leads term.
+//
+// A node gets a configuration that takes its vote away only after that. Before, the other voters may still need its
+// vote to elect a leader: it would refuse them for its longer log, and may not stand itself.
+func (t *raftTransport) waitCommitted(index, term uint64) error {
+	for index > t.running.Load().CommitIndex() {
+		time.Sleep(commitPollInterval)
+		if err := t.checkLeads(term); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // AppendEntries sends entries. A success means that they are durable here, too: raft.Raft counts a real majority. What
 // was read once raft.Raft was deposed is not sent: then the log may show what precedes a restore (snapshotLog).
 func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
 	if err := t.checkLeads(args.Term); err != nil {
+		return err
+	}
+	if err := t.waitCommitted(demotes(id, args.Entries), args.Term); err != nil {
 		return err
 	}
 	last := args.PrevLogEntry + uint64(len(args.Entries))

@@ -130,3 +130,48 @@ func TestDeposedLeaderSendsNothing(t *testing.T) {
 		i.Shutdown()()
 	})
 }
+
+// TestDemotionWaitsForCommit: a node gets the configuration that takes its vote away once it is committed, and not from
+// a leader that is deposed before.
+func TestDemotionWaitsForCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stable := &slowTerms{InmemStore: raft.NewInmemStore(), free: make(chan struct{})}
+		_, inmem := raft.NewInmemTransport("n1")
+		trans := &agreeing{InmemTransport: inmem, messages: make(chan raft.RPC)}
+		i := newLeader(t, stable, trans)
+		time.Sleep(time.Second)
+		term, index := i.Raft.CurrentTerm(), i.Raft.LastIndex()+1
+		send := func(to raft.ServerID) <-chan error {
+			demotion := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{
+				{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2", Suffrage: raft.Nonvoter},
+			}})
+			args := &raft.AppendEntriesRequest{Term: term, PrevLogEntry: index - 1, Entries: []*raft.Log{
+				{Index: index, Term: term, Type: raft.LogConfiguration, Data: demotion},
+				{Index: index + 1, Term: term, Type: raft.LogCommand},
+			}}
+			sent := make(chan error, 1)
+			go func() { sent <- i.trans.AppendEntries(to, "", args, &raft.AppendEntriesResponse{}) }()
+			time.Sleep(time.Minute)
+			return sent
+		}
+		if err := <-send("n1"); err != nil {
+			t.Errorf("to a voter: %v", err)
+		}
+		demoted, removed := send("n2"), send("n3")
+		if len(demoted) != 0 || len(removed) != 0 {
+			t.Error("sent to a node that it demotes before it is committed")
+		}
+		if err := i.Raft.Apply(nil, 0).Error(); err != nil || i.Raft.CommitIndex() != index {
+			t.Fatalf("entry %d is not committed: %v", index, err)
+		}
+		if err := errors.Join(<-demoted, <-removed); err != nil {
+			t.Errorf("after the commit: %v", err)
+		}
+		index++
+		demoted = send("n2")
+		i.Shutdown()()
+		if err := <-demoted; !errors.Is(err, errDeposed) {
+			t.Errorf("after the leadership: %v", err)
+		}
+	})
+}
