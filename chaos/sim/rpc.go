@@ -173,8 +173,9 @@ func delayReply(d time.Duration) func(gone <-chan struct{}) {
 	}
 }
 
-// Claim reports lies in the place of some claims: anything, but for who says it,
-// which the transport would not let pass.
+// Claim reports lies in the place of some claims: anything, but for who says it, which the transport would not let
+// pass. From the loss of a majority to its recovery nodes do not lie about their logs: a recovery chooses among the
+// survivors by that, and no vote checks it.
 func (r *rpcFaults) Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +188,11 @@ func (r *rpcFaults) Claim(to cluster.NodeID, c cluster.Claim) cluster.Claim {
 		h := hash(r.sim.cfg.Seed+uint64(f.At), key.from, key.to, r.seq[key])
 		if float64(h>>11)/(1<<53) < f.Chance {
 			r.countHit(f)
-			return corruptClaim(c, mix(h), len(r.sim.members))
+			lie := corruptClaim(c, mix(h), len(r.sim.members))
+			if r.sim.loss.epoch.Load() > 0 && !r.sim.loss.recovered.Load() {
+				lie.LastLogTerm, lie.LastLogIndex = c.LastLogTerm, c.LastLogIndex
+			}
+			return lie
 		}
 	}
 	return c
