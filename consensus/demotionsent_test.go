@@ -57,3 +57,25 @@ func TestDemotionReachesDemotedVoterLast(t *testing.T) {
 		})
 	}
 }
+
+// TestVoterGetsItsFormerDemotion: a voter was away while it was demoted and promoted again. Then only it and another
+// voter are up. That one leads, does not know what is committed, and needs it for that.
+func TestVoterGetsItsFormerDemotion(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	away, other := c.others(leader)[0], c.others(leader)[1]
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	away.stop()
+	for _, s := range []cluster.Suffrage{cluster.NonVoter, cluster.Voter} {
+		if err := leader.PatchMember(within(t, testTimeout), away.id, cluster.MemberPatch{Suffrage: &s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.write("a", "2")
+	lose(leader, other)
+	leader.start()
+	away.start()
+	eventually(t, "the only node with the log leads", leader.elected)
+	c.write("a", "3")
+}

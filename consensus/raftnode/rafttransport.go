@@ -51,24 +51,28 @@ func (t *raftTransport) checkLeads(term uint64) error {
 	return errDeposed
 }
 
-// demotes returns the index of the last entry with a configuration in which id is no voter, 0 if there is none.
-func demotes(id raft.ServerID, entries []*raft.Log) uint64 {
-	for _, e := range slices.Backward(entries) {
-		if e.Type != raft.LogConfiguration {
+// demotion returns the index of the last entry of args with a configuration in which id is no voter, 0 if there is none
+// that may lack its commit. An earlier leader's is committed if id is a voter in the latest configuration: a leader
+// appends a configuration only once the previous one is committed.
+func (t *raftTransport) demotion(id raft.ServerID, args *raft.AppendEntriesRequest) uint64 {
+	for _, e := range slices.Backward(args.Entries) {
+		if e.Type != raft.LogConfiguration || isVoter(raft.DecodeConfiguration(e.Data), id) {
 			continue
 		}
-		servers := raft.DecodeConfiguration(e.Data).Servers
-		i := slices.IndexFunc(servers, func(s raft.Server) bool { return s.ID == id })
-		if i < 0 || servers[i].Suffrage != raft.Voter {
+		if e.Term == args.Term || !isVoter(t.running.Load().GetConfiguration().Configuration(), id) {
 			return e.Index
 		}
 	}
 	return 0
 }
 
+func isVoter(c raft.Configuration, id raft.ServerID) bool {
+	return slices.ContainsFunc(c.Servers, func(s raft.Server) bool { return s.ID == id && s.Suffrage == raft.Voter })
+}
+
 // waitCommitted waits until index is committed, and fails once raft.Raft no longer leads term.
 //
-// A node gets a configuration that takes its vote away only after that. Before, the other voters may still need its
+// A node gets a configuration in which it has no vote only after that. Before, the other voters may still need its
 // vote to elect a leader: it would refuse them for its longer log, and may not stand itself.
 func (t *raftTransport) waitCommitted(index, term uint64) error {
 	for index > t.running.Load().CommitIndex() {
@@ -88,7 +92,7 @@ func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddres
 	if err := t.checkLeads(args.Term); err != nil {
 		return err
 	}
-	if err := t.waitCommitted(demotes(id, args.Entries), args.Term); err != nil {
+	if err := t.waitCommitted(t.demotion(id, args), args.Term); err != nil {
 		return err
 	}
 	last := args.PrevLogEntry + uint64(len(args.Entries))

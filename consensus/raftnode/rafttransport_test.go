@@ -131,7 +131,7 @@ func TestDeposedLeaderSendsNothing(t *testing.T) {
 	})
 }
 
-// TestDemotionWaitsForCommit: a node gets the configuration that takes its vote away once it is committed, and not from
+// TestDemotionWaitsForCommit: a node gets a configuration in which it has no vote once that is committed, and not from
 // a leader that is deposed before.
 func TestDemotionWaitsForCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -141,12 +141,12 @@ func TestDemotionWaitsForCommit(t *testing.T) {
 		i := newLeader(t, stable, trans)
 		time.Sleep(time.Second)
 		term, index := i.Raft.CurrentTerm(), i.Raft.LastIndex()+1
-		send := func(to raft.ServerID) <-chan error {
+		send := func(to raft.ServerID, entryTerm uint64) <-chan error {
 			demotion := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{
 				{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2", Suffrage: raft.Nonvoter},
 			}})
 			args := &raft.AppendEntriesRequest{Term: term, PrevLogEntry: index - 1, Entries: []*raft.Log{
-				{Index: index, Term: term, Type: raft.LogConfiguration, Data: demotion},
+				{Index: index, Term: entryTerm, Type: raft.LogConfiguration, Data: demotion},
 				{Index: index + 1, Term: term, Type: raft.LogCommand},
 			}}
 			sent := make(chan error, 1)
@@ -154,21 +154,28 @@ func TestDemotionWaitsForCommit(t *testing.T) {
 			time.Sleep(time.Minute)
 			return sent
 		}
-		if err := <-send("n1"); err != nil {
+		if err := <-send("n1", term); err != nil {
 			t.Errorf("to a voter: %v", err)
 		}
-		demoted, removed := send("n2"), send("n3")
-		if len(demoted) != 0 || len(removed) != 0 {
-			t.Error("sent to a node that it demotes before it is committed")
+		if err := <-send("n2", term-1); err != nil {
+			t.Errorf("of an earlier term, to a voter in the latest configuration: %v", err)
+		}
+		held := []<-chan error{send("n2", term), send("n3", term), send("n4", term-1)}
+		for i, sent := range held {
+			if len(sent) != 0 {
+				t.Errorf("%d: sent before it is committed to a node that has no vote by it", i)
+			}
 		}
 		if err := i.Raft.Apply(nil, 0).Error(); err != nil || i.Raft.CommitIndex() != index {
 			t.Fatalf("entry %d is not committed: %v", index, err)
 		}
-		if err := errors.Join(<-demoted, <-removed); err != nil {
-			t.Errorf("after the commit: %v", err)
+		for i, sent := range held {
+			if err := <-sent; err != nil {
+				t.Errorf("%d: after the commit: %v", i, err)
+			}
 		}
 		index++
-		demoted = send("n2")
+		demoted := send("n2", term)
 		i.Shutdown()()
 		if err := <-demoted; !errors.Is(err, errDeposed) {
 			t.Errorf("after the leadership: %v", err)
