@@ -133,7 +133,7 @@ func (n *Node) RemoveDead(ctx context.Context, id cluster.NodeID) { n.removeDead
 
 // RemoveServerOnly makes the first half of a voter's removal.
 func (n *Node) RemoveServerOnly(id cluster.NodeID) error {
-	return n.inst.Load().Raft.RemoveServer(raft.ServerID(id), 0, time.Second).Error()
+	return n.inst.Load().Raft.RemoveServer(raft.ServerID(id), 0, n.enqueueWait()).Error()
 }
 
 // RemovePromotedOnly makes the first half of the removal of a voter whose promotion stopped before its record.
@@ -153,7 +153,7 @@ func (n *Node) RemovePromotedOnly(ctx context.Context, id cluster.NodeID) error 
 
 // DemoteOnly makes a voter a non-voter, and writes no record.
 func (n *Node) DemoteOnly(id cluster.NodeID) error {
-	return n.inst.Load().Raft.DemoteVoter(raft.ServerID(id), 0, time.Second).Error()
+	return n.inst.Load().Raft.DemoteVoter(raft.ServerID(id), 0, n.enqueueWait()).Error()
 }
 
 // HoldQueue keeps all proposals from Raft until release is called.

@@ -271,6 +271,7 @@ func (t *Transport) evaluateHello(h hello) (cluster.Admission, []byte, error) {
 // dialHello completes the hello on a connection that this node dialled. want is the expected node, "" for any.
 // identity is the node ID in the peer's certificate, "" without TLS.
 func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.NodeID) (completedHello, error) {
+	asOf := t.cfg.Membership.Record(want).AsOfIndex // the peer may have stopped, and be added again, before it is read
 	mine, b, err := t.newHello(p)
 	if err != nil {
 		return completedHello{}, err
@@ -293,6 +294,7 @@ func (t *Transport) dialHello(conn net.Conn, p purpose, want, identity cluster.N
 	if err != nil {
 		return completedHello{}, err
 	}
+	a.AsOfIndex = min(a.AsOfIndex, asOf)
 	if _, err := conn.Write(b); err != nil {
 		return completedHello{}, fmt.Errorf("send hello reply: %w", err)
 	}

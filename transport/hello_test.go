@@ -403,6 +403,38 @@ func TestConnectionsAreCounted(t *testing.T) {
 	eventually(t, "none is left", func() bool { return n1.tr.Connections() == 0 })
 }
 
+// TestHelloOfAStoppedProcess: the hello of a dialled node is read after its member was removed and added again. By then
+// its process may have stopped, and its disk may be empty. The hello is of the record from before.
+func TestHelloOfAStoppedProcess(t *testing.T) {
+	t.Parallel()
+	n1 := newEnd(t, "n1")
+	n1.remember("n2", cluster.Record{AsOfIndex: 7})
+	dialled, peer := net.Pipe()
+	defer dialled.Close()
+	go func() {
+		defer peer.Close()
+		mine, err := readHello(peer)
+		if err != nil {
+			return
+		}
+		n1.remember("n2", cluster.Record{AsOfIndex: 9})
+		h, err := hello{version: protocolVersion, purpose: mine.purpose, peer: peerOf("n2")}.encode()
+		if err != nil {
+			return
+		}
+		reply, err := helloReply{Nonce: mine.nonce}.encode()
+		if err != nil {
+			return
+		}
+		_, _ = peer.Write(append(h, reply...))
+		_, _ = io.Copy(io.Discard, peer)
+	}()
+	x, err := n1.tr.dialHello(dialled, purposeRaft, "n2", "")
+	if err != nil || x.mine.AsOfIndex != 7 {
+		t.Errorf("admitted as of %d, want 7: %v", x.mine.AsOfIndex, err)
+	}
+}
+
 // A normal first start has no warning: connections that break off then are expected. Later they are not.
 func TestRejectionLevel(t *testing.T) {
 	t.Parallel()

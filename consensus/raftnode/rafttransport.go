@@ -53,7 +53,7 @@ func (t *raftTransport) checkLeads(term uint64) error {
 
 // demotion returns the index of the last entry of args with a configuration in which id is no voter, 0 if there is none
 // that may lack its commit. An earlier leader's is committed if id is a voter in the latest configuration: a leader
-// appends a configuration only once the previous one is committed.
+// appends a configuration only once the previous one is committed, and a recovered node commits all before it does.
 func (t *raftTransport) demotion(id raft.ServerID, args *raft.AppendEntriesRequest) uint64 {
 	for _, e := range slices.Backward(args.Entries) {
 		if e.Type != raft.LogConfiguration || isVoter(raft.DecodeConfiguration(e.Data), id) {
@@ -93,6 +93,9 @@ func (t *raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddres
 		return err
 	}
 	if err := t.waitCommitted(t.demotion(id, args), args.Term); err != nil {
+		return err
+	}
+	if err := t.checkLeads(args.Term); err != nil { // what demotion and waitCommitted read is of this leadership
 		return err
 	}
 	last := args.PrevLogEntry + uint64(len(args.Entries))
