@@ -33,27 +33,33 @@ var asksPeers = []struct{ method, path, body string }{
 }
 
 // prompt sends all these calls to a node several times, and requires half of the responses to each within the limit. A
-// call that waits for a hung node waits each time.
+// call that waits for a hung node waits each time. On a machine that stands still for some seconds all calls take
+// long, also those that ask no other node, so each has five rounds.
 func prompt(t *testing.T, n *Node, limit time.Duration) {
 	t.Helper()
 	for _, call := range asksPeers {
 		var took []time.Duration
-		for range 7 {
-			ctx, cancel := context.WithTimeout(t.Context(), soon)
-			began := time.Now()
-			a, err := do(ctx, n, call.method, call.path, []byte(call.body), "Content-Type", "application/json")
-			took = append(took, time.Since(began))
-			cancel()
-			if err != nil || a.Status >= 500 && call.path != "/health/leader" {
-				t.Errorf("%s %s at %s: %d %s %v", call.method, call.path, n.ID, a.Status, a.Body, err)
+		half := limit + 1
+		for round := 0; round < 5 && half > limit; round++ {
+			took = took[:0]
+			for range 7 {
+				ctx, cancel := context.WithTimeout(t.Context(), soon)
+				began := time.Now()
+				a, err := do(ctx, n, call.method, call.path, []byte(call.body), "Content-Type", "application/json")
+				took = append(took, time.Since(began))
+				cancel()
+				if err != nil || a.Status >= 500 && call.path != "/health/leader" {
+					t.Errorf("%s %s at %s: %d %s %v", call.method, call.path, n.ID, a.Status, a.Body, err)
+				}
 			}
+			slices.Sort(took)
+			half = took[len(took)/2]
 		}
-		slices.Sort(took)
-		if half := took[len(took)/2]; half > limit {
+		if half > limit {
 			t.Fatalf("%s %s at %s took %v, while another node hangs: %v", call.method, call.path, n.ID, half, took)
 		}
 		t.Logf("%s %s at %s: %v, at most %v", call.method, call.path, n.ID,
-			took[len(took)/2].Round(10*time.Microsecond), took[len(took)-1].Round(10*time.Microsecond))
+			half.Round(10*time.Microsecond), took[len(took)-1].Round(10*time.Microsecond))
 	}
 }
 
