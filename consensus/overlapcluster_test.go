@@ -99,8 +99,8 @@ func commitWaits(t *testing.T, size int) bool {
 	release()
 	err := <-result
 	stalled := cluster.IsCode(err, cluster.CodeOutcomeUnknown)
-	if answered && !stalled || err != nil && !stalled {
-		problems = append(problems, fmt.Sprintf("the write was answered before it was on the disk (%v): %v", answered, err))
+	if !stalled && (answered || err != nil) {
+		problems = append(problems, fmt.Sprintf("answered before the write was on the disk: %t; answer: %v", answered, err))
 	}
 	for _, n := range c.nodes {
 		if n.Status().Term != term {

@@ -67,7 +67,8 @@ func (t *raftTransport) demotion(id raft.ServerID, args *raft.AppendEntriesReque
 }
 
 func isVoter(c raft.Configuration, id raft.ServerID) bool {
-	return slices.ContainsFunc(c.Servers, func(s raft.Server) bool { return s.ID == id && s.Suffrage == raft.Voter })
+	s, _ := cluster.FindServer(Servers(c), cluster.NodeID(id))
+	return s.Suffrage == cluster.Voter
 }
 
 // waitCommitted waits until index is committed, and fails once raft.Raft no longer leads term.

@@ -66,8 +66,11 @@ func (s *slowTerms) RecordVote(term, voteTerm uint64, candidate []byte) error {
 }
 
 // newLeader starts an instance of three voters, and waits until it leads.
-func newLeader(t *testing.T, stable *slowTerms, trans *agreeing) *Instance {
+func newLeader(t *testing.T) (*Instance, *slowTerms, *agreeing) {
 	t.Helper()
+	stable := &slowTerms{InmemStore: raft.NewInmemStore(), free: make(chan struct{})}
+	_, inmem := raft.NewInmemTransport("n1")
+	trans := &agreeing{InmemTransport: inmem, messages: make(chan raft.RPC)}
 	f, log := newTestFSM(), stable.InmemStore
 	s, err := OpenSnapshots(raft.NewInmemSnapshotStore(), log, f.FSM, LogPosition{})
 	if err != nil {
@@ -93,16 +96,13 @@ func newLeader(t *testing.T, stable *slowTerms, trans *agreeing) *Instance {
 	for i.Raft.State() != raft.Leader {
 		time.Sleep(time.Millisecond)
 	}
-	return i
+	return i, stable, trans
 }
 
 // TestDeposedLeaderSendsNothing: raft.Raft still replicates while it writes the term of the next leader.
 func TestDeposedLeaderSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stable := &slowTerms{InmemStore: raft.NewInmemStore(), free: make(chan struct{})}
-		_, inmem := raft.NewInmemTransport("n1")
-		trans := &agreeing{InmemTransport: inmem, messages: make(chan raft.RPC)}
-		i := newLeader(t, stable, trans)
+		i, stable, trans := newLeader(t)
 		term := i.Raft.CurrentTerm()
 		stable.stallFrom.Store(term + 1)
 		responses := make(chan raft.RPCResponse, 1)
@@ -135,11 +135,8 @@ func TestDeposedLeaderSendsNothing(t *testing.T) {
 // a leader that is deposed before.
 func TestDemotionWaitsForCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stable := &slowTerms{InmemStore: raft.NewInmemStore(), free: make(chan struct{})}
-		_, inmem := raft.NewInmemTransport("n1")
-		trans := &agreeing{InmemTransport: inmem, messages: make(chan raft.RPC)}
-		i := newLeader(t, stable, trans)
-		time.Sleep(time.Second)
+		i, _, _ := newLeader(t)
+		time.Sleep(time.Second) // its first entry is committed
 		term, index := i.Raft.CurrentTerm(), i.Raft.LastIndex()+1
 		send := func(to raft.ServerID, entryTerm uint64) <-chan error {
 			demotion := raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{
