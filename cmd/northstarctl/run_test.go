@@ -30,7 +30,7 @@ import (
 
 var testTimeout = testenv.Slowdown() * 20 * time.Second // for steps that are fast on an idle machine
 
-// oneNode runs a cluster of one node in this process until the test ends.
+// oneNode runs a cluster of one node in this process until the test ends. It has a leader when oneNode returns.
 func oneNode(t *testing.T) (endpoint string, c *client.Client) {
 	t.Helper()
 	addrs, err := ports.Reserve(2)
@@ -63,6 +63,10 @@ func oneNode(t *testing.T) (endpoint string, c *client.Client) {
 		cancel()
 		running.Wait()
 	})
+	// A command that reaches no node fails.
+	if err := eventually(func() error { _, err := c.Leader(t.Context()); return err }); err != nil {
+		t.Fatal(err)
+	}
 	return endpoint, c
 }
 
