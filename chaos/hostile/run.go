@@ -136,6 +136,10 @@ func attackOn(ctx context.Context, f Form, c *cluster, r *Result) error {
 	return err
 }
 
+// maxTransfers is how often the operator moves leadership during an attack. Each time adds a line to a node's log and a
+// record to the audit log, and what Limits allows of both is a number, however long an attack takes.
+const maxTransfers = 100
+
 // attack starts the attackers, and ends them when the attack has gone on for long enough. Meanwhile the operator moves
 // leadership away from the target and back.
 func (f Form) attack(ctx context.Context, b *bystanders, target *proc.Node, r *Result) (tally, error) {
@@ -152,10 +156,13 @@ func (f Form) attack(ctx context.Context, b *bystanders, target *proc.Node, r *R
 	turn := time.NewTicker(f.Hold / 4)
 	defer turn.Stop()
 	for turns := 0; ; turns++ {
-		if r.Held && turns >= 4 {
+		switch {
+		case r.Held && turns >= 4:
 			group.end()
 			turn.Stop()
-		} else {
+		case turns >= maxTransfers:
+			turn.Stop()
+		default:
 			r.Transfers++
 			_ = b.transfer(ctx, target, []*proc.Node{other, target}[turns%2]) // counted
 		}
