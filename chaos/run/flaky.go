@@ -28,9 +28,10 @@ type flaky struct {
 	parallel int    // runs at a time
 	busy     int    // loops that do nothing but use a processor
 	race     bool
-	tests    string        // a pattern of their names; empty: all
-	timeout  time.Duration // of one run
-	within   time.Duration // no run begins later; 0: all begin
+	plain    *regexp.Regexp // packages that run without the race detector
+	tests    string         // a pattern of their names; empty: all
+	timeout  time.Duration  // of one run
+	within   time.Duration  // no run begins later; 0: all begin
 	skip     *regexp.Regexp
 	output   string // directory for what failed runs printed; empty: it is not kept
 	journal  journal
@@ -56,6 +57,7 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs.DurationVar(&f.within, "for", 0, "time after which no run begins; the next command continues; 0: all begin")
 	fs.StringVar(&f.journal.path, "journal", "out/flaky/runs.tsv", "file with a line for each run; empty: none")
 	skip := fs.String("skip", "^$", "no packages whose paths match")
+	plain := fs.String("plain", "^$", "packages that run without the race detector")
 	pkgs := fs.String("pkgs", "./...", "packages, separated by blanks")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -64,7 +66,9 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	if f.skip, err = regexp.Compile(*skip); err != nil {
 		return fmt.Errorf("-skip: %w", err)
 	}
-	f.journal.how = fmt.Sprintf("race=%v run=%q", f.race, f.tests)
+	if f.plain, err = regexp.Compile(*plain); err != nil {
+		return fmt.Errorf("-plain: %w", err)
+	}
 	return f.run(ctx, strings.Fields(*pkgs))
 }
 
@@ -156,11 +160,12 @@ func (f *flaky) list(ctx context.Context, tmp string, patterns []string) (all []
 		if err != nil {
 			return nil, err
 		}
+		race := f.race && (f.plain == nil || !f.plain.MatchString(p.path))
 		if key := sourcesKey(files, filepath.ToSlash(dir)); key != "" {
-			p.key = key + " " + f.journal.how
+			p.key = fmt.Sprintf("%s race=%v run=%q", key, race, f.tests)
 		}
 		p.build = sync.OnceValue(func() error {
-			args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", f.race), "-o", p.bin, p.path}
+			args := []string{"test", "-C", f.dir, "-c", fmt.Sprintf("-race=%v", race), "-o", p.bin, p.path}
 			if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
 				return fmt.Errorf("build the tests of %s: %w\n%s", p.path, err, text)
 			}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,11 +81,11 @@ func TestFlaky_Continued(t *testing.T) {
 			}
 		}
 	}
-	run := func(within time.Duration, race bool, pattern string) string {
+	run := func(within time.Duration, tests, skip string) string {
 		var out strings.Builder
-		f := flaky{dir: dir, runs: 3, parallel: 1, timeout: time.Minute, within: within, out: &out}
-		f.journal = journal{path: filepath.Join(dir, "out", "runs.tsv"), how: fmt.Sprintf("race=%v", race)}
-		f.skip = regexp.MustCompile(pattern)
+		f := flaky{dir: dir, runs: 3, parallel: 1, tests: tests, timeout: time.Minute, within: within, out: &out}
+		f.journal = journal{path: filepath.Join(dir, "out", "runs.tsv")}
+		f.skip = regexp.MustCompile(skip)
 		if err := f.run(t.Context(), []string{"./..."}); err != nil {
 			t.Error(err)
 		}
@@ -98,34 +97,45 @@ func TestFlaky_Continued(t *testing.T) {
 	write("a/x_test.go", "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n")
 	write("b/x_test.go", "package b\nimport \"testing\"\nfunc TestB(t *testing.T) {}\n")
 	commit()
-	got := run(time.Nanosecond, true, "^$")
+	got := run(time.Nanosecond, "", "^$")
 	if strings.Contains(got, "ok ") || !strings.Contains(got, "6 runs are missing") {
 		t.Errorf("no time for a run: %s", got)
 	}
-	if got := run(0, true, "/b$"); strings.Count(got, "ok ") != 3 || strings.Contains(got, "m/b") {
+	if got := run(0, "", "/b$"); strings.Count(got, "ok ") != 3 || strings.Contains(got, "m/b") {
 		t.Errorf("one package: %s", got)
 	}
-	left := func(what string, race bool, wantA, wantB int) {
+	left := func(what, tests string, wantA, wantB int) {
 		t.Helper()
-		got := run(0, race, "^$")
+		got := run(0, tests, "^$")
 		a, b := strings.Count(got, "ok    m/a"), strings.Count(got, "ok    m/b")
 		if a != wantA || b != wantB || !strings.Contains(got, "| `m/a` | 3 | 0 |") {
 			t.Errorf("%s: %d and %d runs, want %d and %d: %s", what, a, b, wantA, wantB, got)
 		}
 	}
-	left("what one package left", true, 0, 3)
-	left("nothing is missing", true, 0, 0)
-	left("other flags", false, 3, 3)
+	left("what one package left", "", 0, 3)
+	left("nothing is missing", "", 0, 0)
+	left("other flags", "Test", 3, 3)
 	write("b/x_test.go", "package b\nimport \"testing\"\nfunc TestOther(t *testing.T) {}\n")
-	left("changed, without a commit", true, 3, 3)
+	left("changed, without a commit", "", 3, 3)
 	commit()
-	left("another package's tests", true, 0, 3)
+	left("another package's tests", "", 0, 3)
 	write("README.md", "y")
 	commit()
-	left("a paper", true, 0, 0)
+	left("a paper", "", 0, 0)
 	write("a/a.go", "package a\n")
 	commit()
-	left("sources", true, 3, 3)
+	left("sources", "", 3, 3)
+
+	f := flaky{dir: dir, race: true, plain: regexp.MustCompile("/b$")}
+	all, err := f.list(t.Context(), t.TempDir(), []string{"./..."})
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for i, want := range []string{"race=true", "race=false"} {
+		if !strings.Contains(all[i].key, want) {
+			t.Errorf("%s: %q, want %s", all[i].path, all[i].key, want)
+		}
+	}
 }
 
 func TestFailedNames(t *testing.T) {

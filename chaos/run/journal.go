@@ -19,15 +19,12 @@ import (
 
 // journal is a file with a line for each run of a test package that has ended. A later command continues after them, so
 // that many runs can be made in pieces.
-type journal struct {
-	path string
-	how  string // the flags that change what a run is: runs with others do not count
-}
+type journal struct{ path string }
 
 // ended is a line of a journal.
 type ended struct {
 	pkg, result string
-	key         string // of the sources and the flags; empty: the sources have no name
+	key         string // of the sources, and the flags that change what a run is; empty: the sources have no name
 	wall, cpu   time.Duration
 	failed      string // tests, separated by commas
 }
