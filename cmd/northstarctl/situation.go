@@ -155,6 +155,16 @@ func (s situation) explainNoLeader() []string {
 		}
 	}
 	q := s.cluster.Quorum
+	if len(answering) < q.Needed && s.apart() {
+		lines = append(lines, fmt.Sprintf("From here, %d of %d voters answer at their HTTP addresses. These do not: %s. "+
+			"Node %s, which answered, sees %d healthy voters, and %d are needed. Repeat this where the members' addresses "+
+			"can be reached, for example on the machine or in the pod of a node.",
+			len(answering), q.Voters, strings.Join(silent, "; "), orDash(s.cluster.ObservedBy), q.Healthy, q.Needed))
+		if !s.cluster.AutoFailover {
+			lines = append(lines, s.explainPause())
+		}
+		return append(lines, s.explainLastElections()...)
+	}
 	switch {
 	case len(answering) < q.Needed:
 		lines = append(lines, s.explainLostQuorum(answering, silent)...)
@@ -168,6 +178,13 @@ func (s situation) explainNoLeader() []string {
 			len(answering), q.Voters, q.Needed))
 	}
 	return append(lines, s.explainLastElections()...)
+}
+
+// apart reports whether this program cannot reach the members, so that their silence means nothing: the node that
+// answered does not answer at its own HTTP address, or it sees enough healthy voters.
+func (s situation) apart() bool {
+	q := s.cluster.Quorum
+	return s.nodes[s.cluster.ObservedBy].err != nil || q.Healthy >= q.Needed
 }
 
 func (s situation) explainLostQuorum(answering, silent []string) []string {

@@ -75,10 +75,18 @@ func TestWhy_NoLeader(t *testing.T) {
 	never.history.events = []apiv1.Event{attempt(1, "b")}
 	neverWon := examined("n1", "n2")
 	neverWon.history.elections = lost.history.elections[:1]
+	outside := examined("n1")
+	outside.cluster.Quorum.Healthy = 2
 	for name, tc := range map[string]struct {
 		s    situation
 		want []string
 	}{
+		"the addresses lead nowhere": {examined(), []string{
+			"From here, 0 of 3 voters answer at their HTTP addresses.", "in the pod of a node.\nNo won election",
+		}},
+		"some addresses lead nowhere": {outside, []string{
+			"Node n1, which answered, sees 2 healthy voters, and 2 are needed.", "in the pod of a node.\nNo won election",
+		}},
 		"still tried": {open, []string{
 			"elected in term 5", "The newest attempt since then:\nTerm 7: node n2 had been trying to be elected since 2026-",
 			"n1 did not answer (not reached); n2 granted (c)", "lasted 600 ms by then. Node n2 had heard no leader for 900 ms.",
