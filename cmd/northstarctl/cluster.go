@@ -231,7 +231,7 @@ func (a *app) printSplitBrain(r apiv1.SplitBrain) error {
 	for _, f := range r.Findings {
 		line := a.paint(f.Verdict) + ": " + f.Detail
 		if f.Refusing {
-			line += "; this node rejects reads and writes"
+			line += "; this node rejects writes, and all reads but stale ones"
 		}
 		fmt.Fprintln(a.stdout, line)
 	}
