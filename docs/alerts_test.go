@@ -46,6 +46,9 @@ var alertNames = map[string]string{
 	"heartbeat_age_high":        "northstar_heartbeat_age_ms",
 	"audit_records_lost":        "northstar_audit_records_total",
 	"snapshot_install_repeated": "northstar_snapshot_install_repeated_total",
+	"auto_failover_paused":      "northstar_auto_failover_paused",
+	"node_draining":             "northstar_node_draining",
+	"scrape_failed":             "up",
 }
 
 // alert is one rule of a Prometheus rule file.
@@ -190,6 +193,45 @@ func TestAlertmanager(t *testing.T) {
 	}
 }
 
+// The example of Prometheus loads the rules, and sends their alerts to an Alertmanager.
+func TestPrometheusSendsAlerts(t *testing.T) {
+	t.Parallel()
+	const file = "deploy/prometheus/prometheus.yml"
+	var config struct {
+		Rules    []string `yaml:"rule_files"`
+		Alerting struct {
+			Alertmanagers []struct {
+				Static []struct{ Targets []string } `yaml:"static_configs"`
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, file)), &config); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(config.Rules, []string{filepath.Base(alertsFile)}) {
+		t.Errorf("rule_files are %v", config.Rules)
+	}
+	var targets []string
+	for _, a := range config.Alerting.Alertmanagers {
+		for _, s := range a.Static {
+			targets = append(targets, s.Targets...)
+		}
+	}
+	if len(targets) != 1 {
+		t.Errorf("alerts are sent to %v", targets)
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is missing: it comes with Prometheus")
+	}
+	for _, path := range []string{file, "deploy/compose/prometheus.yml"} {
+		cmd := exec.Command(promtool, "check", "config", "--syntax-only", filepath.Join("..", path))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool: %v\n%s", err, out)
+		}
+	}
+}
+
 // Prometheus itself reads the rules, and runs their tests.
 func TestAlerts_Promtool(t *testing.T) {
 	t.Parallel()
@@ -241,7 +283,7 @@ var (
 
 // promQL are the words of the language that are in use here.
 var promQL = strings.Fields(
-	"sum max min avg count count_values floor rate increase delta max_over_time histogram_quantile or and unless time")
+	"sum max min avg count count_values absent floor rate increase delta max_over_time histogram_quantile or and unless time")
 
 // ofProcess reports whether a metric is of Prometheus itself, or of the process and Go's runtime.
 func ofProcess(name string) bool {
