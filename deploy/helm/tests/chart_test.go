@@ -436,6 +436,7 @@ func TestPlainManifest(t *testing.T) {
 #                     each made with --node northstar-0 and
 #                     --host northstar-0.northstar-peers.default.svc.cluster.local
 #                     --host northstar.default.svc
+#                     --host northstar-leader.default.svc, for the chart's leaderService
 #   northstar-tokens  tokens.toml
 # Chart: %s
 `, chartHash(t))

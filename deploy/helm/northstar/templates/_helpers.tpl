@@ -60,6 +60,32 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ if kindIs "float64" . }}{{ toJson . }}{{ else }}{{ . }}{{ end }}
 {{- end -}}
 
+{{/* GOMEMLIMIT: 90 % of the memory limit in bytes. Empty without a limit, and where extraEnv sets the variable. */}}
+{{- define "northstar.goMemory" -}}
+{{- $set := false -}}
+{{- range .Values.extraEnv -}}{{- if eq .name "GOMEMLIMIT" -}}{{- $set = true -}}{{- end -}}{{- end -}}
+{{- $limit := get (default dict .Values.resources.limits) "memory" -}}
+{{- if and $limit (not $set) -}}
+{{- $text := include "northstar.setting" $limit -}}
+{{- $unit := regexFind "[A-Za-z]*$" $text -}}
+{{- $bytes := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- if not (and (regexMatch "^[0-9]+([.][0-9]+)?[A-Za-z]*$" $text) (hasKey $bytes $unit)) -}}
+{{- fail (printf "resources.limits.memory is %q: want a number of bytes, or one with k, M, G, T, Ki, Mi, Gi or Ti" $text) -}}
+{{- end -}}
+{{- mulf (trimSuffix $unit $text | float64) (get $bytes $unit) 0.9 | int64 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How many connections a node takes from one address, as settings say or by default. */}}
+{{- define "northstar.addressConnections" -}}
+{{- get .Values.settings "limits.connections-per-address" | default 1024 | int -}}
+{{- end -}}
+
+{{/* The name of the cluster's job in Prometheus, which the ServiceMonitor sets. */}}
+{{- define "northstar.job" -}}
+{{ printf "northstar-%s-%s" .Release.Namespace (include "northstar.fullname" .) }}
+{{- end -}}
+
 {{/* The ConfigMap or Secret that has ca.crt, as a field of a volume; empty where none has it. */}}
 {{- define "northstar.caVolume" -}}
 {{- if eq .Values.tls.mode "none" -}}
@@ -85,8 +111,11 @@ secret: {name: {{ include "northstar.fullname" . }}-0-tls, key: ca.crt}
 
 {{/* The configuration of the proxies that lead to the leader. */}}
 {{- define "northstar.haproxy" -}}
+{{- $connections := include "northstar.addressConnections" . | int -}}
+# The nodes take {{ $connections }} connections of one address, such as this pod's: the setting
+# limits.connections-per-address. The checks of the kubelet have places of their own.
 global
-  maxconn 4000
+  maxconn {{ add $connections 16 }}
 
 resolvers kube
   parse-resolv-conf
@@ -102,13 +131,16 @@ defaults
   timeout server 1h
   timeout check 1s
 
+# The pod's own address is an IPv4 or an IPv6 one.
 frontend leader
-  bind :{{ .Values.ports.http }}
+  maxconn {{ max 8 (sub $connections 16) }}
+  bind "${POD_IP}:{{ .Values.ports.http }}"
+  bind 127.0.0.1:{{ .Values.ports.http }} # kubectl port-forward
   default_backend leader
 
 frontend health
   mode http
-  bind :8404
+  bind "${POD_IP}:8404"
   http-request return status 200 if { nbsrv(leader) ge 1 }
   http-request return status 503
 
