@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -60,6 +62,101 @@ func TestHAProxyReadsItsExample(t *testing.T) {
 	if out, err := exec.Command(bin, "-c", "-f", file).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// addressConnections is the row of the table of keys with how many connections a node takes from one address.
+var addressConnections = regexp.MustCompile("`limits.connections-per-address` \\|.*?\\| `(\\d+)` \\|")
+
+// serverBound is the bound of a backend's connections to each server.
+var serverBound = regexp.MustCompile(`(?m)^  default-server .* maxconn (\d+)$`)
+
+// TestProxiesFitTheLimitOfAnAddress checks that the examples of proxies, which a node sees as one address, open no more
+// connections to a node than it takes, with their checks.
+func TestProxiesFitTheLimitOfAnAddress(t *testing.T) {
+	t.Parallel()
+	row := addressConnections.FindStringSubmatch(read(t, "docs/configuration.md"))
+	if row == nil {
+		t.Fatal("the table has no limits.connections-per-address")
+	}
+	limit := number(t, row[1])
+	haproxy, sum := read(t, "deploy/loadbalancers/haproxy.cfg"), 0
+	bounds := serverBound.FindAllStringSubmatch(haproxy, -1)
+	for _, m := range bounds {
+		sum += number(t, m[1])
+	}
+	if backends := strings.Count(haproxy, "\nbackend "); len(bounds) != backends || sum > limit-16 || sum == 0 {
+		t.Errorf("haproxy: %d of %d backends have a bound, %d connections in all", len(bounds), backends, sum)
+	}
+	sum = 0
+	for _, c := range envoyClusters(t, read(t, "deploy/loadbalancers/envoy.yaml")) {
+		if len(c.Breakers.Thresholds) != 1 || c.TLS.Name != "" {
+			t.Fatalf("the cluster %s has the thresholds %v, TLS %q", c.Name, c.Breakers.Thresholds, c.TLS.Name)
+		}
+		bound := c.Breakers.Thresholds[0]
+		sum += bound["max_connections"]
+		if bound["max_retries"] < bound["max_pending_requests"] {
+			t.Errorf("the cluster %s repeats only %d of %d requests", c.Name, bound["max_retries"],
+				bound["max_pending_requests"])
+		}
+	}
+	if sum > limit-16 || sum == 0 {
+		t.Errorf("envoy: %d connections", sum)
+	}
+}
+
+// envoyCluster is a part of a cluster in Envoy's configuration.
+type envoyCluster struct {
+	Name     string
+	Breakers struct{ Thresholds []map[string]int } `yaml:"circuit_breakers"`
+	TLS      struct {
+		Name   string
+		Config struct {
+			Type   string `yaml:"@type"`
+			Common struct {
+				Params     map[string]string `yaml:"tls_params"`
+				Validation map[string]any    `yaml:"validation_context"`
+			} `yaml:"common_tls_context"`
+		} `yaml:"typed_config"`
+	} `yaml:"transport_socket"`
+}
+
+func envoyClusters(t *testing.T, text string) []envoyCluster {
+	t.Helper()
+	var config struct {
+		Static struct{ Clusters []envoyCluster } `yaml:"static_resources"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+		t.Fatal(err)
+	}
+	if len(config.Static.Clusters) != 2 {
+		t.Fatalf("there are %d clusters", len(config.Static.Clusters))
+	}
+	return config.Static.Clusters
+}
+
+// envoyTLS are the lines of the example that TLS needs.
+var envoyTLS = regexp.MustCompile(`(?m)^      # (transport_socket:|  .*)$`)
+
+// TestEnvoyWithTLS checks that the commented lines of the example, without their marks, are TLS 1.3 in each cluster.
+func TestEnvoyWithTLS(t *testing.T) {
+	t.Parallel()
+	text := envoyTLS.ReplaceAllString(read(t, "deploy/loadbalancers/envoy.yaml"), "      $1")
+	for _, c := range envoyClusters(t, text) {
+		tls := c.TLS.Config
+		if !strings.HasSuffix(tls.Type, ".v3.UpstreamTlsContext") || len(tls.Common.Validation) != 2 ||
+			tls.Common.Params["tls_maximum_protocol_version"] != "TLSv1_3" {
+			t.Errorf("the cluster %s has the TLS settings %+v", c.Name, c.TLS)
+		}
+	}
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // TestHAProxyRepeatsNoCallOfAdmin checks that the example repeats what a node has refused with 503, but no call of
