@@ -5,21 +5,29 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // documents of the repository that every archive and package has.
 var documents = []string{"LICENSE", "README.md", "CHANGELOG.md"}
 
-// examples are files of deploy/ for nodes and their monitoring, with their places in an archive.
+// examples are files of deploy/ for nodes, with their places in an archive.
 var examples = map[string]string{
 	"deploy/northstar.toml":            "northstar.toml",
 	"deploy/systemd/northstar.service": "northstar.service",
-	"deploy/prometheus/prometheus.yml": "prometheus/prometheus.yml",
-	"deploy/prometheus/alerts.yml":     "prometheus/alerts.yml",
-	"deploy/grafana/northstar.json":    "grafana/northstar.json",
+}
+
+// monitoring are files of deploy/ for monitoring, with their places in an archive, and below the documentation of a
+// package.
+var monitoring = map[string]string{
+	"deploy/prometheus/prometheus.yml":   "prometheus/prometheus.yml",
+	"deploy/prometheus/alerts.yml":       "prometheus/alerts.yml",
+	"deploy/prometheus/alertmanager.yml": "prometheus/alertmanager.yml",
+	"deploy/grafana/northstar.json":      "grafana/northstar.json",
 }
 
 // archive writes the tar.gz of a platform: one directory with the programs, and what belongs to them.
@@ -37,15 +45,15 @@ func (r *release) archive(system, arch string, programs, guides []file) error {
 		}
 		files = append(files, f)
 	}
-	for from, to := range examples {
+	for _, copied := range []map[string]string{examples, monitoring} {
 		if system != "linux" {
 			break
 		}
-		f, err := r.read(from, to)
+		more, err := r.readAll(copied, "")
 		if err != nil {
 			return err
 		}
-		files = append(files, f)
+		files = append(files, more...)
 	}
 	suffix := "-" + system + "-" + arch
 	for i := range files {
@@ -74,6 +82,19 @@ func (r *release) writeTarGz(suffix string, files []file) error {
 func (r *release) read(from, to string) (file, error) {
 	data, err := os.ReadFile(filepath.Join(r.root, from))
 	return file{to, 0o644, data}, err
+}
+
+// readAll reads files of the repository whose places are below dir, sorted by name.
+func (r *release) readAll(places map[string]string, dir string) ([]file, error) {
+	var all []file
+	for _, from := range slices.Sorted(maps.Keys(places)) {
+		f, err := r.read(from, dir+places[from])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return all, nil
 }
 
 // withDirectories returns files with the directories that they are in, sorted by path.

@@ -79,6 +79,8 @@ var installedPaths = []string{
 	"usr/lib/sysusers.d/northstar.conf", "etc/northstar/northstar.toml", "usr/share/man/man1/northstarctl.1.gz",
 	"usr/share/man/man8/northstar-node.8.gz", "usr/share/bash-completion/completions/northstarctl",
 	"usr/share/fish/vendor_completions.d/northstarctl.fish", "usr/share/doc/northstar/LICENSE",
+	"usr/share/doc/northstar/prometheus/prometheus.yml", "usr/share/doc/northstar/prometheus/alerts.yml",
+	"usr/share/doc/northstar/prometheus/alertmanager.yml", "usr/share/doc/northstar/grafana/northstar.json",
 }
 
 func checkInstalled(t *testing.T, root string) {

@@ -69,12 +69,17 @@ func (r *release) installed(programs, guides []file) ([]file, error) {
 		all = append(all, file{completionPaths[g.path], 0o644, g.data})
 	}
 	for _, name := range documents {
-		f, err := r.read(name, "usr/share/doc/northstar/"+name)
+		f, err := r.read(name, documentation+name)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, f)
 	}
+	more, err := r.readAll(monitoring, documentation)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, more...)
 	unit, err := r.read("deploy/systemd/northstar.service", "usr/lib/systemd/system/northstar.service")
 	if err != nil {
 		return nil, err
@@ -89,6 +94,9 @@ func (r *release) installed(programs, guides []file) ([]file, error) {
 		file{"usr/lib/sysusers.d/northstar.conf", 0o644, []byte(sysusers)})
 	return all, nil
 }
+
+// documentation is the directory of a package's documents.
+const documentation = "usr/share/doc/northstar/"
 
 var completionPaths = map[string]string{
 	"completions/bash": "usr/share/bash-completion/completions/northstarctl",

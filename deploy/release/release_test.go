@@ -167,6 +167,7 @@ func TestArchive(t *testing.T) {
 	top := filepath.Join(dir, "northstar-"+testVersion+suffix)
 	for _, path := range []string{
 		"LICENSE", "README.md", "northstar.toml", "northstar.service", "prometheus/alerts.yml", "grafana/northstar.json",
+		"prometheus/prometheus.yml", "prometheus/alertmanager.yml",
 		"completions/bash", "completions/zsh", "completions/fish", "man/northstarctl.1", "man/northstar-node.8",
 	} {
 		if st, err := os.Stat(filepath.Join(top, path)); err != nil || st.Size() == 0 {
