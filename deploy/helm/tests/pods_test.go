@@ -184,7 +184,7 @@ func TestProxiesFitTheLimitOfAnAddress(t *testing.T) {
 	}
 }
 
-// TestNodesListenOnBothFamilies: the addresses of the nodes take IPv4 and IPv6, so that a cluster with IPv6 alone works.
+// TestNodesListenOnBothFamilies: the nodes take IPv4 and IPv6, so that a cluster with IPv6 alone works.
 func TestNodesListenOnBothFamilies(t *testing.T) {
 	all := rendered(t, map[string]any{"etcd": map[string]any{"enabled": true}})
 	listeners := 0
