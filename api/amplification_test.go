@@ -268,10 +268,17 @@ func TestInventedSessionsCostLittle(t *testing.T) {
 		n := startServer(t, f, func(d *Deps) { d.Reads = reads })
 		reads.views.Store(0)
 		began := time.Now()
-		n.do("GET", "/v1/sessions/"+strings.Repeat("f", state.SessionRevisionDigits)+"-abc/attach", "").is(t, 503,
+		n.do("GET", "/v1/sessions/"+strings.Repeat("f", state.SessionRevisionDigits)+"abcdefgh/attach", "").is(t, 503,
 			cluster.CodeNoLeader)
 		if got := reads.views.Load(); got > 100 || time.Since(began) < time.Second {
 			t.Errorf("the state was looked at %d times in %v", got, time.Since(began))
+		}
+		began = time.Now() // it waits for no ID that no session can have
+		for _, id := range []string{"deadbeef", strings.Repeat("f", state.SessionRevisionDigits) + "-abc"} {
+			n.do("GET", "/v1/sessions/"+id+"/attach", "").is(t, 404, cluster.CodeSessionEnded)
+		}
+		if waited := time.Since(began); waited >= minOwnerPoll {
+			t.Errorf("IDs without the form of one were waited for: %v", waited)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"iter"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -62,19 +63,23 @@ func LeaseOf(session string) int64 {
 	return int64(id)
 }
 
+// sessionPattern is the form of every session ID: a revision, and the nonce of a session or the parts of a lease.
+var sessionPattern = regexp.MustCompile(fmt.Sprintf(`^([0-9a-f]{%d})(?:%s|~([0-9a-f]{12})-[0-9a-f]{16})$`,
+	SessionRevisionDigits, nonceForm))
+
 // MadeBefore reports whether the session with an ID, if there ever was one, was made before this view. It has ended
 // then, if the view does not have it. ok is false for an ID that no session can have.
 func (v *View) MadeBefore(session string) (before, ok bool) {
-	made, err := strconv.ParseUint(session[:min(len(session), SessionRevisionDigits)], 16, 64)
-	if err != nil {
+	parts := sessionPattern.FindStringSubmatch(session)
+	if parts == nil {
 		return false, false
 	}
-	if LeaseOf(session) == 0 {
-		return v.revision >= made, true
+	made, count, reached := parts[1], parts[2], v.revision
+	if count != "" {
+		made, reached = count, v.leaseSeq
 	}
-	count, _, _ := strings.Cut(session[SessionRevisionDigits+1:], "-")
-	seq, err := strconv.ParseUint(count, 16, 64)
-	return v.leaseSeq >= seq, err == nil
+	n, err := strconv.ParseUint(made, 16, 64)
+	return reached >= n, err == nil
 }
 
 // leaseKey is the key of a lease in the index: leases are in order of their numbers, also of negative ones.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -97,7 +98,13 @@ func TestMadeBefore(t *testing.T) {
 			t.Errorf("%q: %v, %v afterwards", id, before, ok)
 		}
 	}
-	for _, id := range []string{"", "x", "zzzzzzzzzzzzzzabcdefgh"} {
+	revision := strings.Repeat("f", SessionRevisionDigits)
+	for _, id := range []string{
+		"", "x", "zzzzzzzzzzzzzzabcdefgh", "deadbeef", revision, revision + "abcdefg", revision + "ABCDEFGH",
+		revision + "-abc", revision + strings.Repeat("a", 33), revision + "~0-0",
+		strings.ToUpper(revision) + "abcdefgh",
+		lease + "0", lease[:len(lease)-1],
+	} {
 		if _, ok := empty.MadeBefore(id); ok {
 			t.Errorf("%q is taken for an ID", id)
 		}

@@ -97,7 +97,9 @@ func (v *View) SessionsAfter(after string) iter.Seq[*Session] {
 	return v.sessions.after(after)
 }
 
-var noncePattern = regexp.MustCompile(`^[a-z0-9]{8,32}$`)
+const nonceForm = `[a-z0-9]{8,32}`
+
+var noncePattern = regexp.MustCompile("^" + nonceForm + "$")
 
 func (p *SessionCreate) check() *cluster.Error {
 	if !noncePattern.MatchString(p.Nonce) {
