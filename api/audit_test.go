@@ -276,3 +276,26 @@ func TestAuditPages(t *testing.T) {
 		n.do("GET", "/admin/audit?since=x", "").is(t, 400, cluster.CodeBadRequest)
 	})
 }
+
+// The audit log has the code and the name that the client got, also for what package state keeps with another code.
+func TestAuditHasTheCodeOfTheAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true), withAudit(&fakeAuditor{}))
+		n.lead()
+		for _, path := range []string{"/v1/kv/none", "/v1/nodes/none", "/v1/roles/none?session_id=" + n.session("s")} {
+			n.do("DELETE", path, "").is(t, 404, cluster.CodeNotFound)
+			var page apiv1.Audit
+			if err := json.Unmarshal([]byte(n.do("GET", "/admin/audit?limit=1", "").body), &page); err != nil {
+				t.Fatal(err)
+			}
+			if len(page.Items) != 1 {
+				t.Fatalf("%s: %d items", path, len(page.Items))
+			}
+			it := page.Items[0]
+			if !strings.HasPrefix(path, strings.TrimPrefix(it.What, "DELETE ")) || it.Status != 404 ||
+				it.Code != int(cluster.CodeNotFound) || it.Result != "ERR_NOT_FOUND" {
+				t.Errorf("%s: %+v", path, it)
+			}
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 
 	"northstar/api/apiv1"
 	"northstar/api/problem"
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -78,10 +79,11 @@ func auditPage(v *state.View, from bool, since uint64, limit int, wanted func(*s
 
 func wireAudit(r *state.AuditRecord) apiv1.AuditRecord {
 	from, via, _ := strings.Cut(r.From, viaText)
+	code := (&cluster.Error{Code: r.Code, Status: r.Status}).Shown() // as the client saw it
 	out := apiv1.AuditRecord{
 		Seq: strconv.FormatUint(r.Seq, 10), When: unixNano(r.At), Class: "clients", Node: string(r.Node), Who: r.Who,
 		Role: r.Role, From: from, ForwardedBy: via, What: r.What,
-		Reason: r.Reason, Result: "ok", Status: r.Status, Code: int(r.Code), Detail: r.Detail, DryRun: r.DryRun,
+		Reason: r.Reason, Result: "ok", Status: r.Status, Code: int(code), Detail: r.Detail, DryRun: r.DryRun,
 		Delayed: r.Delayed,
 	}
 	if r.Class == state.AuditOperators {
@@ -91,8 +93,8 @@ func wireAudit(r *state.AuditRecord) apiv1.AuditRecord {
 		// a record of a later version may not be readable: leave the request out
 		_ = json.Unmarshal([]byte(r.Request), &out.Request)
 	}
-	if r.Code != 0 {
-		out.Result = r.Code.Name()
+	if code != 0 {
+		out.Result = code.Name()
 	}
 	return out
 }
