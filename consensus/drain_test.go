@@ -30,6 +30,13 @@ func TestPlanDrain(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if tt.fails {
+			plan := planChange(changeInputs{
+				change: cluster.MemberChange{ID: "n2", Patch: &p}, self: "n1",
+				servers: []cluster.Server{server}, members: []cluster.Member{rec},
+			})
+			if r := plan.Refusal; r == nil || r.Code != cluster.CodeQuorumAtRisk || r.HTTPStatus() != 409 {
+				t.Errorf("%s: the plan is refused with %+v", tt.name, r)
+			}
 			continue
 		}
 		var got cluster.Lifecycle

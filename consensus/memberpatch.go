@@ -75,15 +75,13 @@ func checkPatch(
 }
 
 // checkDrain rejects draining a node that is joining, or whose re-admission is unfinished: ending the drain would not
-// restore its previous state.
+// restore its previous state. CodeQuorumAtRisk, as for a promotion: the node does not hold what the cluster has yet.
 func checkDrain(p cluster.MemberPatch, rec cluster.Member) *cluster.Error {
 	if p.Drain == nil || !*p.Drain || rec.Lifecycle != cluster.Joining && rec.Lifecycle != cluster.Dead {
 		return nil
 	}
-	err := cluster.Errorf(cluster.CodeBadRequest, "id: node %s is %s: drain it when it is active", rec.ID,
+	return cluster.Errorf(cluster.CodeQuorumAtRisk, "id: node %s is %s: drain it when it is active", rec.ID,
 		rec.Lifecycle)
-	err.Status = 409
-	return err
 }
 
 // patchAction is one kind of step of a patch. planPatch has their order.

@@ -31,7 +31,8 @@ var codeHelp = map[cluster.Code]string{
 		"Read it again, and decide again.",
 	cluster.CodeHistoryCompacted: "The changes asked for are older than what the cluster keeps. Read the keys, and watch from " +
 		"the revision of that list.",
-	cluster.CodeQuorumAtRisk: "The change would leave too few healthy voters for a majority. Bring the failed nodes back first.",
+	cluster.CodeQuorumAtRisk: "The change would leave too few healthy voters for a majority: bring the failed nodes back " +
+		"first. Or the node is too far behind, or not active yet: wait until it is.",
 	cluster.CodeBusy:         "The node had too many requests or connections. Repeat the call later, as Retry-After says.",
 	cluster.CodeReadOnly:     "The disk of the node is full or stalled. Free space there; it recovers automatically.",
 	cluster.CodeQuorumExists: "A majority of the voters answers, so a recovery would discard data without need.",
