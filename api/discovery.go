@@ -114,6 +114,9 @@ func (s *Server) status(now time.Time) apiv1.Status {
 	return out
 }
 
+// Draining reports whether this node shows itself as draining. It may be called by any goroutine.
+func (s *Server) Draining() bool { return s.lifecycle(s.reads.Status()) == cluster.Draining }
+
 // lifecycle returns this node's lifecycle, including draining, which only the API knows.
 func (s *Server) lifecycle(st cluster.NodeStatus) cluster.Lifecycle {
 	if s.draining() && st.Lifecycle != cluster.Dead {

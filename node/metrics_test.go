@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -69,4 +70,39 @@ func TestRequiredRolesAreExported(t *testing.T) {
 	if roles := oldestRoles(s.View(), 2); len(roles) != 2 || roles[0].Name != "r5" || roles[1].Name != "r0" {
 		t.Errorf("%+v", roles)
 	}
+}
+
+// The metrics show what an operator may forget, as /status does: that failover is paused, and that the node is drained.
+func TestMetricsOfAPauseAndADrain(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 1, nil)
+	n := startAll(t, nodes)
+	url := "http://" + n.cfg.HTTPAddr
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	shows := func(want ...string) {
+		t.Helper()
+		eventually(t, strings.Join(want, " "), func() bool {
+			_, status, err := request(client, "GET", url+"/status", "")
+			_, metrics, err2 := request(client, "GET", url+"/metrics", "")
+			return err == nil && err2 == nil &&
+				strings.Contains(status, want[0]) && strings.Contains(status, want[1]) &&
+				strings.Contains(metrics, "\nnorthstar_auto_failover_paused "+want[2]+"\n") &&
+				strings.Contains(metrics, "\nnorthstar_node_draining "+want[3]+"\n")
+		})
+	}
+	post := func(path, body string) {
+		t.Helper()
+		eventually(t, path, func() bool {
+			status, answer, err := request(client, "POST", url+path, body)
+			if err == nil && status != http.StatusOK {
+				t.Logf("%s: %d %s", path, status, answer)
+			}
+			return err == nil && status == http.StatusOK
+		})
+	}
+	shows(`"auto_failover":true`, `"lifecycle":"active"`, "0", "0")
+	post("/admin/auto-failover", `{"enabled":false,"reason":"test"}`)
+	shows(`"auto_failover":false`, `"lifecycle":"active"`, "1", "0")
+	post("/admin/nodes/n1/drain", `{"reason":"test"}`)
+	shows(`"auto_failover":false`, `"lifecycle":"draining"`, "1", "1")
 }

@@ -172,8 +172,9 @@ func (n *Node) build() error {
 func (n *Node) metricSource() telemetry.StateSource {
 	build := ReadBuild()
 	return telemetry.StateSource{
-		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers,
-		Watchers: n.watchers, Connections: func() map[string]int {
+		Status: n.consensus.Status, Peers: nodeWithHealth{n.consensus, n}.Peers, Draining: n.api.Draining,
+		AutoFailover: func(now time.Time) bool { return n.consensus.View().AutoFailover(now) },
+		Watchers:     n.watchers, Connections: func() map[string]int {
 			return map[string]int{"http": n.api.Connections(), "raft": n.transport.Connections()}
 		},
 		Roles: n.metricRoles, AuditDropped: n.auditDropped, Reloads: n.reloadProblems, Size: n.stateSize,

@@ -13,6 +13,10 @@ import (
 type StateSource struct {
 	Status func() cluster.NodeStatus
 	Peers  func() []cluster.PeerStatus
+	// AutoFailover reports whether a failed leader is replaced automatically.
+	AutoFailover func(now time.Time) bool
+	// Draining reports whether this node is drained, or about to stop.
+	Draining func() bool
 	// Roles returns at most limit roles to show, and the number of sessions.
 	Roles func(limit int) (roles []Role, sessions int)
 	// Size returns the number of keys, and the bytes of the state with their limit; 0: none.
@@ -93,6 +97,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		set("audit_dropped_total", float64(n), class)
 	}
 	src.collectInstallation(set)
+	set("auto_failover_paused", boolToFloat(!src.AutoFailover(now)))
+	set("node_draining", boolToFloat(src.Draining()))
 	if threshold, used := src.SilenceThreshold(); used {
 		set("silence_threshold_seconds", threshold.Seconds())
 	}

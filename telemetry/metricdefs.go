@@ -97,6 +97,9 @@ func (d *definer) define(m *Metrics) {
 	d.atScrape(Gauge, "voters", "Voters of the cluster, as this node knows them.")
 	d.atScrape(Gauge, "quorum_failures_tolerated",
 		"How many healthy voters may fail before the quorum is lost; on the leader only.")
+	d.atScrape(Gauge, "auto_failover_paused",
+		"1 while automatic failover is paused for the cluster, as far as this node knows; else 0.")
+	d.atScrape(Gauge, "node_draining", "1 while this node is drained by an operator, or is about to stop; else 0.")
 	d.atScrape(Gauge, "heartbeat_age_ms",
 		"Milliseconds since the last message from the leader; 0 on the leader, absent before the first one.")
 	m.fsync = d.histograms("disk_fsync_ms", ioBuckets, "Synced writes to the log and the vote record.").with()

@@ -38,6 +38,8 @@ func exercised() *Metrics {
 	m.AuthFailure()
 	m.SetSource(StateSource{
 		Size:             func() (int, int64, uint64) { return 3, 4096, 1 << 30 },
+		AutoFailover:     func(time.Time) bool { return false },
+		Draining:         func() bool { return true },
 		SilenceThreshold: func() (time.Duration, bool) { return 45 * time.Millisecond, true },
 		Status: func() cluster.NodeStatus {
 			return cluster.NodeStatus{
@@ -218,6 +220,8 @@ func TestGauges(t *testing.T) {
 		{"election_success_rate", nil, 1},
 		{"disk_stalled", nil, 0},
 		{"disk_read_only", nil, 1},
+		{"auto_failover_paused", nil, 1},
+		{"node_draining", nil, 1},
 		{"http_in_flight", nil, 0},
 		{"reload_failed", []string{"tokens"}, 1},
 		{"reload_failed", []string{"tls"}, 0},
@@ -278,6 +282,8 @@ func TestGauges_NoLeader(t *testing.T) {
 		Roles:  func(int) ([]Role, int) { return nil, 0 },
 
 		SilenceThreshold: func() (time.Duration, bool) { return 0, false },
+		AutoFailover:     func(time.Time) bool { return true },
+		Draining:         func() bool { return false },
 
 		Certificates: func() map[string]time.Time { return nil },
 		Watchers:     func() (int, uint64) { return 0, 0 },
@@ -291,6 +297,11 @@ func TestGauges_NoLeader(t *testing.T) {
 	} {
 		if shown[name] != nil {
 			t.Errorf("%s is shown: %v", name, shown[name])
+		}
+	}
+	for _, name := range []string{"auto_failover_paused", "node_draining"} {
+		if v := shown[name].GetMetric(); len(v) != 1 || v[0].GetGauge().GetValue() != 0 {
+			t.Errorf("%s is %v, want 0", name, v)
 		}
 	}
 }
