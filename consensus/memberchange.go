@@ -37,10 +37,11 @@ func (n *Node) acquireChangeLock(ctx context.Context) (inst *raftnode.Instance, 
 	return inst, release, nil
 }
 
-// ChangeMember makes one membership change. Errors: CodeNoLeader, CodeBusy, CodeTermStale when the change was planned
-// for another membership, CodeQuorumAtRisk when the change would lose the quorum or promote a node that is too far
-// behind, CodeBadRequest naming the field (status 404 for an unknown member), CodeForbidden when a removed node adds
-// itself, CodeOutcomeUnknown.
+// ChangeMember makes one membership change. A change that PlanChange refuses changes nothing, also if it has several
+// steps and a later one is refused. Errors: CodeNoLeader, CodeBusy, CodeTermStale when the change was planned for
+// another membership, CodeQuorumAtRisk when the change would lose the quorum or promote a node that is too far behind,
+// CodeBadRequest naming the field (status 404 for an unknown member), CodeForbidden when a removed node adds itself,
+// CodeOutcomeUnknown.
 //
 // An addition makes a non-voter. With Promote the leader makes it a voter once it is caught up and stable. Adding the
 // same node twice changes nothing.
@@ -60,7 +61,12 @@ func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) er
 		return cluster.Errorf(cluster.CodeTermStale,
 			"plan_id: the membership has changed since the plan was made: make a new one")
 	}
+	plan, err := n.PlanChange(ctx, change)
 	switch {
+	case err != nil:
+		return err
+	case plan.Refusal != nil:
+		return plan.Refusal
 	case change.Add != nil:
 		return n.addMember(ctx, inst, *change.Add)
 	case change.Patch != nil:
@@ -69,18 +75,10 @@ func (n *Node) ChangeMember(ctx context.Context, change cluster.MemberChange) er
 	return n.removeMember(ctx, inst, change.ID)
 }
 
+// addMember makes an addition that planChange allows.
 func (n *Node) addMember(ctx context.Context, inst *raftnode.Instance, add cluster.MemberAdd) error {
 	servers := inst.Servers()
 	rec, known := n.View().Member(add.ID)
-	if err := checkAddedBy(add, servers, rec); err != nil {
-		return err
-	}
-	if err := checkAdd(add, servers, rec); err != nil {
-		return err
-	}
-	if err := checkHTTPAddress(add.ID, add.HTTPAddress, n.View().Members()); err != nil {
-		return err
-	}
 	if _, member := cluster.FindServer(servers, add.ID); member && known && !rec.Removed {
 		return nil
 	}

@@ -282,6 +282,40 @@ func TestMoveAddress_QuorumAtRisk(t *testing.T) {
 	c.write("b", "1")
 }
 
+// TestPatchOfSeveralSteps_RefusedAsAWhole: a voter may not move when it is one of two. A patch that promotes a node and
+// moves it changes nothing then, as its dry run says.
+func TestPatchOfSeveralSteps_RefusedAsAWhole(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 1)
+	other := c.addNode("n2")
+	other.join = true
+	other.start()
+	ctx := within(t, testTimeout)
+	leader = c.onLeader("an addition", func(n *testNode) error {
+		return n.AddMember(ctx, cluster.MemberAdd{ID: other.id, RaftAddress: other.addr, HTTPAddress: "http-n2"})
+	})
+	voter, unused, zone := cluster.Voter, freeAddress(t), "x"
+	plan := func(p cluster.MemberPatch) *cluster.Error {
+		plan, err := leader.PlanChange(ctx, cluster.MemberChange{ID: other.id, Patch: &p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plan.Refusal
+	}
+	eventually(t, "n2 can become a voter", func() bool { return plan(cluster.MemberPatch{Suffrage: &voter}) == nil })
+	all := cluster.MemberPatch{Suffrage: &voter, RaftAddress: &unused, Zone: &zone}
+	wantCode(t, leader.PatchMember(ctx, other.id, all), cluster.CodeQuorumAtRisk)
+	if refusal := plan(all); refusal == nil || refusal.Code != cluster.CodeQuorumAtRisk {
+		t.Errorf("the dry run is refused with %+v", refusal)
+	}
+	rec, _ := leader.View().Member(other.id)
+	server, _ := cluster.FindServer(leader.Status().Servers, other.id)
+	if rec.Zone != "" || rec.RaftAddress != other.addr || server.Suffrage != cluster.NonVoter ||
+		server.Address != other.addr {
+		t.Errorf("record %+v, server %+v", rec, server)
+	}
+}
+
 // TestOldMemberVersion_DoesNotBlockWrites adds a member that says nothing about what it reads: calls go on with what is
 // in the log already, as audit records, and what needs a newer build is refused.
 func TestOldMemberVersion_DoesNotBlockWrites(t *testing.T) {
