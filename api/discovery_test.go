@@ -201,7 +201,7 @@ func TestReadiness(t *testing.T) {
 
 func TestHealthForLoadBalancers(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		leader, follower := pair(t)
+		leader, follower := pairWithCalls(t)
 		for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
 			if r := leader.do(method, "/health/leader", ""); r.status != 200 {
 				t.Errorf("%s at the leader: %+v", method, r)
@@ -219,6 +219,7 @@ func TestHealthForLoadBalancers(t *testing.T) {
 		})
 		start := time.Now()
 		leader.do("GET", "/health/leader", "").is(t, 503, cluster.CodeNoLeader)
+		follower.do("GET", "/health/follower?max_lag=1000", "").is(t, 503, cluster.CodeNoLeader) // its lag is not known
 		if took := time.Since(start); took > 2*time.Second {
 			t.Errorf("took %v", took)
 		}
@@ -227,14 +228,16 @@ func TestHealthForLoadBalancers(t *testing.T) {
 			t.Errorf("of the leader: %+v", p)
 		}
 
-		leader.fake.set(func() { leader.fake.peers = []cluster.PeerStatus{{ID: "n2", Healthy: true, LagEntries: 7}} })
+		leader.fake.set(func() { leader.fake.barrier = nil })
+		for leader.fake.Applied() < follower.fake.Applied()+7 {
+			leader.fake.put("k", "v")
+		}
 		for query, want := range map[string]int{"": 200, "?max_lag=7": 200, "?max_lag=6": 503, "?max_lag=0": 503} {
 			if r := follower.do("GET", "/health/follower"+query, ""); r.status != want {
 				t.Errorf("%q: %+v", query, r)
 			}
 		}
-		follower.fake.set(func() { follower.fake.st.CommitIndex, follower.fake.st.AppliedIndex = 100, 80 })
-		follower.do("GET", "/health/follower?max_lag=19", "").is(t, 503, cluster.CodeBusy)
+		follower.do("GET", "/health/follower?max_lag=6", "").is(t, 503, cluster.CodeBusy)
 		follower.fake.set(func() { follower.fake.st.LeaderContactAge = 601 * time.Millisecond })
 		follower.do("GET", "/health/follower", "").is(t, 503, cluster.CodeNoLeader)
 	})

@@ -163,7 +163,7 @@ func getFollowerHealth(c *request) error {
 	if maxLag < 0 {
 		return c.text("ok\n")
 	}
-	lag, err := c.s.lag(c.r, st)
+	lag, err := c.s.calls.Lag(c.r.Context())
 	if err != nil {
 		return problem.NoLeader("node %s cannot ask leader %s how far it is behind: %w", id, st.LeaderID, err)
 	}
@@ -171,23 +171,4 @@ func getFollowerHealth(c *request) error {
 		return notNow("is %d entries behind, %d are allowed", lag, maxLag)
 	}
 	return c.text("ok\n")
-}
-
-// lag returns how many entries this follower is behind, in its log, which the leader knows, or in applying it.
-func (s *Server) lag(r *http.Request, st cluster.NodeStatus) (uint64, error) {
-	body, err := s.leadersView(r, st.LeaderID)
-	if err != nil {
-		return 0, err
-	}
-	var view apiv1.Cluster
-	if err := json.Unmarshal(body, &view); err != nil {
-		return 0, err
-	}
-	lag := st.CommitIndex - min(st.CommitIndex, st.AppliedIndex)
-	for _, m := range view.Members {
-		if m.ID == string(s.deps.Node.ID) {
-			return max(lag, m.LagEntries), nil
-		}
-	}
-	return 0, fmt.Errorf("leader %s does not know this node", st.LeaderID)
 }

@@ -29,7 +29,7 @@ var (
 		"its first response is repeated; kept for 24 h, the newest 100,000 at most")
 	fenceHeader = openapi.String(apiv1.HeaderFence,
 		"ROLE=TOKEN: only while TOKEN is the role's current fencing token")
-	maxLagParam    = openapi.Integer("max_lag", "and is at most this many log entries behind")
+	maxLagParam    = openapi.Integer("max_lag", "and has yet to apply at most this many committed entries")
 	verboseParam   = openapi.Boolean("verbose", "one line per check")
 	lastEventID    = openapi.String("Last-Event-ID", "resume after this event")
 	etagHeader     = openapi.String("ETag", "the key's revision in quotes")

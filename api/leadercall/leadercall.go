@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
 
 	"northstar/api/apiv1"
 	"northstar/api/forward"
@@ -72,6 +73,7 @@ type Calls struct {
 	numbers apiv1.Numbers
 	reads   *rounds
 	renews  *rounds
+	lags    singleflight.Group
 
 	unshared *semaphore.Weighted // bytes of the calls in progress that are not shared
 

@@ -129,15 +129,12 @@ func (c *Calls) Run(ctx context.Context) error {
 
 // readIndexRound asks for the read index and waits until this node has applied it.
 func (c *Calls) readIndexRound(ctx context.Context, _ []string) ([]string, error) {
-	by := c.Consensus.Asker() // after the round began
-	got, err := c.ask(ctx, c.Forward.Leader.Current().ID, readIndex, message{
-		Index: by.Applied, Term: by.Term, Incarnation: by.Incarnation,
-	})
+	index, err := c.leadersIndex(ctx, c.Forward.Leader.Current().ID)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Consensus.AwaitApplied(ctx, got.Index); err != nil {
-		return nil, cluster.Errorf(cluster.CodeNoLeader, "this node has not applied index %d in time: %w", got.Index, err)
+	if err := c.Consensus.AwaitApplied(ctx, index); err != nil {
+		return nil, cluster.Errorf(cluster.CodeNoLeader, "this node has not applied index %d in time: %w", index, err)
 	}
 	return nil, nil
 }
