@@ -22,7 +22,7 @@ const deadAfter = 10 * time.Second
 func getCluster(c *request) error {
 	st := c.s.reads.Status()
 	if st.Role != cluster.Leader && st.LeaderID != "" && !c.forwarded {
-		body, err := c.s.leadersView(c.r, st.LeaderID)
+		body, err := c.leadersView(st.LeaderID)
 		if err == nil {
 			return c.replyJSON(body)
 		}
@@ -32,13 +32,14 @@ func getCluster(c *request) error {
 	return c.reply(c.s.clusterView(time.Now()))
 }
 
-// leadersView requests the leader's /v1/cluster. Concurrent requests share one response.
-func (s *Server) leadersView(r *http.Request, leader cluster.NodeID) ([]byte, error) {
-	body, err, _ := s.views.Do(string(leader), func() (any, error) {
+// leadersView requests the leader's /v1/cluster. Concurrent requests with the same credential share one response.
+func (c *request) leadersView(leader cluster.NodeID) ([]byte, error) {
+	key := string(leader) + " " + c.leadersCaller().Authorization
+	body, err, _ := c.s.views.Do(key, func() (any, error) {
 		// The context of the first caller must not end the shared request.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 2*s.deps.TimeoutMax)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), 2*c.s.deps.TimeoutMax)
 		defer cancel()
-		return s.fetchView(ctx, r, leader)
+		return c.fetchView(ctx, leader)
 	})
 	if err != nil {
 		return nil, err
@@ -46,14 +47,22 @@ func (s *Server) leadersView(r *http.Request, leader cluster.NodeID) ([]byte, er
 	return body.([]byte), nil
 }
 
-// fetchView requests the leader's /v1/cluster for the caller of r.
-func (s *Server) fetchView(ctx context.Context, r *http.Request, leader cluster.NodeID) ([]byte, error) {
-	addr := s.httpAddress(leader)
-	if addr == "" || leader == s.deps.Node.ID {
+// leadersCaller returns the caller for whom this node requests the leader's /v1/cluster. Only a credential that this
+// node has accepted is sent on: invented ones would make a request of each call.
+func (c *request) leadersCaller() forward.Caller {
+	if !c.s.forward.ForwardToken || c.caller == (identity{}) {
+		return forward.Caller{}
+	}
+	return forward.Caller{Authorization: c.r.Header.Get("Authorization")}
+}
+
+// fetchView requests the leader's /v1/cluster.
+func (c *request) fetchView(ctx context.Context, leader cluster.NodeID) ([]byte, error) {
+	addr := c.s.httpAddress(leader)
+	if addr == "" || leader == c.s.deps.Node.ID {
 		return nil, errors.New("address of the leader is not known")
 	}
-	caller := forward.Caller{Authorization: r.Header.Get("Authorization")}
-	answer, err := s.forward.Get(ctx, caller, addr, apiv1.PathCluster, 1<<20)
+	answer, err := c.s.forward.Get(ctx, c.leadersCaller(), addr, apiv1.PathCluster, 1<<20)
 	if err == nil && answer.Status != http.StatusOK {
 		err = fmt.Errorf("leader %s answered %d", leader, answer.Status)
 	}

@@ -165,7 +165,7 @@ func (c *request) clusterFor(now time.Time) apiv1.Cluster {
 	st := c.s.reads.Status()
 	if st.Role != cluster.Leader && st.LeaderID != "" {
 		var view apiv1.Cluster
-		body, err := c.s.leadersView(c.r, st.LeaderID)
+		body, err := c.leadersView(st.LeaderID)
 		if err == nil && json.Unmarshal(body, &view) == nil {
 			return view
 		}

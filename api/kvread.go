@@ -339,7 +339,7 @@ func (c *request) newestRevision() uint64 {
 		return own
 	}
 	// This node may be behind. A response that others wait for may be older than this call.
-	body, err := c.s.fetchView(ctx, c.r, leader)
+	body, err := c.fetchView(ctx, leader)
 	if err != nil {
 		c.s.logger.Debug("leader unreachable: starting the watch at this node's revision", "leader", leader, "error", err)
 		return own
