@@ -20,16 +20,23 @@ func (c *request) number(cmd *state.Command) (header string, end func(), err err
 		c.repeated = cmd.Idempotency != nil
 	default:
 		if end, numbered := c.s.calls.Number(cmd); numbered {
-			return encodeNumber(cmd.Idempotency), end, nil
+			sender := strings.TrimPrefix(cmd.Idempotency.Key, state.NodeIdempotencyPrefix)
+			if c.s.forward.ForwardToken { // the leader knows only the client: the state must see one key at both nodes
+				cmd.Idempotency.Key = c.keyOfCaller(sender)
+			}
+			return encodeNumber(sender, cmd.Idempotency), end, nil
 		}
 	}
 	return "", func() {}, err
 }
 
+// keyOfCaller returns the key of a sender among the keys of the caller. No other caller has it.
+func (c *request) keyOfCaller(sender string) string { return c.caller.name + "\n" + sender }
+
 // encodeNumber writes the value of apiv1.HeaderNumber: the sender, its number, the lowest number that it may still
 // repeat, and the index that it had applied before it first sent this one.
-func encodeNumber(id *state.Idempotency) string {
-	b := append(make([]byte, 0, 96), strings.TrimPrefix(id.Key, state.NodeIdempotencyPrefix)...)
+func encodeNumber(sender string, id *state.Idempotency) string {
+	b := append(make([]byte, 0, 96), sender...)
 	for _, n := range [...]uint64{id.Number, id.AnsweredBelow, id.After} {
 		b = strconv.AppendUint(append(b, ' '), n, 10)
 	}
@@ -37,7 +44,8 @@ func encodeNumber(id *state.Idempotency) string {
 }
 
 // forwardedNumber reads the number that the forwarding node has given to a write; nil without one. Clients send none.
-// Where nodes are not told from clients, because they forward tokens, it counts among the numbers of the caller.
+// Where nodes are not told from clients, because they forward tokens, it counts among the numbers of the caller, also
+// where the node that gave it proposes the write itself.
 func (c *request) forwardedNumber() (*state.Idempotency, error) {
 	value := c.r.Header.Get(apiv1.HeaderNumber)
 	if value == "" || c.via == "" && !c.s.forward.ForwardToken {
@@ -49,7 +57,7 @@ func (c *request) forwardedNumber() (*state.Idempotency, error) {
 	}
 	id := &state.Idempotency{Key: state.NodeIdempotencyPrefix + parts[0]}
 	if c.via == "" {
-		id.Key = c.caller.name + "\n" + parts[0]
+		id.Key = c.keyOfCaller(parts[0])
 	}
 	for i, to := range [...]*uint64{&id.Number, &id.AnsweredBelow, &id.After} {
 		n, err := strconv.ParseUint(parts[1+i], 10, 64)
