@@ -37,6 +37,7 @@ var wallClock = map[string]string{
 	"node/wire.go exportRole":                     "which roles the metrics show",
 	"roles/expire.go purgeDeadNodes":              "when the record of a dead application node is removed",
 	"state/view.go AutoFailover":                  "see api/failover.go",
+	"state/restore.go revisionAt":                 "a lower bound of revisions, beside others (docs/decisions/055-revisions-after-a-restore.md)",
 	"state/view.go Time":                          "shown",
 	"consensus/storage/reserve.go HoldReserve":    "no time: the size of a file",
 	"transport/monitor/claims.go Claim":           "no time: this node",

@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"northstar/cluster"
 	"northstar/consensus/raftnode"
@@ -31,7 +32,7 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 }
 
 // mergeBackup returns a state with the keys and settings of a backup. With many keys it takes seconds.
-type mergeBackup func(*state.Snapshot, *state.Backup) (*state.Snapshot, error)
+type mergeBackup func(*state.Snapshot, *state.Backup, time.Time) (*state.Snapshot, error)
 
 func (n *Node) restore(ctx context.Context, backup io.Reader, merge mergeBackup) error {
 	if !n.leads() {
@@ -139,7 +140,7 @@ func (r *restoring) prepare(ctx context.Context, term uint64) (m mergedState, er
 		return m, err
 	}
 	m.term = term
-	if m.Snapshot, err = r.merge(r.n.state.Snapshot(), r.from); err != nil {
+	if m.Snapshot, err = r.merge(r.n.state.Snapshot(), r.from, time.Now()); err != nil {
 		return m, cluster.Errorf(cluster.CodeBadRequest, "the backup cannot be restored: %w", err)
 	}
 	if !r.inst.Leads(term) {

@@ -186,9 +186,9 @@ func (n *Node) Installing() bool { return len(n.installing) > 0 }
 
 // RestoreWith is Restore that calls merging before it merges.
 func (n *Node) RestoreWith(ctx context.Context, backup io.Reader, merging func()) error {
-	return n.restore(ctx, backup, func(s *state.Snapshot, b *state.Backup) (*state.Snapshot, error) {
+	return n.restore(ctx, backup, func(s *state.Snapshot, b *state.Backup, now time.Time) (*state.Snapshot, error) {
 		merging()
-		return state.MergeBackup(s, b)
+		return state.MergeBackup(s, b, now)
 	})
 }
 
@@ -198,7 +198,7 @@ func (n *Node) RestoreOfNextTerm(ctx context.Context) (merged bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r := restoring{n: n, inst: inst, merge: func(*state.Snapshot, *state.Backup) (*state.Snapshot, error) {
+	r := restoring{n: n, inst: inst, merge: func(*state.Snapshot, *state.Backup, time.Time) (*state.Snapshot, error) {
 		merged = true
 		return nil, errors.New("not merged")
 	}}

@@ -37,7 +37,7 @@ func (n *fakeNode) restored(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged, err := state.MergeBackup(n.state.Snapshot(), backup)
+	merged, err := state.MergeBackup(n.state.Snapshot(), backup, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

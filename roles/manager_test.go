@@ -143,7 +143,7 @@ func (f *fake) restore(t *testing.T, backup *state.Snapshot) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged, err := state.MergeBackup(f.state.Snapshot(), from)
+	merged, err := state.MergeBackup(f.state.Snapshot(), from, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"northstar/cluster"
 )
@@ -120,7 +121,7 @@ func TestRestore_MarksAppNodesDead(t *testing.T) {
 		_, err := waiting.Next(t.Context(), 1)
 		done <- err
 	}()
-	merged, err := MergeBackup(s.Snapshot(), from)
+	merged, err := MergeBackup(s.Snapshot(), from, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

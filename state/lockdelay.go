@@ -60,7 +60,8 @@ func (v *View) recoveryLockDelay() time.Duration {
 }
 
 // delayRolesOf sets lock delays for the role holders of a backup that is not from this cluster's past. The cluster of
-// the backup may have been lost a moment ago. The caller has ended the sessions of v and set its final revision.
+// the backup may have been lost a moment ago, and have elected others after the backup. So every role has a lock delay,
+// as after a recovery, if all members can read it. The caller has ended the sessions of v and set its final revision.
 func (v *View) delayRolesOf(backup *View) {
 	roles := v.roles.edit()
 	for held := range backup.RolesAfter("") {
@@ -79,6 +80,9 @@ func (v *View) delayRolesOf(backup *View) {
 	}
 	v.roles = roles.commit()
 	v.clusterLockDelay = max(v.clusterLockDelay, backup.clusterLockDelay)
+	if v.MinSupportedVersion(v.present()) >= lockDelayVersion {
+		v.clusterLockDelay = max(v.clusterLockDelay, backup.recoveryLockDelay())
+	}
 }
 
 // checkLockDelays rejects an unpublished state with lock delays that some member cannot read, or with too many roles.

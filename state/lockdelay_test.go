@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -40,15 +39,7 @@ func clusterOf(t *testing.T, id string) *State {
 // restored replaces a state with a backup.
 func restored(t *testing.T, s *State, backup []byte) {
 	t.Helper()
-	merged, err := mergeBackup(s.Snapshot(), backup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var raw bytes.Buffer
-	if _, err := merged.WriteTo(&raw); err != nil {
-		t.Fatal(err)
-	}
-	restore(t, s, raw.Bytes())
+	restoredAt(t, time.Time{}, s, backup)
 }
 
 func wantLockDelays(t *testing.T, s *State, want map[string]time.Duration) {
@@ -80,6 +71,11 @@ func wantElected(t *testing.T, s *State, role string, least uint64) {
 	mustApply(t, s, elect(role, r.StateRevision+1), elect(role, r.StateRevision-1))
 	if now, _ := s.View().Role(role); now.Held() {
 		t.Fatalf("%s: elected for a different vacancy", role)
+	}
+	since, _ := s.View().ClusterLockDelay()
+	mustApply(t, s, elect("", since))
+	if now, _ := s.View().Role(role); now.Held() {
+		t.Fatalf("%s: elected by the end of the cluster's lock delay", role)
 	}
 	restore(t, s, snapshotOf(t, s))
 	mustApply(t, s, elect(role, r.StateRevision))

@@ -13,6 +13,22 @@ import (
 	"northstar/cluster"
 )
 
+// revisionEpoch and secondsPerGeneration make a revision of a time: 12 days take the revisions of one generation. No
+// cluster takes revisions that fast for long, so one that is lost had none above that of the present time.
+const (
+	revisionEpoch        = 1767225600 // 2026-01-01, in seconds since 1970
+	secondsPerGeneration = 1 << 20
+)
+
+// revisionAt returns the revision of a time. It is in the first half of the revisions of its generation: a cluster that
+// starts there does not reach those of the next one soon, so a recovery from an older snapshot still exceeds it. The
+// result is bounded: a clock that is far ahead leaves half of the generations.
+func revisionAt(now time.Time) uint64 {
+	s := uint64(min(max(now.Unix()-revisionEpoch, 0), maxGeneration/2*secondsPerGeneration))
+	const perSecond = 1 << (revisionBits - 1) / secondsPerGeneration
+	return firstRevision(s/secondsPerGeneration+1) + s%secondsPerGeneration*perSecond
+}
+
 // restoreRevisionGap is the increase of the revision at a restore, far greater than the number of writes in flight: a
 // node may still show one of those. No watcher may continue from such a revision.
 const restoreRevisionGap = 1 << 20
@@ -92,25 +108,35 @@ func ReadBackup(r io.Reader) (*Backup, error) {
 // sessions end, roles become vacant with a lock delay (Role.LockDelay), and keys of sessions are left out. The backup
 // may be of another cluster.
 //
-// Keys keep their revisions of the backup. The state's revision exceeds both, so it never goes back. The history is
-// empty and the restore epoch increases by one, which ends all watches. The caller must hold back writes: those
-// applied after the capture of current are lost. MergeBackup fails if some member of current could not read the
-// backup or the result.
-func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
+// Keys keep their revisions of the backup. The state's revision exceeds both, so it never goes back. If the backup is
+// not of this cluster's past, it also exceeds what the other cluster has given out after the backup (revisionBeyond),
+// and every role has a lock delay; now is the time of the restore. The history is empty and the restore epoch increases
+// by one, which ends all watches. The caller must hold back writes: those applied after the capture of current are
+// lost. MergeBackup fails if some member of current could not read the backup or the result, or if the revision would
+// leave no room for a recovery.
+func MergeBackup(current *Snapshot, backup *Backup, now time.Time) (*Snapshot, error) {
 	v, from := *current.view, backup.view
 	if from.version > v.MinSupportedVersion(v.present()) {
 		return nil, fmt.Errorf("restore refused: not all members support command version %d of the backup",
 			from.version)
 	}
+	ownPast := from.clusterID == v.clusterID && from.revision <= v.revision
 	v.keys, v.bytes = withoutSessionKeys(from)
 	v.settings = from.settings
 	v.revision = max(v.revision, from.revision) + restoreRevisionGap
+	if !ownPast {
+		v.revision = max(v.revision, revisionBeyond(from, now))
+		if most := firstRevision(maxGeneration) - 1; v.revision > most { // so that a recovery can still exceed it
+			return nil, fmt.Errorf("restore refused: the cluster would continue from revision %d, at most %d is allowed",
+				v.revision, most)
+		}
+	}
 	kept := v.KeepsReplaced() || from.KeepsReplaced()
 	v.version = max(v.version, from.version)
 	v.withoutTxns = v.version >= txnVersion && !kept
 	v.forgetHistory()
 	v.endSessions(CauseRestored, v.holderTTL, true)
-	if from.clusterID != v.clusterID || from.revision > current.view.revision {
+	if !ownPast {
 		v.delayRolesOf(from)
 	}
 	if err := v.checkLockDelays(); err != nil {
@@ -119,6 +145,14 @@ func MergeBackup(current *Snapshot, backup *Backup) (*Snapshot, error) {
 	v.recount()
 	v.epoch++
 	return &Snapshot{view: &v}, nil
+}
+
+// revisionBeyond returns a revision that exceeds those of the cluster that has made a backup and may have gone on
+// until now. That cluster may have been recovered once, and so be in the next generation: both are exceeded, also if
+// the clock is wrong. The time exceeds more recoveries, and earlier restores of the same backup into clusters that were
+// lost, too.
+func revisionBeyond(backup *View, now time.Time) uint64 {
+	return max(firstRevision(backup.revision>>revisionBits+3), revisionAt(now))
 }
 
 // forgetHistory makes the present revision the first one that watches and reads at a revision may name.

@@ -362,7 +362,7 @@ func (r *roleRun) restore() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	merged, err := MergeBackup(r.steady.Snapshot(), from)
+	merged, err := MergeBackup(r.steady.Snapshot(), from, time.Time{})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -410,7 +410,7 @@ func TestRestoreEndsSessions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged, err := MergeBackup(s.Snapshot(), from)
+	merged, err := MergeBackup(s.Snapshot(), from, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"northstar/cluster"
 )
@@ -350,12 +351,17 @@ func TestInspect(t *testing.T) {
 	}
 }
 
+// mergeBackup merges a backup on a node without a usable clock.
 func mergeBackup(current *Snapshot, backup []byte) (*Snapshot, error) {
+	return mergeBackupAt(time.Time{}, current, backup)
+}
+
+func mergeBackupAt(now time.Time, current *Snapshot, backup []byte) (*Snapshot, error) {
 	b, err := ReadBackup(bytes.NewReader(backup))
 	if err != nil {
 		return nil, err
 	}
-	return MergeBackup(current, b)
+	return MergeBackup(current, b, now)
 }
 
 func TestMergeBackup(t *testing.T) {
@@ -418,7 +424,8 @@ func TestMergeBackup(t *testing.T) {
 	wantCode(t, err, cluster.CodeHistoryCompacted)
 	wantNext(t, cursor(t, s, "", v.Revision()), 1, fmt.Sprintf("%d:f", v.Revision()+1))
 
-	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil || merged.view.version != 1 {
+	if merged, err = mergeBackup(New(Options{}).Snapshot(), backup); err != nil ||
+		merged.view.version != lockDelayVersion {
 		t.Errorf("version %d, %v", merged.view.version, err)
 	}
 	highest := reframe(map[section][]record{
