@@ -44,7 +44,8 @@ func (n *Node) proposeLimits(ctx context.Context, _ uint64) {
 }
 
 func (n *Node) proposeLimitsOnce(ctx context.Context) error {
-	cmd := limitsChange(n.consensus.View().Limits(), n.cfg.limits(), n.consensus.ReadsVersion())
+	v := n.consensus.View()
+	cmd := limitsChange(v.Limits(), n.cfg.limits(), v.CommandVersion(), n.consensus.ReadsVersion())
 	if cmd == nil {
 		return nil
 	}
@@ -57,16 +58,16 @@ func (n *Node) proposeLimitsOnce(ctx context.Context) error {
 	return err
 }
 
-// limitsChange returns the command with which a leader sets its own limits, nil if there is nothing to do or some
-// member cannot read it. reads is the command version that all members read: without that of the bound of a session's
-// keys, the other limits are set.
-func limitsChange(inForce, own state.Limits, reads uint32) *state.Command {
+// limitsChange returns the command with which a leader sets its own limits, and makes the state decide by RolesVersion.
+// It is nil if there is nothing to do or some member cannot read it. inUse is the command version in the log, and reads
+// the one that all members read: without that of the bound of a session's keys, the other limits are set.
+func limitsChange(inForce, own state.Limits, inUse, reads uint32) *state.Command {
 	if reads < state.BoundsVersion {
 		own.KeysPerSession = inForce.KeysPerSession
 	}
-	change := state.LimitsChange(own)
-	cmd := state.Command{Kind: state.KindLimits, Limits: &change}
-	if inForce == own || reads < cmd.MinVersion() {
+	raises := inUse < state.RolesVersion && reads >= state.RolesVersion
+	cmd := own.Change(raises)
+	if inForce == own && !raises || reads < cmd.MinVersion() {
 		return nil
 	}
 	return &cmd

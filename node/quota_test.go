@@ -74,26 +74,37 @@ func TestLimitsOfTheLeader(t *testing.T) {
 func TestLimitsChange(t *testing.T) {
 	t.Parallel()
 	own := state.Limits{StateBytes: 1 << 30, SessionsPerIdentity: 7}
-	if cmd := limitsChange(state.Limits{}, own, state.CommandVersion); cmd == nil || state.Limits(*cmd.Limits) != own {
-		t.Errorf("%+v", cmd)
-	}
-	if cmd := limitsChange(own, own, state.CommandVersion); cmd != nil {
-		t.Errorf("in force already: %+v", cmd)
-	}
 	bounded := own
 	bounded.KeysPerSession = state.MaxSessionKeys
-	if cmd := limitsChange(own, bounded, state.BoundsVersion-1); cmd != nil {
-		t.Errorf("only what some member cannot read: %+v", cmd)
-	}
-	if cmd := limitsChange(state.Limits{}, bounded, state.BoundsVersion-1); cmd == nil ||
-		state.Limits(*cmd.Limits) != own {
-		t.Errorf("without what some member cannot read: %+v", cmd)
-	}
-	if cmd := limitsChange(own, bounded, state.BoundsVersion); cmd == nil || state.Limits(*cmd.Limits) != bounded {
-		t.Errorf("upgraded: %+v", cmd)
+	const before, newest = state.BoundsVersion - 1, state.CommandVersion
+	for _, c := range []struct {
+		what         string
+		inForce, own state.Limits
+		inUse, reads uint32
+		want         state.Limits // zero: no command
+		raises       bool
+	}{
+		{"the first", state.Limits{}, own, newest, newest, own, false},
+		{"in force already", own, own, newest, newest, state.Limits{}, false},
+		{"only what some member cannot read", own, bounded, before, before, state.Limits{}, false},
+		{"without what some member cannot read", state.Limits{}, bounded, before, before, own, false},
+		{"the last member reads the bounds", own, bounded, before, state.BoundsVersion, bounded, false},
+		{"some member reads less than RolesVersion", own, own, before, state.RolesVersion - 1, state.Limits{}, false},
+		{"the last member reads RolesVersion", own, own, state.RolesVersion - 1, state.RolesVersion, own, true},
+		{"a new cluster", state.Limits{}, bounded, 1, newest, bounded, true},
+		{"RolesVersion is in the log", own, own, state.RolesVersion, newest, state.Limits{}, false},
+		{"RolesVersion is in the log, other limits", own, bounded, state.RolesVersion, newest, bounded, false},
+	} {
+		cmd := limitsChange(c.inForce, c.own, c.inUse, c.reads)
+		if cmd == nil && c.want == (state.Limits{}) {
+			continue
+		}
+		if want := c.want.Change(c.raises); cmd == nil || *cmd.Limits != *want.Limits || cmd.MinVersion() > c.reads {
+			t.Errorf("%s: %+v", c.what, cmd)
+		}
 	}
 	for reads := uint32(1); reads <= 4; reads++ {
-		if cmd := limitsChange(state.Limits{}, own, reads); cmd != nil {
+		if cmd := limitsChange(state.Limits{}, own, 1, reads); cmd != nil {
 			t.Errorf("members read version %d: %+v", reads, cmd)
 		}
 	}

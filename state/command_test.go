@@ -130,7 +130,7 @@ func TestBatchGolden(t *testing.T) {
 }
 
 // noteBatch is what a build of the next version writes for a put and a Note. TestNextVersionNote checks that.
-const noteBatch = "0102010106000000210161230178e807090400000021026869"
+const noteBatch = "0102010106000000210161230178e8070a0400000021026869"
 
 func noteBytes(t *testing.T) []byte {
 	t.Helper()

@@ -15,6 +15,8 @@ const (
 	requiredVersion = 7
 	// BoundsVersion introduced Limits.KeysPerSession, and the decisions that ask for it.
 	BoundsVersion = 8
+	// RolesVersion introduced LimitsChange.RolesVersion, and decisions about candidates and required roles.
+	RolesVersion = 9
 )
 
 // MinVersion returns the command version that a node needs to apply c. A field that changes the effect of a command
@@ -55,6 +57,9 @@ func (c *Command) versionWithoutNumber() uint32 {
 	}
 	if c.Kind == KindLimits && c.Limits != nil && c.Limits.KeysPerSession != 0 {
 		version = max(version, BoundsVersion)
+	}
+	if c.Kind == KindLimits && c.Limits != nil && c.Limits.RolesVersion {
+		version = max(version, RolesVersion)
 	}
 	if c.Idempotency != nil && c.Idempotency.After != 0 && c.Idempotency.Number == 0 {
 		version = max(version, txnVersion)

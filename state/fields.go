@@ -92,6 +92,7 @@ func (p *LimitsChange) fields(c *codec) {
 	number(c, 16, &p.StateBytes)
 	number(c, 17, &p.SessionsPerIdentity)
 	number(c, 18, &p.KeysPerSession)
+	boolean(c, 19, &p.RolesVersion)
 }
 
 // memberRecord is a cluster.Member as a payload that writes the whole record.

@@ -145,6 +145,9 @@ func filledCommand(kind Kind, version uint32) Command {
 	if p := c.Limits; p != nil && version < BoundsVersion {
 		p.KeysPerSession = 0
 	}
+	if p := c.Limits; p != nil {
+		p.RolesVersion = p.RolesVersion && version >= RolesVersion
+	}
 	if p := c.Recovery; p != nil {
 		p.LockDelay = p.LockDelay && version >= lockDelayVersion
 	}

@@ -15,7 +15,20 @@ type Limits struct {
 }
 
 // LimitsChange replaces the limits. What exceeds the new ones stays, and cannot grow.
-type LimitsChange Limits
+type LimitsChange struct {
+	StateBytes, SessionsPerIdentity, KeysPerSession uint64 // Limits
+	// RolesVersion makes this command one of RolesVersion: from it on, the state decides as that version does. A leader
+	// sets it when all members read that version.
+	RolesVersion bool
+}
+
+// Change returns the command that sets the limits.
+func (l Limits) Change(rolesVersion bool) Command {
+	return Command{Kind: KindLimits, Limits: &LimitsChange{
+		StateBytes: l.StateBytes, SessionsPerIdentity: l.SessionsPerIdentity, KeysPerSession: l.KeysPerSession,
+		RolesVersion: rolesVersion,
+	}}
+}
 
 // Bounds of Limits, and limits of one identity that are the same in every cluster.
 const (
@@ -122,7 +135,7 @@ func (p *LimitsChange) check() *cluster.Error {
 }
 
 func (p *LimitsChange) apply(w *txn) Result {
-	w.limits = Limits(*p)
+	w.limits = Limits{p.StateBytes, p.SessionsPerIdentity, p.KeysPerSession}
 	return Result{}
 }
 

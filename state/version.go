@@ -4,7 +4,7 @@ package state
 
 // CommandVersion is the highest command version that this build can apply. A node publishes it as
 // cluster.Member.CommandVersion. It grows by one with every new kind and every change of what an existing command does.
-const CommandVersion uint32 = 8
+const CommandVersion uint32 = 9
 
 // extension holds the payloads of kinds that exist only in builds for testing upgrades (build tag northstar_next).
 //

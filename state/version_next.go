@@ -5,7 +5,7 @@ package state
 import "northstar/cluster"
 
 // CommandVersion of this build is one higher than that of the default build, to test rolling upgrades.
-const CommandVersion uint32 = 9
+const CommandVersion uint32 = 10
 
 // KindNote is the only kind that the default build does not know. It changes nothing.
 const KindNote Kind = 1000
@@ -19,7 +19,7 @@ type extension struct {
 	Note *Note
 }
 
-var noteKind = kindOf(9, func(c *Command) **Note { return &c.Note })
+var noteKind = kindOf(10, func(c *Command) **Note { return &c.Note })
 
 func (k Kind) extension() *kindInfo {
 	if k == KindNote {
