@@ -141,7 +141,7 @@ func (p *RoleCampaign) admit(w *txn, r *Role, at int, c *Candidate, owner string
 	if known == nil {
 		growth += r.footprint()
 	}
-	if !p.Wait && r.Held() { // it leaves the queue immediately
+	if leaves := at < 0 || w.version < RolesVersion; leaves && !p.Wait && r.Held() { // the queue, immediately
 		growth = 0
 	}
 	if err := w.room(growth); err != nil {
