@@ -61,9 +61,11 @@ func (v *View) recoveryLockDelay() time.Duration {
 
 // delayRolesOf sets lock delays for the role holders of a backup that is not from this cluster's past. The cluster of
 // the backup may have been lost a moment ago, and have elected others after the backup. So every role has a lock delay,
-// as after a recovery, if all members can read it. The caller has ended the sessions of v and set its final revision.
+// as after a recovery, if all members can read it. Required roles of the backup stay required, unless v knows them too:
+// the last campaign here counts. The caller has ended the sessions of v and set its final revision.
 func (v *View) delayRolesOf(backup *View) {
 	roles := v.roles.edit()
+	var marked []*Role // those that only their mark keeps
 	for held := range backup.RolesAfter("") {
 		r, known := roles.get(held.Name)
 		if !known {
@@ -76,7 +78,12 @@ func (v *View) delayRolesOf(backup *View) {
 			delayed := *r
 			delayed.LockDelay = d
 			roles.put(r.Name, &delayed)
+		} else if !known && r.Required && v.version >= RolesVersion {
+			marked = append(marked, r)
 		}
+	}
+	for _, r := range marked[:min(len(marked), max(0, MaxRoles-roles.tree.len()))] { // they prevent no restore
+		roles.put(r.Name, r)
 	}
 	v.roles = roles.commit()
 	v.clusterLockDelay = max(v.clusterLockDelay, backup.clusterLockDelay)

@@ -141,3 +141,120 @@ func TestRequiredRoles_Evicted(t *testing.T) {
 		}
 	}
 }
+
+// onlyIneligible makes a required role for which an ineligible candidate waits, and ends that candidate's session.
+func onlyIneligible(t *testing.T, s *State, role string) {
+	t.Helper()
+	id := newSession(t, s, "standby")
+	mustApply(t, s, campaignWith(role, id, func(c *RoleCampaign) { c.Ineligible, c.Required = true, true }))
+	if !isRequired(s, role) {
+		t.Fatalf("%s is not required while a candidate waits", role)
+	}
+	mustApply(t, s, end(CauseExpired, id))
+}
+
+// A required role that no session ever held stays required without candidates, until a campaign says otherwise: also
+// after a restart, a restore, a recovery, and in another cluster that restores a backup.
+func TestRequiredRoles_NeverHeld(t *testing.T) {
+	t.Parallel()
+	for _, upgraded := range []bool{false, true} {
+		s := richState(t)
+		if upgraded {
+			mustApply(t, s, rolesVersion())
+		}
+		onlyIneligible(t, s, "r")
+		left := newSession(t, s, "left")
+		mustApply(t, s, campaignWith("withdrawn", left, func(c *RoleCampaign) {
+			c.Ineligible, c.Required, c.Wait = true, true, false
+		}))
+		check := func(what string) {
+			t.Helper()
+			if a, b := isRequired(s, "r"), isRequired(s, "withdrawn"); a != upgraded || b != upgraded {
+				t.Fatalf("%s, upgraded %v: required %v and %v", what, upgraded, a, b)
+			}
+			checkCounts(t, s)
+		}
+		check("without candidates")
+		restore(t, s, snapshotOf(t, s))
+		check("after a restart")
+		mustApply(t, s, patch(MemberPatch{ID: "n1", SupportedVersion: ptr(CommandVersion)}),
+			patch(MemberPatch{ID: "n2", SupportedVersion: ptr(CommandVersion)}))
+		for _, into := range []*State{s, New(Options{})} {
+			merged, err := mergeBackup(into.Snapshot(), snapshotOf(t, s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var raw bytes.Buffer
+			if _, err := merged.WriteTo(&raw); err != nil {
+				t.Fatal(err)
+			}
+			restored := New(Options{})
+			restore(t, restored, raw.Bytes())
+			if isRequired(restored, "r") != upgraded || isRequired(restored, "withdrawn") != upgraded {
+				t.Fatalf("after a restore, upgraded %v", upgraded)
+			}
+			checkCounts(t, restored)
+		}
+		mustApply(t, s, Command{Kind: KindRecovery, Recovery: &Recovery{
+			Generation: cluster.Generation{Number: 2, RecoveryID: "again"}, LockDelay: true,
+		}})
+		check("after a recovery")
+		id := newSession(t, s, "other")
+		mustApply(t, s, campaignWith("r", id, func(c *RoleCampaign) { c.Ineligible = true }), end(CauseExpired, id))
+		if r, known := s.View().Role("r"); known {
+			t.Errorf("no longer required: %+v", r)
+		}
+	}
+}
+
+// The marks of another cluster's backup take no room that roles of this one have, and prevent no restore.
+func TestRequiredRoles_RestoreIntoMany(t *testing.T) {
+	t.Parallel()
+	backup, s := New(Options{}), New(Options{})
+	for _, x := range []*State{backup, s} {
+		mustApply(t, x, rolesVersion())
+	}
+	for i := range 3 {
+		onlyIneligible(t, backup, fmt.Sprint("theirs", i))
+	}
+	id := newSession(t, s, "a")
+	for i := range MaxRoles - 2 {
+		role := fmt.Sprint("r", i)
+		mustApply(t, s, campaignWith(role, id, func(*RoleCampaign) {}), resign(role, id))
+	}
+	mustApply(t, backup, Command{Kind: KindClusterInit, ClusterInit: &ClusterInit{ClusterID: "c-2"}})
+	merged, err := mergeBackup(s.Snapshot(), snapshotOf(t, backup))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, first := merged.view.Role("theirs0")
+	if _, third := merged.view.Role("theirs2"); merged.view.Roles() != MaxRoles || !first || third {
+		t.Errorf("%d roles, the first mark %v, the third %v", merged.view.Roles(), first, third)
+	}
+}
+
+// Of required roles those make room first that no session ever held, in order of their names.
+func TestRequiredRoles_NeverHeldEvicted(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	mustApply(t, s, rolesVersion())
+	id := newSession(t, s, "a")
+	var cmds []Command
+	for i := range MaxRoles {
+		cmds = append(cmds, campaignWith(fmt.Sprintf("r%05d", i), id, func(c *RoleCampaign) {
+			c.Ineligible, c.Required = i%2 == 0, true
+		}))
+	}
+	mustApply(t, s, cmds...)
+	mustApply(t, s, end(CauseExpired, id))
+	if n := s.View().Roles(); n != MaxRoles {
+		t.Fatalf("%d roles", n)
+	}
+	requiredRole(t, s, "more", newSession(t, s, "b"))
+	for i := range MaxRoles {
+		if role := fmt.Sprintf("r%05d", i); isRequired(s, role) != (i%2 != 0 || i >= 2*roleEvictionBatch) {
+			t.Fatalf("%s is required: %v", role, isRequired(s, role))
+		}
+	}
+	checkCounts(t, s)
+}

@@ -189,10 +189,10 @@ func (v *View) endSessions(cause Cause, lockDelay func(*Role) time.Duration, req
 		if r.Held() {
 			vacant.remember(r.Current.ended(v.now, cause))
 		}
-		if len(vacant.History) == 0 && vacant.LockDelay == 0 {
-			roles.remove(r.Name)
-		} else {
+		if v.keepsRecord(vacant) {
 			roles.put(r.Name, vacant)
+		} else {
+			roles.remove(r.Name)
 		}
 	}
 	v.roles = roles.commit()

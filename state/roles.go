@@ -136,14 +136,21 @@ func (w *txn) role(name string) *Role {
 func (w *txn) setRole(r *Role, delayOver bool) *Role {
 	w.electNext(r, delayOver)
 	before, _ := w.write.roles.get(r.Name)
-	if !r.Held() && len(r.Queue) == 0 && len(r.History) == 0 && r.LockDelay == 0 { // a revoked role has a history
-		w.accountRole(before, nil)
-		w.write.roles.remove(r.Name)
-	} else {
+	if w.keepsRecord(r) {
 		w.accountRole(before, r)
 		w.write.roles.put(r.Name, r)
+	} else {
+		w.accountRole(before, nil)
+		w.write.roles.remove(r.Name)
 	}
 	return r
+}
+
+// keepsRecord reports whether a role's record holds anything. Before RolesVersion the mark of a required role that no
+// session ever held was not enough. A revoked role has a history.
+func (v *View) keepsRecord(r *Role) bool {
+	return r.Held() || len(r.Queue) > 0 || len(r.History) > 0 || r.LockDelay > 0 ||
+		r.Required && v.version >= RolesVersion
 }
 
 // electNext elects the next candidate of a vacant role, unless a delay or the previous holder must be awaited.
@@ -245,7 +252,11 @@ func (w *txn) evictVacantRoles() bool {
 			}
 			return -1
 		}
-		return cmp.Compare(a.StateRevision, b.StateRevision)
+		byAge := cmp.Compare(a.StateRevision, b.StateRevision)
+		if byAge == 0 && w.version >= RolesVersion { // no session ever held them, or one restore ended their tenures
+			return cmp.Compare(a.Name, b.Name)
+		}
+		return byAge
 	})
 	for _, r := range vacant[:min(len(vacant), roleEvictionBatch)] {
 		w.accountRole(r, nil)
