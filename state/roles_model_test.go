@@ -21,6 +21,9 @@ type roleModel struct {
 	waits      map[string]bool // role: waits for a takeover delay
 	revoked    map[string]string
 	lockDelay  map[string]bool // role: has a lock delay after a restore
+	required   map[string]bool // role: its last campaign has asked for an alert
+	hadHolder  map[string]bool // role: some tenure has ended
+	upgraded   bool            // decides by RolesVersion
 	keys       map[string]string
 	events     []string
 }
@@ -29,13 +32,17 @@ func newRoleModel() *roleModel {
 	return &roleModel{
 		living: map[string]bool{}, holder: map[string]string{}, queue: map[string][]string{}, slow: map[string]bool{},
 		ineligible: map[string]bool{}, waits: map[string]bool{}, revoked: map[string]string{},
-		lockDelay: map[string]bool{},
-		keys:      map[string]string{},
+		lockDelay: map[string]bool{}, required: map[string]bool{}, hadHolder: map[string]bool{},
+		keys: map[string]string{},
 	}
 }
 
-func (m *roleModel) campaign(role, s string, wait, slow, ineligible bool) {
-	if !m.living[s] || m.holder[role] == s {
+func (m *roleModel) campaign(role, s string, wait, slow, ineligible, required bool) {
+	if !m.living[s] {
+		return
+	}
+	m.required[role] = required
+	if m.holder[role] == s {
 		return
 	}
 	queued := slices.Contains(m.queue[role], s)
@@ -95,7 +102,16 @@ func (m *roleModel) clearRevocation(role string) {
 
 func (m *roleModel) vacate(role string, cause Cause) {
 	m.events = append(m.events, "-"+string(cause)+":"+role+"/"+m.holder[role])
-	m.holder[role], m.waits[role] = "", cause.involuntary()
+	m.holder[role], m.waits[role], m.hadHolder[role] = "", cause.involuntary(), true
+}
+
+// forget drops the marks of roles without a record.
+func (m *roleModel) forget() {
+	for _, role := range modelRoles {
+		if m.holder[role] == "" && len(m.queue[role]) == 0 && !m.hadHolder[role] && !m.lockDelay[role] && !m.upgraded {
+			m.required[role] = false
+		}
+	}
 }
 
 func (m *roleModel) end(cause Cause, sessions ...string) {
@@ -103,13 +119,7 @@ func (m *roleModel) end(cause Cause, sessions ...string) {
 	for _, s := range sessions {
 		delete(m.living, s)
 	}
-	for _, s := range sessions {
-		for _, role := range roles {
-			if slices.Contains(m.queue[role], s) {
-				m.withdraw(role, s)
-			}
-		}
-	}
+	m.leaveQueues(roles, sessions)
 	for _, s := range sessions {
 		for _, role := range roles {
 			if m.holder[role] == s {
@@ -125,6 +135,25 @@ func (m *roleModel) end(cause Cause, sessions ...string) {
 		for key, owner := range m.keys {
 			if owner == s {
 				delete(m.keys, key)
+			}
+		}
+	}
+}
+
+// leaveQueues removes sessions from all queues. An older build may elect one of them in between.
+func (m *roleModel) leaveQueues(roles, sessions []string) {
+	if m.upgraded {
+		for _, role := range roles {
+			m.queue[role] = slices.DeleteFunc(m.queue[role],
+				func(q string) bool { return slices.Contains(sessions, q) })
+			m.electNext(role, false)
+		}
+		return
+	}
+	for _, s := range sessions {
+		for _, role := range roles {
+			if slices.Contains(m.queue[role], s) {
+				m.withdraw(role, s)
 			}
 		}
 	}
@@ -167,18 +196,16 @@ func (r *roleRun) step(t *rapid.T) {
 	if id == "" {
 		id = "none"
 	}
-	switch rapid.IntRange(0, 11).Draw(t, "what") {
+	switch rapid.IntRange(0, 12).Draw(t, "what") {
 	case 0, 1:
-		if !r.m.living[session] {
-			r.m.living[session] = true
-			r.apply(ownedSession(session, []string{"", "client a", "client b"}[session[len(session)-1]%3]))
-		}
+		r.begin(session)
 	case 2, 3, 4:
-		wait, slow, ineligible := rapid.IntRange(0, 4).Draw(t, "wait") > 0, rapid.Bool().Draw(t, "slow"),
-			rapid.IntRange(0, 4).Draw(t, "ineligible") == 0
-		r.m.campaign(role, session, wait, slow, ineligible)
+		wait, slow, ineligible := rapid.IntRange(0, 4).Draw(t, "wait") != 3, rapid.Bool().Draw(t, "slow"),
+			rapid.IntRange(0, 4).Draw(t, "ineligible") == 3
+		required := rapid.Bool().Draw(t, "required")
+		r.m.campaign(role, session, wait, slow, ineligible, required)
 		r.apply(campaignWith(role, id, func(c *RoleCampaign) {
-			c.Wait, c.Ineligible = wait, ineligible
+			c.Wait, c.Ineligible, c.Required = wait, ineligible, required
 			if slow {
 				c.TakeoverDelay = time.Second
 			}
@@ -197,8 +224,12 @@ func (r *roleRun) step(t *rapid.T) {
 	case 6:
 		cause := rapid.SampledFrom([]Cause{CauseExpired, CauseDisconnected, CauseSessionEnded}).Draw(t, "cause")
 		ending, ids := []string{}, []string{}
-		for i := range rapid.IntRange(1, 3).Draw(t, "ending") {
-			if s := fmt.Sprint("s", i); r.m.living[s] {
+		candidates := []string{"s0", "s1", "s2"}
+		if rapid.Bool().Draw(t, "of the queue") {
+			candidates = r.m.queue[role]
+		}
+		for _, s := range candidates[:min(len(candidates), rapid.IntRange(1, 3).Draw(t, "ending"))] {
+			if r.m.living[s] {
 				ending, ids = append(ending, s), append(ids, r.ids[s])
 			}
 		}
@@ -232,6 +263,18 @@ func (r *roleRun) step(t *rapid.T) {
 	case 11:
 		r.m.withdraw(role, session)
 		r.apply(Command{Kind: KindRoleWithdraw, RoleWithdraw: &RoleWithdraw{Role: role, Session: id}})
+	case 12:
+		r.m.upgraded = true
+		r.apply(rolesVersion())
+	}
+	r.m.forget()
+}
+
+// begin begins a session that does not live.
+func (r *roleRun) begin(session string) {
+	if !r.m.living[session] {
+		r.m.living[session] = true
+		r.apply(ownedSession(session, []string{"", "client a", "client b"}[session[len(session)-1]%3]))
 	}
 }
 
@@ -279,6 +322,9 @@ func (r *roleRun) check() {
 			rec.RevokedFrom != "" && !slices.Contains(v.Revocations(rec.RevokedFrom),
 				Revocation{rec.RevokedFrom, role, rec.History[len(rec.History)-1].Token}) {
 			r.t.Fatalf("%s: revoked from %q, model %q", role, rec.RevokedFrom, r.m.revoked[role])
+		}
+		if rec.Required != r.m.required[role] {
+			r.t.Fatalf("%s is required: %v, model %v", role, rec.Required, r.m.required[role])
 		}
 		if rec.LockDelay > 0 != r.m.lockDelay[role] {
 			r.t.Fatalf("%s has lock delay %v, model %v", role, rec.LockDelay, r.m.lockDelay[role])
@@ -374,9 +420,12 @@ func (r *roleRun) restore() {
 	read(r.t, r.moved, raw.Bytes())
 	before := r.m
 	r.m = newRoleModel()
+	r.m.upgraded, r.m.required = before.upgraded, before.required
 	for _, role := range modelRoles {
+		r.m.hadHolder[role] = before.hadHolder[role] || before.holder[role] != ""
 		r.m.lockDelay[role] = before.lockDelay[role] || before.holder[role] != "" || before.revoked[role] != ""
 	}
+	r.m.forget()
 	r.got = nil
 	r.follow()
 }
@@ -389,8 +438,8 @@ func (r *roleRun) follow() {
 }
 
 // A role goes to the first eligible candidate, has one holder at a time, and its tokens only grow. A session that
-// ends releases what it owns and nothing else. Watchers get every event once and in order. All of that also holds
-// across snapshots, installs and restores.
+// ends releases what it owns and nothing else. A role is required as its last campaign said. Watchers get every event
+// once and in order. All of that also holds across snapshots, installs and restores, and before RolesVersion.
 func TestRolesAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -399,11 +448,20 @@ func TestRolesAgainstModel(t *testing.T) {
 			tokens: map[string]uint64{},
 		}
 		r.follow()
+		if rapid.Bool().Draw(t, "upgraded") {
+			r.m.upgraded = true
+			r.apply(rolesVersion())
+		}
+		if rapid.Bool().Draw(t, "sessions") {
+			for i := range 5 {
+				r.begin(fmt.Sprint("s", i))
+			}
+		}
 		r.before = r.steady.View()
 		r.print = r.before.Fingerprint()
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+		for range rapid.IntRange(40, 90).Draw(t, "steps") {
 			r.step(t)
-			if rapid.IntRange(0, 30).Draw(t, "restore") == 0 {
+			if rapid.IntRange(0, 30).Draw(t, "restore") == 13 { // rapid prefers small numbers
 				r.restore()
 			}
 			r.check()

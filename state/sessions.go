@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"regexp"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -180,7 +181,8 @@ func (w *txn) addSession(s *Session) *cluster.Error {
 	return nil
 }
 
-// apply ends all sessions before it releases anything: none of them may be elected to a role of another.
+// apply ends all sessions, and removes them from all queues, before it releases anything: none of them may be elected
+// to a role of another.
 func (p *SessionEnd) apply(w *txn) Result {
 	var ended []string
 	for _, id := range p.IDs {
@@ -197,15 +199,39 @@ func (p *SessionEnd) apply(w *txn) Result {
 	if len(ended) == 0 {
 		return Result{Err: sessionEnded(p.IDs[0])}
 	}
-	for _, id := range ended {
-		for _, role := range w.ownedBy(id, ownedCandidacy) {
-			w.withdraw(role, id)
-		}
-	}
+	w.withdrawEnded(ended)
 	for _, id := range ended {
 		w.releaseAll(id, p.Cause)
 	}
 	return Result{Revision: w.revision}
+}
+
+// withdrawEnded removes ended sessions from all queues. A role elects its next candidate when all of them have left its
+// queue. Before RolesVersion it did so after each of them. So it could elect one that ended too, and that election
+// ended the wait for a takeover delay.
+func (w *txn) withdrawEnded(ended []string) {
+	var roles []string
+	for _, id := range ended {
+		for _, role := range w.ownedBy(id, ownedCandidacy) {
+			if w.version >= RolesVersion {
+				roles = append(roles, role)
+			} else {
+				w.withdraw(role, id)
+			}
+		}
+	}
+	slices.Sort(roles)
+	for _, name := range slices.Compact(roles) {
+		r := w.role(name)
+		r.Queue = slices.DeleteFunc(slices.Clone(r.Queue), func(c Candidate) bool {
+			_, lives := w.write.sessions.get(c.Session)
+			if !lives {
+				w.unlink(c.Session, ownedCandidacy, name)
+			}
+			return !lives
+		})
+		w.setRole(r, false)
+	}
 }
 
 // releaseAll releases what an ended session owns.
