@@ -227,3 +227,13 @@ func (f lostFuture) Error() error {
 func (n *Node) ChangeWithoutAnswer(ctx context.Context, until <-chan struct{}) error {
 	return n.changeConfiguration(ctx, n.inst.Load(), func(uint64) raft.IndexFuture { return lostFuture{until: until} })
 }
+
+// PlanRecoveryIn plans a recovery of one of two voters, of a cluster in a generation.
+func PlanRecoveryIn(generation uint64) (cluster.Generation, error) {
+	f := recoveryFacts{servers: []cluster.Server{
+		{ID: "n1", Suffrage: cluster.Voter}, {ID: "n2", Suffrage: cluster.Voter},
+	}}
+	f.identity.NodeID, f.identity.ClusterID, f.identity.Generation.Number = "n1", "c", generation
+	next, err := planRecovery(f, cluster.RecoveryRequest{Confirm: "c"}, "r")
+	return next.Generation, err
+}

@@ -58,6 +58,15 @@ type recoveryFacts struct {
 	revision    uint64 // of the state, as far as it is known
 }
 
+// checkNextGeneration refuses a generation without revisions: no node could apply its first command.
+func checkNextGeneration(number uint64) error {
+	if number > state.MaxGeneration {
+		return cluster.Errorf(cluster.CodeBadRequest, "recovery refused: generation %d would follow, at most %d is allowed",
+			number, state.MaxGeneration)
+	}
+	return nil
+}
+
 // planRecovery returns the identity with which a data directory begins the next generation.
 func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID string) (identityFile, error) {
 	next := f.identity
@@ -102,6 +111,9 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	}
 	next.Generation = cluster.Generation{
 		Number: state.NextGeneration(next.Generation.Number, f.revision), RecoveryID: recoveryID,
+	}
+	if err := checkNextGeneration(next.Generation.Number); err != nil {
+		return next, err
 	}
 	next.Recovery = r
 	next.BootstrapIncarnations = nil // the log says which nodes the new generation admits

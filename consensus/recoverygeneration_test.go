@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 
 	"northstar/cluster"
@@ -93,4 +94,16 @@ func (n *testNode) recoverStopped(confirm string) (cluster.Generation, error) {
 		n.start()
 	}
 	return g, err
+}
+
+// A recovery is refused when the revisions below 2^53 are used up. No node could apply its first command.
+func TestRecoverAfterTheLastGeneration(t *testing.T) {
+	t.Parallel()
+	if g, err := consensus.PlanRecoveryIn(state.MaxGeneration - 1); err != nil || g.Number != state.MaxGeneration {
+		t.Errorf("%+v, %v", g, err)
+	}
+	if _, err := consensus.PlanRecoveryIn(state.MaxGeneration); !cluster.IsCode(err, cluster.CodeBadRequest) ||
+		!strings.Contains(err.Error(), "at most 4096") {
+		t.Error(err)
+	}
 }

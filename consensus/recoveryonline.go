@@ -33,6 +33,9 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 			others = append(others, id)
 		}
 	}
+	if err := checkNextGeneration(in.NextGeneration); err != nil {
+		return cluster.RecoveryPlan{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.TimeoutMax+probeTimeout)
 	defer cancel()
 	for id, seen := range n.deps.Poll(ctx, others) {

@@ -8,18 +8,18 @@ import (
 	"northstar/cluster"
 )
 
-// maxGeneration is the last generation whose revisions stay below maxRevision.
-const maxGeneration = 1 << 12
+// MaxGeneration is the last generation whose revisions stay below maxRevision.
+const MaxGeneration = 1 << 12
 
 // NextGeneration returns the number of the generation that a recovery begins. All its revisions are above revision, and
 // so above those that lost nodes have given out: a restored backup may be of a cluster in a later generation.
 func NextGeneration(current, revision uint64) uint64 {
-	return max(current+1, min(revision>>revisionBits+2, maxGeneration))
+	return max(current+1, min(revision>>revisionBits+2, MaxGeneration))
 }
 
 func checkGeneration(g cluster.Generation) *cluster.Error {
-	if g.Number > maxGeneration {
-		return badRequest("generation: must be at most %d (got %d)", maxGeneration, g.Number)
+	if g.Number > MaxGeneration {
+		return badRequest("generation: must be at most %d (got %d)", MaxGeneration, g.Number)
 	}
 	return checkText("recovery_id", g.RecoveryID)
 }

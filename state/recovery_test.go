@@ -138,7 +138,7 @@ func TestRecoveryOnlyGoesForward(t *testing.T) {
 	if s.View().Revision() != want || s.View().Generation().Number != 3 {
 		t.Errorf("revision %d, generation %d", s.View().Revision(), s.View().Generation().Number)
 	}
-	if r := apply(s, recovery(maxGeneration+1, "n1"))[0]; !cluster.IsCode(r.Err, cluster.CodeBadRequest) {
+	if r := apply(s, recovery(MaxGeneration+1, "n1"))[0]; !cluster.IsCode(r.Err, cluster.CodeBadRequest) {
 		t.Errorf("a generation beyond all revisions: %+v", r)
 	}
 	fresh := New(Options{})
@@ -184,7 +184,7 @@ func TestNextGeneration(t *testing.T) {
 		{2, firstRevision(2) + 7, 3},
 		{1, firstRevision(3) + 7, 4},
 		{5, firstRevision(3) + 7, 6},
-		{1, maxRevision/2 - 1, maxGeneration}, // the highest revision of a backup
+		{1, maxRevision/2 - 1, MaxGeneration}, // the highest revision of a backup
 	} {
 		if got := NextGeneration(tt.current, tt.revision); got != tt.want {
 			t.Errorf("after generation %d and revision %d: %d, want %d", tt.current, tt.revision, got, tt.want)

@@ -24,7 +24,7 @@ const (
 // starts there does not reach those of the next one soon, so a recovery from an older snapshot still exceeds it. The
 // result is bounded: a clock that is far ahead leaves half of the generations.
 func revisionAt(now time.Time) uint64 {
-	s := uint64(min(max(now.Unix()-revisionEpoch, 0), maxGeneration/2*secondsPerGeneration))
+	s := uint64(min(max(now.Unix()-revisionEpoch, 0), MaxGeneration/2*secondsPerGeneration))
 	const perSecond = 1 << (revisionBits - 1) / secondsPerGeneration
 	return firstRevision(s/secondsPerGeneration+1) + s%secondsPerGeneration*perSecond
 }
@@ -126,7 +126,7 @@ func MergeBackup(current *Snapshot, backup *Backup, now time.Time) (*Snapshot, e
 	v.revision = max(v.revision, from.revision) + restoreRevisionGap
 	if !ownPast {
 		v.revision = max(v.revision, revisionBeyond(from, now))
-		if most := firstRevision(maxGeneration) - 1; v.revision > most { // so that a recovery can still exceed it
+		if most := firstRevision(MaxGeneration) - 1; v.revision > most { // so that a recovery can still exceed it
 			return nil, fmt.Errorf("restore refused: the cluster would continue from revision %d, at most %d is allowed",
 				v.revision, most)
 		}

@@ -111,7 +111,7 @@ func TestRestore_SameBackupAgain(t *testing.T) {
 		standby.view.Store(merged.view)
 		now = now.Add(10 * time.Hour)
 	}
-	if used := standby.View().Revision() >> revisionBits; used > maxGeneration/8 {
+	if used := standby.View().Revision() >> revisionBits; used > MaxGeneration/8 {
 		t.Errorf("11 years of restores took the revisions of %d generations", used)
 	}
 }
@@ -161,7 +161,7 @@ func TestRestore_RevisionsAreBounded(t *testing.T) {
 		t.Errorf("revision %d", r)
 	}
 	fits := 0
-	for ; fits < maxGeneration; fits++ { // one lost cluster after another
+	for ; fits < MaxGeneration; fits++ { // one lost cluster after another
 		next := clusterOf(t, string(rune('a'+fits%2)))
 		merged, err := mergeBackupAt(late, next.Snapshot(), snapshotOf(t, s))
 		if err != nil {
@@ -173,7 +173,7 @@ func TestRestore_RevisionsAreBounded(t *testing.T) {
 		s.view.Store(merged.view)
 	}
 	last := s.View().Revision()
-	if next := NextGeneration(1, last); fits < 1000 || next > maxGeneration || firstRevision(next) <= last {
+	if next := NextGeneration(1, last); fits < 1000 || next > MaxGeneration || firstRevision(next) <= last {
 		t.Errorf("after %d restores and revision %d: generation %d", fits, last, next)
 	}
 }
