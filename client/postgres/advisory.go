@@ -90,6 +90,9 @@ var ErrStandby = errors.New("the server is not the primary")
 // errReleased is the cause of the end of a hold that its owner has released.
 var errReleased = errors.New("the advisory lock was released")
 
+// errProofRefused: the server answers the question for the lock with an error.
+var errProofRefused = fmt.Errorf("%w: the server does not say that the lock is held", client.ErrRoleLost)
+
 // Acquire implements bridge.Lock.
 func (a *AdvisoryLock) Acquire(ctx context.Context) (*client.Deadline, func(context.Context) error, error) {
 	h, err := a.acquire(ctx)
@@ -158,25 +161,30 @@ func (h *advisoryHold) extend(sent time.Duration) {
 	h.deadline.Extend(sent, ttl-ttl/10)
 }
 
-// run proves that the session holds the lock until the lock is lost or released.
+// run proves that the session holds the lock until the lock is released, or its connection breaks. A proof that the
+// server refuses is tried again before the deadline. After the deadline, the session may still hold the lock: run keeps
+// it until release, because the work may go on until then.
 func (h *advisoryHold) run() {
 	defer close(h.ended)
 	defer closeConn(h.conn)
-	for h.ctx.Err() == nil {
-		interval := h.lock.cfg.TTL / 3
+	for interval := h.lock.cfg.TTL / 3; h.ctx.Err() == nil; {
 		err := h.wait(interval - rand.N(interval/5))
 		if err == nil && h.ctx.Err() == nil {
 			err = h.prove()
 		}
-		if err != nil {
+		interval = h.lock.cfg.TTL / 3
+		switch {
+		case err == nil:
+		case h.conn.IsClosed():
 			h.deadline.End(err)
-			switch {
-			case !h.conn.IsClosed():
-				h.err = h.unlock()
-			case code(err) == "": // the server did not say that it ends the session
+			if code(err) == "" { // the server did not say that it ends the session
 				h.err = fmt.Errorf("release advisory lock %d: %w", h.lock.cfg.Key, err)
 			}
 			return
+		default:
+			if interval /= 4; errors.Is(err, errLockLost) || h.deadline.ValidFor() <= interval {
+				h.deadline.End(err)
+			}
 		}
 	}
 	h.err = h.unlock()
@@ -207,6 +215,8 @@ func (h *advisoryHold) prove() error {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.Join(errServerTimeout, err)
+	case err != nil && !h.conn.IsClosed():
+		return errors.Join(errProofRefused, err)
 	case err != nil:
 		return errors.Join(errConnClosed, err)
 	case !holds:

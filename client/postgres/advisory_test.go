@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"northstar/chaos/pg"
+	"northstar/chaos/testenv"
 	"northstar/client"
 )
 
@@ -183,6 +185,66 @@ func TestAdvisoryLock_SessionMoved(t *testing.T) {
 	}
 	if err := h.prove(); !errors.Is(err, errLockLost) {
 		t.Errorf("without the lock: %v", err)
+	}
+}
+
+// A proof that the server refuses ends only the deadline, and that not before more proofs could be refused. The session
+// and its lock are still there: other programs get the lock when the work has stopped, however long that takes.
+func TestAdvisoryLock_ProofRefused(t *testing.T) {
+	t.Parallel()
+	own, err := pg.Start(t.Context())
+	if errors.Is(err, pg.ErrNone) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Stop()
+	conn, err := pgx.Connect(t.Context(), own.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(conn)
+	as := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	as(`CREATE ROLE plain LOGIN`)
+	a := advisory(t, func(c *AdvisoryLockConfig) {
+		c.DSN, c.TTL = strings.Replace(own.DSN(), "postgres@", "plain@", 1), testenv.Slowdown()*5*time.Second
+	})
+	held, release := acquired(t, a)
+	until := func(what string, is func(left time.Duration) bool) {
+		t.Helper()
+		for began := time.Now(); !is(held.ValidFor()); <-time.After(time.Millisecond) {
+			if time.Since(began) > testTimeout || held.Err() != nil {
+				t.Fatalf("%s: %v left: %v", what, held.ValidFor(), held.Err())
+			}
+		}
+	}
+	as(`REVOKE SELECT ON pg_catalog.pg_locks FROM PUBLIC`)
+	until("proofs are refused", func(left time.Duration) bool { return left < a.cfg.TTL/2 })
+	as(`GRANT SELECT ON pg_catalog.pg_locks TO PUBLIC`)
+	until("proofs are answered again", func(left time.Duration) bool { return left > a.cfg.TTL/2 })
+
+	as(`REVOKE SELECT ON pg_catalog.pg_locks FROM PUBLIC`)
+	select {
+	case <-held.Done():
+	case <-time.After(testTimeout):
+		t.Fatal("it does not end")
+	}
+	if err := held.Err(); !errors.Is(err, client.ErrRoleLost) || code(err) != "42501" {
+		t.Errorf("cause: %v", err)
+	}
+	for began := time.Now(); time.Since(began) < a.cfg.TTL*3/2; <-time.After(10 * time.Millisecond) {
+		if try(t, conn, a.cfg.Key) {
+			t.Fatalf("another program has the lock %v after the deadline, and the work goes on", time.Since(began))
+		}
+	}
+	if err := release(t.Context()); err != nil || !try(t, conn, a.cfg.Key) {
+		t.Errorf("it is not released: %v", err)
 	}
 }
 
