@@ -266,9 +266,9 @@ func (h *Share) Give(places, bytes int) {
 	h.bytes.give(h.by, int64(bytes))
 }
 
-// RenewLeases renews leases of the caller and returns which live. With one that is not the caller's, it returns those
-// before that, and the error.
-func (k *Call) RenewLeases(ctx context.Context, leases []*state.Session) (lives []bool, err error) {
+// RenewLeases renews leases of the caller and returns how long each has left, counted from the call: its TTL, less if a
+// role was taken from it, 0 if it has ended. With one of another caller, it returns those before, and the error.
+func (k *Call) RenewLeases(ctx context.Context, leases []*state.Session) (left []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	ids := make([]string, 0, len(leases))
@@ -287,10 +287,10 @@ func (k *Call) RenewLeases(ctx context.Context, leases []*state.Session) (lives 
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range ids {
-		lives = append(lives, live[id])
+	for i, id := range ids {
+		left = append(left, min(live[id], leases[i].TTL))
 	}
-	return lives, refused
+	return left, refused
 }
 
 // HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is gone:

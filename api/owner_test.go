@@ -233,13 +233,14 @@ func TestRenewLeases_OfAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer call.Leave(nil)
-		lives, err := call.RenewLeases(t.Context(), leases)
-		if !cluster.IsCode(err, cluster.CodeForbidden) || !slices.Equal(lives, []bool{true, true}) {
-			t.Errorf("%v, %v", lives, err)
+		left, err := call.RenewLeases(t.Context(), leases)
+		ttls := []time.Duration{leases[0].TTL, leases[1].TTL}
+		if !cluster.IsCode(err, cluster.CodeForbidden) || !slices.Equal(left, ttls) {
+			t.Errorf("%v, %v", left, err)
 		}
-		lives, err = call.RenewLeases(t.Context(), leases[2:])
-		if !cluster.IsCode(err, cluster.CodeForbidden) || lives != nil {
-			t.Errorf("the first is of another: %v, %v", lives, err)
+		left, err = call.RenewLeases(t.Context(), leases[2:])
+		if !cluster.IsCode(err, cluster.CodeForbidden) || left != nil {
+			t.Errorf("the first is of another: %v, %v", left, err)
 		}
 	})
 }
@@ -305,7 +306,7 @@ func TestCall_LeasesOfAnEarlierBuild(t *testing.T) {
 			}).Session
 			put := []state.Op{{Put: &state.TxnPut{Key: "k", Lease: id}}}
 			call := begin("spiffe://elsewhere/a")
-			lives, renewed := call.RenewLeases(t.Context(), []*state.Session{lease})
+			left, renewed := call.RenewLeases(t.Context(), []*state.Session{lease})
 			_, used := call.Propose(t.Context(), state.Command{Kind: state.KindTxn, Txn: &state.Txn{Success: put}})
 			_, nested := call.Propose(t.Context(), state.Command{Kind: state.KindTxn, Txn: &state.Txn{
 				Compare: []state.Compare{{Key: "none", Number: 1}},
@@ -323,8 +324,8 @@ func TestCall_LeasesOfAnEarlierBuild(t *testing.T) {
 				}
 				continue
 			}
-			if err := errors.Join(renewed, used, nested, ended); err != nil || !slices.Equal(lives, []bool{true}) {
-				t.Errorf("a lease of %q: lives %v, %v", owner, lives, err)
+			if err := errors.Join(renewed, used, nested, ended); err != nil || left[0] != time.Hour {
+				t.Errorf("a lease of %q: %v left, %v", owner, left, err)
 			}
 		}
 	})

@@ -94,10 +94,11 @@ type Call interface {
 
 // LeaseCall is what a call does with leases.
 type LeaseCall interface {
-	// RenewLeases renews leases for their TTLs and returns which live. A quorum has confirmed after the call that the
-	// leader which renewed them leads. Renewals of one node share their messages. With a lease that is not the
-	// caller's, it returns those before that, and the error.
-	RenewLeases(ctx context.Context, leases []*state.Session) (lives []bool, err error)
+	// RenewLeases renews leases and returns how long each has left, counted from the call: its TTL, less if a role was
+	// taken from it, 0 if it has ended. A quorum has confirmed after the call that the leader which renewed them leads.
+	// Renewals of one node share their messages. With a lease that is not the caller's, it returns those before that,
+	// and the error.
+	RenewLeases(ctx context.Context, leases []*state.Session) (left []time.Duration, err error)
 	// Remaining returns how long a session has left, as the leader knows it, and reports whether it lives.
 	Remaining(ctx context.Context, session string) (left time.Duration, lives bool, err error)
 	// HoldLease makes the end of a connection that of a lease. detach must be called once, with whether the client is

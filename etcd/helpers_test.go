@@ -191,12 +191,15 @@ func (c fakeCall) Propose(_ context.Context, cmd state.Command) (state.Result, e
 	return r, nil
 }
 
-func (c fakeCall) RenewLeases(_ context.Context, leases []*state.Session) (lives []bool, err error) {
+func (c fakeCall) RenewLeases(_ context.Context, leases []*state.Session) (left []time.Duration, err error) {
 	for _, lease := range leases {
-		_, ok := c.node.View().Session(lease.ID)
-		lives = append(lives, ok)
+		s, ok := c.node.View().Session(lease.ID)
+		if !ok {
+			s = &state.Session{}
+		}
+		left = append(left, s.TTL)
 	}
-	return lives, nil
+	return left, nil
 }
 
 func (c fakeCall) Remaining(_ context.Context, id string) (time.Duration, bool, error) {

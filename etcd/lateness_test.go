@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,7 @@ func (c *slowCall) Propose(ctx context.Context, cmd state.Command) (state.Result
 	return r, err
 }
 
-func (c *slowCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]bool, error) {
+func (c *slowCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]time.Duration, error) {
 	if c.renewed < len(c.renewal) {
 		time.Sleep(c.renewal[c.renewed])
 	}
@@ -97,6 +98,48 @@ func TestLateAnswerInABatch(t *testing.T) {
 	})
 }
 
+// revokedCall is a call for a lease that is not renewed any more. Its answers take long.
+type revokedCall struct {
+	fakeCall
+	end time.Time
+}
+
+func (c *revokedCall) RenewLeases(_ context.Context, leases []*state.Session) ([]time.Duration, error) {
+	time.Sleep(300 * time.Millisecond)
+	left := max(0, time.Until(c.end))
+	time.Sleep(900 * time.Millisecond)
+	return slices.Repeat([]time.Duration{left}, len(leases)), nil
+}
+
+// TestKeepAlive_OfARevokedLease: a client counts the TTL of an answer from then on, and not beyond the end of a lease
+// that is not renewed.
+func TestKeepAlive_OfARevokedLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newFakeNode(t)
+		s := New(testDeps(n))
+		defer s.grpc.Stop()
+		n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 7, TTL: 10}})
+		call := &revokedCall{fakeCall{t.Context(), n}, time.Now().Add(9500 * time.Millisecond)}
+		ctx := context.WithValue(t.Context(), callKey{}, Call(call))
+		var ttls []int64
+		stream := &renewals{ctx: ctx, answer: func(out *pb.LeaseKeepAliveResponse) {
+			ttls = append(ttls, out.TTL)
+			if until := time.Now().Add(time.Duration(out.TTL) * time.Second); out.TTL > 0 && until.After(call.end) {
+				t.Errorf("TTL %d lasts %v longer than the lease", out.TTL, until.Sub(call.end))
+			}
+		}}
+		for range 5 {
+			if err := (&leaseService{s: s}).renewAll(ctx, stream, []int64{7, 7}, &heldLeases{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(ttls) != 10 || ttls[0] == 0 || ttls[9] != 0 {
+			t.Errorf("TTLs %v, want fewer and fewer, then 0", ttls)
+		}
+	})
+}
+
 // laggingCall is a call at a node that applies what the cluster has acknowledged only when it asks for the read index.
 type laggingCall struct {
 	fakeCall
@@ -108,11 +151,15 @@ func (c *laggingCall) ReadIndex(context.Context) error {
 	return nil
 }
 
-func (c *laggingCall) RenewLeases(_ context.Context, leases []*state.Session) (lives []bool, err error) {
+func (c *laggingCall) RenewLeases(_ context.Context, leases []*state.Session) (left []time.Duration, err error) {
 	for _, lease := range leases {
-		lives = append(lives, lease.Owner == "new") // the leader knows
+		if lease.Owner == "new" { // the leader knows
+			left = append(left, lease.TTL)
+		} else {
+			left = append(left, 0)
+		}
 	}
-	return lives, nil
+	return left, nil
 }
 
 // TestRenewalOfReusedNumber: a node that still has the lease which had a number before renews the one that has it now.

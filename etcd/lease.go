@@ -43,7 +43,7 @@ func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 		}
 		if time.Since(asked) > graceOf(result.Session) {
 			// After an error the lease may end too early. The client learns that from its first keep-alive.
-			if lives, err := renewInTime(ctx, result.Session); err == nil && !lives && r.ID == 0 {
+			if left, err := renewInTime(ctx, result.Session); err == nil && left == 0 && r.ID == 0 {
 				continue // it has ended meanwhile
 			}
 		}
@@ -218,23 +218,23 @@ func (l *leaseService) renewAll(
 		}
 	}
 	asked := time.Now()
-	var lives []bool
+	var left []time.Duration
 	var refused error
 	if len(known) > 0 {
-		lives, refused = callOf(ctx).RenewLeases(ctx, known)
+		left, refused = callOf(ctx).RenewLeases(ctx, known)
 	}
 	for i, id := range batch {
 		out, lease, err := &pb.LeaseKeepAliveResponse{Header: header, ID: id}, leases[i], error(nil)
 		switch {
 		case lease == nil:
 			out, err = l.renew(ctx, id, held)
-		case len(lives) == 0:
+		case len(left) == 0:
 			return refused
-		case !lives[0] || time.Since(asked) > graceOf(lease): // the answers before it may have taken long, too
-			lives = lives[1:]
+		case left[0] < lease.TTL || time.Since(asked) > graceOf(lease): // also by the answers before it
+			left = left[1:]
 			out, err = l.renew(ctx, id, held)
 		default:
-			lives = lives[1:]
+			left = left[1:]
 			out.TTL = seconds(lease.TTL)
 			err = held.hold(ctx, callOf(ctx), v, lease)
 		}
@@ -259,31 +259,36 @@ func (l *leaseService) renew(
 	if err != nil || lease == nil {
 		return out, err
 	}
-	lives, err := renewInTime(ctx, lease)
-	if err == nil && !lives { // this node may not have applied yet that another lease has the number
+	left, err := renewInTime(ctx, lease)
+	if err == nil && left == 0 { // this node may not have applied yet that another lease has the number
 		ended := lease.ID
 		if lease, err = l.findNow(ctx, id); err == nil && lease != nil && lease.ID != ended {
-			lives, err = renewInTime(ctx, lease)
+			left, err = renewInTime(ctx, lease)
 		}
 	}
-	if err != nil || !lives {
+	if err != nil || left == 0 {
 		return out, err
 	}
-	out.TTL = seconds(lease.TTL)
+	out.TTL = seconds(left)
 	return out, held.hold(ctx, callOf(ctx), v, lease)
 }
 
 // graceOf returns how much longer than its TTL a lease lives, unless etcd.lease-grace is below its default.
 func graceOf(lease *state.Session) time.Duration { return max(500*time.Millisecond, lease.TTL/10) }
 
-// renewInTime renews a lease, again if the answer took longer than its grace: the leader counts the TTL from the
-// question, and the client from the answer.
-func renewInTime(ctx context.Context, lease *state.Session) (lives bool, err error) {
+// renewInTime renews a lease and returns how long it has left, 0 if it has ended. It renews again if the answer took
+// longer than the grace: the leader counts the TTL from the question, and the client from the answer.
+func renewInTime(ctx context.Context, lease *state.Session) (left time.Duration, err error) {
 	for {
 		asked := time.Now()
 		answer, err := callOf(ctx).RenewLeases(ctx, []*state.Session{lease})
-		if err != nil || !answer[0] || time.Since(asked) <= graceOf(lease) {
-			return err == nil && answer[0], err
+		switch took := time.Since(asked); {
+		case err != nil:
+			return 0, err
+		case answer[0] < lease.TTL: // not renewed
+			return max(0, answer[0]-took), nil
+		case took <= graceOf(lease):
+			return answer[0], nil
 		}
 	}
 }

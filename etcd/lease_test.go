@@ -31,9 +31,9 @@ type lateCall struct {
 	release <-chan struct{}
 }
 
-func (c lateCall) RenewLeases(_ context.Context, leases []*state.Session) ([]bool, error) {
+func (c lateCall) RenewLeases(_ context.Context, leases []*state.Session) ([]time.Duration, error) {
 	<-c.release
-	return slices.Repeat([]bool{true}, len(leases)), nil
+	return slices.Repeat([]time.Duration{leases[0].TTL}, len(leases)), nil
 }
 
 // renewals is a stream of keep-alives in memory.
@@ -160,7 +160,7 @@ type countingCall struct {
 	rounds atomic.Int64
 }
 
-func (c *countingCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]bool, error) {
+func (c *countingCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]time.Duration, error) {
 	c.rounds.Add(1)
 	time.Sleep(time.Millisecond)
 	return c.fakeCall.RenewLeases(ctx, leases)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/api/leadercall"
 	"northstar/state"
 )
 
@@ -62,8 +63,8 @@ func TestCallsToTheLeader(t *testing.T) {
 			t.Errorf("%s: its own write is missing: %+v", n.cfg.ID, item)
 		}
 		session := granted.Session.ID
-		if live, err := calls.RenewSessions(ctx, []string{session}); err != nil || !live[session] {
-			t.Errorf("%s: %v, %v", n.cfg.ID, live, err)
+		if left, err := calls.RenewSessions(ctx, []string{session}); err != nil || left[session] != leadercall.Renewed {
+			t.Errorf("%s: %v, %v", n.cfg.ID, left, err)
 		}
 		left, lives, err := calls.Remaining(ctx, granted.Session.ID)
 		if err != nil || !lives || left > time.Minute || left < time.Minute-soon {
@@ -77,8 +78,8 @@ func TestCallsToTheLeader(t *testing.T) {
 		if r, err := calls.Propose(ctx, revoke); err != nil || r.Err != nil {
 			t.Fatal(r.Err, err)
 		}
-		if live, err := calls.RenewSessions(ctx, []string{session}); err != nil || live[session] {
-			t.Errorf("%s: a lease that has ended: %v, %v", n.cfg.ID, live, err)
+		if left, err := calls.RenewSessions(ctx, []string{session}); err != nil || left[session] != 0 {
+			t.Errorf("%s: a lease that has ended: %v, %v", n.cfg.ID, left, err)
 		}
 		if _, lives, err = calls.Remaining(ctx, granted.Session.ID); err != nil || lives {
 			t.Errorf("%s: a lease that has ended: %v, %v", n.cfg.ID, lives, err)

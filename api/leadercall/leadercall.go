@@ -190,11 +190,13 @@ func (c *Calls) TryReadIndex(ctx context.Context) error {
 // tryAgainAfter is how long TryReadIndex fails after a failed attempt.
 const tryAgainAfter = time.Second
 
-// RenewSessions renews sessions and returns those that live, and perhaps others. All callers that wait at the same
-// time share one message and one proof of leadership, which began after the call: a deposed leader renews nothing.
-func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (live map[string]bool, err error) {
+// RenewSessions renews sessions and returns those that live, and perhaps others, with how long they have left, counted
+// from the call: Renewed, or less for one that is not renewed because a role was taken from it. All callers that wait
+// at the same time share one message and one proof of leadership, which began after the call: a deposed leader renews
+// nothing.
+func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (left map[string]time.Duration, err error) {
 	renew := func(ctx context.Context) (err error) {
-		live, err = c.renews.join(ctx, sessions...)
+		left, err = c.renews.join(ctx, sessions...)
 		return err
 	}
 	err = c.Forward.Serve(ctx, forward.Request{
@@ -207,7 +209,7 @@ func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (live map[
 		},
 		Remote: func(ctx context.Context, _ cluster.NodeID) error { return renew(ctx) },
 	})
-	return live, err
+	return left, err
 }
 
 // Remaining returns how long a session has left, and false if it has ended. The leader knows.
@@ -231,11 +233,20 @@ func (c *Calls) remainingHere(ctx context.Context, session string) (time.Duratio
 	if err := c.Consensus.ReadBarrier(ctx); err != nil {
 		return 0, false, err
 	}
+	left, lives := c.remainingOf(session)
+	return left, lives, nil
+}
+
+// remainingOf returns how long a session has left at this node, the leader, and false if it has ended. It looks twice:
+// Remaining returns the TTL of a session that has ended in between.
+func (c *Calls) remainingOf(session string) (time.Duration, bool) {
 	s, ok := c.Consensus.View().Session(session)
 	if !ok {
-		return 0, false, nil
+		return 0, false
 	}
-	return c.Sessions.Remaining(s), true, nil
+	left := c.Sessions.Remaining(s)
+	_, lives := c.Consensus.View().Session(session)
+	return left, lives
 }
 
 func notLeading(id cluster.NodeID) *cluster.Error {

@@ -188,7 +188,9 @@ func (n *node) View() *state.View { return n.world.state.View() }
 func (n *node) Renew(ctx context.Context, ids []string) (out state.Renewed, err error) {
 	n.renewed.Add(1)
 	for _, id := range ids {
-		if s, ok := n.View().Session(id); ok {
+		if revoked := n.View().Revocations(id); len(revoked) > 0 {
+			out.Revoked = append(out.Revoked, revoked[0])
+		} else if s, ok := n.View().Session(id); ok {
 			out.Alive = append(out.Alive, s)
 		}
 	}
@@ -378,7 +380,7 @@ func TestTryReadIndex(t *testing.T) {
 	})
 }
 
-// All renewals that wait share one message, on the leader, too.
+// All renewals that wait share one message, on the leader, too. A session from which a role was taken is not renewed.
 func TestRenewalsAreShared(t *testing.T) {
 	withWorld(t, func(w *world, leader, other *node) {
 		var ids []string
@@ -387,18 +389,27 @@ func TestRenewalsAreShared(t *testing.T) {
 			r := w.apply(state.Command{Kind: state.KindLeaseGrant, LeaseGrant: grant})
 			ids = append(ids, r.Session.ID)
 		}
+		w.apply(state.Command{
+			Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{Role: "r", Session: ids[0], Wait: true},
+		})
+		w.apply(state.Command{
+			Kind: state.KindRoleTransfer, RoleTransfer: &state.RoleTransfer{Role: "r", AwaitPreviousHolder: true},
+		})
 		for _, n := range []*node{leader, other} {
 			before := leader.renewed.Load()
 			var renewing sync.WaitGroup
 			for i := range 200 {
 				renewing.Go(func() {
-					id, want := ids[i%50], true
-					if i%10 == 9 {
-						id, want = fmt.Sprint("gone", i), false
+					id, want := ids[i%50], Renewed
+					switch {
+					case i%10 == 9:
+						id, want = fmt.Sprint("gone", i), 0
+					case i%50 == 0:
+						want = 7 * time.Second
 					}
-					live, err := n.RenewSessions(context.Background(), []string{id})
-					if err != nil || live[id] != want {
-						t.Errorf("%s at %s: %v, %v", id, n.id, live[id], err)
+					left, err := n.RenewSessions(context.Background(), []string{id})
+					if err != nil || left[id] != want {
+						t.Errorf("%s at %s: %v, %v, want %v", id, n.id, left[id], err, want)
 					}
 				})
 			}

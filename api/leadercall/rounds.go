@@ -2,6 +2,7 @@ package leadercall
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -20,7 +21,7 @@ type round struct {
 	ids   []string      // may hold one twice
 	begun chan struct{} // closed when no ID is added any more
 	done  chan struct{} // closed when the fields below are set
-	live  map[string]bool
+	left  map[string]time.Duration
 	err   error
 }
 
@@ -29,8 +30,8 @@ func newRounds() *rounds { return &rounds{wake: make(chan struct{}, 1)} }
 // maxRound bounds the IDs of one round.
 const maxRound = 10_000
 
-// join adds IDs to the next round that has room, and returns those of the round that live.
-func (r *rounds) join(ctx context.Context, ids ...string) (live map[string]bool, err error) {
+// join adds IDs to the next round that has room, and returns the answer about all IDs of the round.
+func (r *rounds) join(ctx context.Context, ids ...string) (left map[string]time.Duration, err error) {
 	if len(ids) > maxRound {
 		return nil, cluster.Errorf(cluster.CodeBusy, "%d renewals are more than %d", len(ids), maxRound)
 	}
@@ -52,7 +53,7 @@ func (r *rounds) join(ctx context.Context, ids ...string) (live map[string]bool,
 	}
 	select {
 	case <-next.done:
-		return next.live, next.err
+		return next.left, next.err
 	case <-ctx.Done():
 		return nil, unanswered()
 	}
@@ -85,7 +86,7 @@ func (r *rounds) begin() *round {
 // run asks one question after another until ctx ends. An answer is waited for until the leader changes, and at most for
 // twice timeout-max: a leader without a majority has stepped down by then.
 func (r *rounds) run(ctx context.Context, leader func() context.Context, limit time.Duration,
-	ask func(ctx context.Context, ids []string) (live []string, err error),
+	ask func(ctx context.Context, ids []string) (left map[string]time.Duration, err error),
 ) {
 	for {
 		select {
@@ -106,11 +107,8 @@ func (r *rounds) run(ctx context.Context, leader func() context.Context, limit t
 	}
 }
 
-func (q *round) finish(live []string, err error) {
-	q.live, q.err = make(map[string]bool, len(live)), err
-	for _, id := range live {
-		q.live[id] = true
-	}
+func (q *round) finish(left map[string]time.Duration, err error) {
+	q.left, q.err = left, err
 	close(q.done)
 }
 
@@ -128,7 +126,7 @@ func (c *Calls) Run(ctx context.Context) error {
 }
 
 // readIndexRound asks for the read index and waits until this node has applied it.
-func (c *Calls) readIndexRound(ctx context.Context, _ []string) ([]string, error) {
+func (c *Calls) readIndexRound(ctx context.Context, _ []string) (map[string]time.Duration, error) {
 	index, err := c.leadersIndex(ctx, c.Forward.Leader.Current().ID)
 	if err != nil {
 		return nil, err
@@ -139,23 +137,40 @@ func (c *Calls) readIndexRound(ctx context.Context, _ []string) ([]string, error
 	return nil, nil
 }
 
-// renewRound renews sessions, here or at the leader, and returns those that live.
-func (c *Calls) renewRound(ctx context.Context, ids []string) ([]string, error) {
-	leader := c.Forward.Leader.Current().ID
+// Renewed is what a session has left that was renewed: its TTL.
+const Renewed time.Duration = math.MaxInt64
+
+// renewRound renews sessions, here or at the leader, and returns how long those that live have left at least.
+func (c *Calls) renewRound(ctx context.Context, ids []string) (map[string]time.Duration, error) {
+	leader, got, err := c.Forward.Leader.Current().ID, message{}, error(nil)
 	if leader == c.Forward.Self {
-		return c.renewHere(ctx, ids)
+		got, err = c.renewHere(ctx, ids)
+	} else {
+		got, err = c.ask(ctx, leader, renew, message{IDs: ids})
 	}
-	got, err := c.ask(ctx, leader, renew, message{IDs: ids})
-	return got.IDs, err
+	left := make(map[string]time.Duration, len(got.IDs)+len(got.Revoked))
+	for _, id := range got.IDs {
+		left[id] = Renewed
+	}
+	for id, ms := range got.Revoked {
+		left[id] = time.Duration(ms) * time.Millisecond
+	}
+	return left, err
 }
 
-func (c *Calls) renewHere(ctx context.Context, ids []string) (live []string, err error) {
+// renewHere renews sessions. One with a revoked role is not renewed before it acknowledges.
+func (c *Calls) renewHere(ctx context.Context, ids []string) (out message, err error) {
 	renewed, err := c.Sessions.Renew(ctx, ids)
 	for _, s := range renewed.Alive {
-		live = append(live, s.ID)
+		out.IDs = append(out.IDs, s.ID)
 	}
-	for _, r := range renewed.Revoked { // it lives, and is not renewed before it acknowledges
-		live = append(live, r.Session)
+	for _, r := range renewed.Revoked {
+		if left, lives := c.remainingOf(r.Session); lives {
+			if out.Revoked == nil {
+				out.Revoked = map[string]int64{}
+			}
+			out.Revoked[r.Session] = left.Milliseconds()
+		}
 	}
-	return live, err
+	return out, err
 }

@@ -25,9 +25,9 @@ func TestFullRound(t *testing.T) {
 		answers := make(chan error, callers)
 		for range callers {
 			go func() {
-				live, err := r.join(ctx, ids...)
-				if err == nil && len(live) != len(ids) {
-					err = fmt.Errorf("%d live", len(live))
+				left, err := r.join(ctx, ids...)
+				if err == nil && len(left) != len(ids) {
+					err = fmt.Errorf("%d live", len(left))
 				}
 				answers <- err
 			}()
@@ -42,11 +42,15 @@ func TestFullRound(t *testing.T) {
 			t.Errorf("no round before the deadline: %v", err)
 		}
 		go r.run(ctx, func() context.Context { return ctx }, time.Second,
-			func(_ context.Context, ids []string) ([]string, error) {
+			func(_ context.Context, ids []string) (map[string]time.Duration, error) {
 				if len(ids) > maxRound {
 					t.Errorf("a question about %d", len(ids))
 				}
-				return ids, nil
+				left := map[string]time.Duration{}
+				for _, id := range ids {
+					left[id] = Renewed
+				}
+				return left, nil
 			})
 		for range callers {
 			if err := <-answers; err != nil {

@@ -37,8 +37,11 @@ type message struct {
 	Term        uint64 `json:"term,omitempty"`
 	Incarnation string `json:"incarnation,omitempty"`
 
-	IDs    []string `json:"ids,omitempty"` // sessions that are asked for; those that live
+	IDs    []string `json:"ids,omitempty"` // sessions that are asked for; those that live, or were renewed
 	LeftMS int64    `json:"left_ms,omitempty"`
+	// Revoked are sessions that live and were not renewed, and the milliseconds that they have left. Earlier builds
+	// have them among IDs, and take those for ended that are not there.
+	Revoked map[string]int64 `json:"revoked,omitempty"`
 }
 
 // The first byte of a response.
@@ -192,7 +195,7 @@ func (c *Calls) handle(ctx context.Context, from cluster.NodeID, request []byte)
 			ID: from, Incarnation: in.Incarnation, Term: in.Term, Applied: in.Index,
 		})
 	case renew:
-		out.IDs, err = c.renewHere(ctx, in.IDs)
+		out, err = c.renewHere(ctx, in.IDs)
 	case remaining:
 		out, err = c.remainingFor(ctx, in.IDs)
 	case subscribe:
