@@ -26,7 +26,7 @@ func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 // Restore replaces keys and settings by those of a backup. Identity, members and everything that only grows stay. The
 // backup is read completely and checked first: a damaged one is CodeBadRequest and changes nothing. Writes wait until
 // the new state is installed. The followers get it as a snapshot; there is no election. Other errors: those of
-// ReadBarrier, CodeBusy, and CodeOutcomeUnknown once the library has started.
+// ReadBarrier and MayWrite, CodeBusy, and CodeOutcomeUnknown once the library has started.
 func (n *Node) Restore(ctx context.Context, backup io.Reader) error {
 	return n.restore(ctx, backup, state.MergeBackup)
 }
@@ -74,6 +74,10 @@ type restoring struct {
 // ends meanwhile ends the pause of proposals, because this node may lead again before the merge is over.
 func (r *restoring) run(ctx context.Context, release func()) error {
 	n := r.n
+	if err := n.mayWrite(false); err != nil {
+		release()
+		return err
+	}
 	n.queue.freeze(true)
 	resume := sync.OnceFunc(func() {
 		n.queue.freeze(false)
@@ -160,6 +164,9 @@ func (r *restoring) install(merged mergedState) error {
 	defer func() { <-r.n.installing }()
 	if !r.inst.Leads(term) {
 		return leadershipOver(term)
+	}
+	if err := r.n.mayWrite(false); err != nil {
+		return err
 	}
 	pr, pw := io.Pipe()
 	content := &guardedReader{r: pr, leads: func() bool { return r.inst.Leads(term) }}

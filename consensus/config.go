@@ -139,7 +139,8 @@ type Deps struct {
 
 	Entropy    io.Reader            // for cluster IDs and incarnations
 	LeaseClock func() time.Duration // runs on while the machine is suspended
-	// MayWrite returns what prevents a leader from serving users' writes. It is called before each batch. Optional.
+	// MayWrite returns what prevents a leader from serving users' writes. It is called before each batch, and before
+	// and after the merge of a restore. Optional.
 	MayWrite func() error
 	// HeldWrites returns how many writes wait here for a leader, to be proposed next. It must not block. Optional.
 	HeldWrites func() int

@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -46,4 +47,39 @@ func TestMayWrite(t *testing.T) {
 		n.mayWrite.Store(nil)
 	}
 	c.write("a", "3")
+}
+
+// TestMayWrite_Restore: a restore is a write. The further conditions are checked before writes are paused for it, and
+// again before it is installed.
+func TestMayWrite_Restore(t *testing.T) {
+	t.Parallel()
+	c, leader := startCalmCluster(t, 3)
+	c.write("a", "backup")
+	var backup bytes.Buffer
+	if err := leader.Backup(within(t, testTimeout), &backup); err != nil {
+		t.Fatal(err)
+	}
+	c.write("a", "new")
+	refused := func(when string, err error) {
+		t.Helper()
+		if !cluster.IsCode(err, cluster.CodeNoLeader) || !strings.Contains(err.Error(), "the lock is another's") {
+			t.Errorf("a restore %s: %v", when, err)
+		}
+	}
+	never := func() error { return errors.New("the lock is another's") }
+	leader.mayWrite.Store(&never)
+	merged := false
+	refused("from the start", leader.RestoreWith(within(t, testTimeout), bytes.NewReader(backup.Bytes()), func() {
+		merged = true
+	}))
+	if merged {
+		t.Error("it was merged first, while writes were paused")
+	}
+	leader.mayWrite.Store(nil)
+	refused("since the merge", leader.RestoreWith(within(t, testTimeout), bytes.NewReader(backup.Bytes()), func() {
+		leader.mayWrite.Store(&never)
+	}))
+	leader.mayWrite.Store(nil)
+	c.write("b", "1")
+	c.everywhere("a", "new")
 }

@@ -43,8 +43,8 @@ func connect(t *testing.T, s *pg.Server) *pgx.Conn {
 	return conn
 }
 
-// A leader serves writes only while it holds the lock. It serves none while another session holds the lock,
-// or while it cannot know. Reads continue. The leader tries again, even after a refusal. A new leader takes
+// A leader serves writes only while it holds the lock. It serves none while another session holds the lock, or while it
+// cannot know, and restores no backup. Reads continue. The leader tries again, even after a refusal. A new leader takes
 // over the lock.
 func TestExternalLock(t *testing.T) {
 	t.Parallel()
@@ -88,6 +88,12 @@ func TestExternalLock(t *testing.T) {
 		want(t, plain, http.MethodGet, url(n), "", http.StatusOK, "v")
 	}
 	serves(first)
+	backup := ""
+	eventually(t, "a backup is written", func() bool { // of the leader, which may change on a busy machine
+		status, text, err := request(plain, http.MethodGet, "http://"+first.httpAddr+"/admin/snapshot", "")
+		backup = text
+		return err == nil && status == http.StatusOK
+	})
 	other, err := newExternalElector(&first.cfg, "another")
 	if err != nil {
 		t.Fatal(err)
@@ -107,6 +113,14 @@ func TestExternalLock(t *testing.T) {
 	for _, n := range nodes {
 		refuses(n) // each node reports what the leader lacks
 	}
+	eventually(t, "a restore is refused, and the answer names the lock", func() bool {
+		status, text := restore(t, "http://"+first.httpAddr, strings.NewReader(backup))
+		if status == http.StatusOK {
+			t.Fatal("a backup is restored without the lock")
+		}
+		return status == http.StatusServiceUnavailable && strings.Contains(text, keyExternalLock) &&
+			strings.Contains(text, `"code":4002`)
+	})
 	eventually(t, "the leader's status says why", func() bool {
 		_, text, err := request(plain, http.MethodGet, "http://"+leader(t, nodes).httpAddr+"/status", "")
 		return err == nil && strings.Contains(text, "does not hold the external lock")

@@ -14,7 +14,8 @@ func (n *Node) ownRecord() cluster.Member {
 }
 
 // mayWrite returns what prevents this leader from serving users' writes. A leader that is not eligible, and that was
-// elected as a last resort, only brings another node up to date and hands over. It is called before each batch.
+// elected as a last resort, only brings another node up to date and hands over. It is called before each batch and
+// restore.
 func (n *Node) mayWrite() error {
 	if n.lastResort.Load() {
 		switch m := n.ownRecord(); {

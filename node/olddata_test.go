@@ -132,14 +132,9 @@ func TestDataOfTheBuildBefore(t *testing.T) {
 	}
 }
 
-// The present node restores a backup of the build before: keys and settings
-// come with it, sessions and roles do not.
-func TestBackupOfTheBuildBefore(t *testing.T) {
-	t.Parallel()
-	n := newCluster(t, 1, nil)[0]
-	startAll(t, []*testNode{n})
-	url := "http://" + n.httpAddr
-	backup := unzip(t, "backup.snapshot.gz")
+// restore has a node restore a backup.
+func restore(t *testing.T, url string, backup io.Reader) (status int, body string) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/admin/snapshot/restore", backup)
 	if err != nil {
 		t.Fatal(err)
@@ -149,9 +144,23 @@ func TestBackupOfTheBuildBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := io.ReadAll(resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("restore: %s %s, %v", resp.Status, body, err)
+	text, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// The present node restores a backup of the build before: keys and settings
+// come with it, sessions and roles do not.
+func TestBackupOfTheBuildBefore(t *testing.T) {
+	t.Parallel()
+	n := newCluster(t, 1, nil)[0]
+	startAll(t, []*testNode{n})
+	url := "http://" + n.httpAddr
+	backup := unzip(t, "backup.snapshot.gz")
+	if status, body := restore(t, url, backup); status != http.StatusOK {
+		t.Fatalf("restore: %d %s", status, body)
 	}
 	eventually(t, "the settings are there", func() bool {
 		return !n.Consensus().View().AutoFailover(time.Now())
