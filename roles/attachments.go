@@ -71,7 +71,7 @@ func NewAttachments(r Reporter, timeoutMax time.Duration) *Attachments {
 
 // Attach renews the session of c for the first time. Without an error, Run renews it until it is detached, and each
 // renewal is an event. The first renewal continues when ctx ends: the leader may then have recorded the connection,
-// whose end must be reported. CodeNoLeader: nothing happened.
+// whose end must be reported. CodeNoLeader: nothing happened, unless the leader has not answered.
 func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (cluster.AttachedSession, error) {
 	a := &connection{Connection: c, slot: slot{index: -1}, events: make(chan cluster.KeepAlive, 1)}
 	leader, began := h.leader.Leader(), time.Now()
@@ -93,6 +93,13 @@ func (h *Attachments) Attach(ctx context.Context, c cluster.Connection) (cluster
 	}
 	h.schedule(a, due)
 	return cluster.AttachedSession{TTL: a.ttl, Events: a.events, Detach: func(lost bool) { h.remove(a, lost) }}, nil
+}
+
+// GiveUp reports the end of a connection that Attach has failed for, if the leader may have recorded it. The session
+// keeps its TTL: its client was never told that it depends on the connection.
+func (h *Attachments) GiveUp(c cluster.Connection) {
+	const counted = 2 * maxKeepAliveInterval // for longer, no leader counts a connection that is not renewed
+	h.remove(&connection{Connection: c, slot: slot{index: -1}, ttl: counted}, false)
 }
 
 // remove removes a connection, and reports its end.

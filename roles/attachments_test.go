@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // fakeReporter is the leader as a node that serves connections sees it.
@@ -17,6 +18,7 @@ type fakeReporter struct {
 	leader   context.Context
 	depose   context.CancelFunc
 	down     bool             // it answers nothing
+	mute     bool             // it renews, and its answer is lost
 	ended    map[string]bool  // sessions that have ended
 	leave    bool             // this node is drained
 	renewals map[string][]int // for each session: seconds since the start
@@ -80,6 +82,9 @@ func (f *fakeReporter) Renew(_ context.Context, credential string, list []cluste
 		batch = append(batch, a.Session)
 	}
 	f.batches = append(f.batches, batch)
+	if f.mute {
+		return nil, noLeader("it did not answer")
+	}
 	return out, nil
 }
 
@@ -233,6 +238,44 @@ func TestAttachments_DrainedNodeSendsClientsAway(t *testing.T) {
 		f.set(func() { f.leave = true })
 		if k := <-s.Events; !k.Draining || !k.Last() || time.Since(f.start) > drainPollInterval {
 			t.Errorf("%+v after %v", k, time.Since(f.start))
+		}
+	})
+}
+
+// The leader may have recorded a connection although its answer was lost. It learns of the end, also late, and shortens
+// no TTL for it: the client was never told that its session depends on the connection.
+func TestAttachments_GiveUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeReporter()
+		defer func() { f.depose() }()
+		h := NewAttachments(f, 300*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() { defer close(over); _ = h.Run(ctx) }()
+		defer func() { cancel(); <-over }()
+		c := cluster.Connection{
+			Attachment:     cluster.Attachment{Session: "a", Stream: "x-a"},
+			Unacknowledged: func() bool { return false },
+		}
+		f.set(func() { f.mute = true })
+		if _, err := h.Attach(ctx, c); err == nil || len(f.renewals["a"]) != 1 {
+			t.Fatalf("renewed at %v, %v", f.renewals["a"], err)
+		}
+		f.set(func() { f.down = true })
+		h.GiveUp(c)
+		time.Sleep(5 * time.Second)
+		if got := f.reported(); len(got) > 0 {
+			t.Errorf("reported: %v", got)
+		}
+		f.set(func() { f.down = false })
+		time.Sleep(time.Second)
+		if got := f.reported(); !slices.Equal(got, []string{"a"}) || f.graces[0] != state.MaxSessionTTL {
+			t.Errorf("reported: %v with %v", got, f.graces)
+		}
+		time.Sleep(time.Hour)
+		if len(f.renewals["a"]) != 1 || len(f.reported()) != 1 {
+			t.Errorf("renewed at %v, and ended: %v", f.renewals["a"], f.reported())
 		}
 	})
 }

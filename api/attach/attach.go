@@ -25,8 +25,10 @@ import (
 // Renewals renews the sessions of this node's connections. Its methods may be called by any goroutine.
 type Renewals interface {
 	// Attach renews the session for the first time; Run renews it from then on until it is detached. CodeNoLeader:
-	// nothing happened. The first renewal continues when ctx ends.
+	// nothing happened, unless the leader has not answered. The first renewal continues when ctx ends.
 	Attach(ctx context.Context, c cluster.Connection) (cluster.AttachedSession, error)
+	// GiveUp reports the end of a connection that Attach has failed for, if the leader may have recorded it.
+	GiveUp(c cluster.Connection)
 	// Run renews and ends sessions until ctx ends.
 	Run(ctx context.Context) error
 }
@@ -109,14 +111,20 @@ func (s *Server) newStream() string { return fmt.Sprintf("%.16s-%x", s.BootID, s
 func (s *Server) attach(
 	ctx context.Context, client forward.Client, c cluster.Connection,
 ) (session cluster.AttachedSession, err error) {
-	wait := s.Forward.NewWait(client, false)
+	wait, recorded := s.Forward.NewWait(client, false), false
 	defer wait.Release()
+	defer func() {
+		if err != nil && recorded {
+			s.renewals.GiveUp(c)
+		}
+	}()
 	for {
 		if s.Leave() {
 			return session, problem.Busy("node %s is draining: attach to another node", s.Forward.Self)
 		}
 		wait.Leader()
 		session, err = s.renewals.Attach(ctx, c)
+		recorded = recorded || errors.Is(err, errUnanswered) // perhaps
 		if cluster.IsCode(err, cluster.CodeNoLeader) {
 			if err = wait.Next(ctx, err); err == nil {
 				continue
@@ -215,6 +223,9 @@ func (s *Server) Detach(ctx context.Context, credential string, list []cluster.A
 	return err
 }
 
+// errUnanswered: the leader may have done what a report says.
+var errUnanswered = errors.New("did not answer")
+
 func (s *Server) report(
 	ctx context.Context, credential string, live, closed []cluster.Attachment,
 ) (out apiv1.AttachReportResult, err error) {
@@ -233,12 +244,12 @@ func (s *Server) report(
 		apiv1.AttachReport{Live: encode(live), Closed: encode(closed)})
 	switch {
 	case err != nil:
-		return out, problem.NoLeader("leader %s at %s did not answer: %w", leader.ID, addr, err)
+		return out, problem.NoLeader("leader %s at %s %w", leader.ID, addr, fmt.Errorf("%w: %w", errUnanswered, err))
 	case resp.Status != http.StatusOK:
 		return out, problem.NoLeader("node %s, which was taken for the leader, answered %d", leader.ID, resp.Status)
 	}
 	if err := json.Unmarshal(resp.Body, &out); err != nil {
-		return out, fmt.Errorf("answer of leader %s: %w", leader.ID, err)
+		return out, fmt.Errorf("leader %s at %s %w in JSON: %w", leader.ID, addr, errUnanswered, err)
 	}
 	return out, nil
 }
