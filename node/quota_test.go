@@ -12,7 +12,7 @@ import (
 )
 
 // The limits of the leader's configuration are in force on all nodes, also after a restart, and are shown. Another
-// leader brings its own.
+// leader brings its own. With them the state decides by RolesVersion.
 func TestLimitsOfTheLeader(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, func(i int, c *Config) {
@@ -26,7 +26,8 @@ func TestLimitsOfTheLeader(t *testing.T) {
 		eventually(t, "all nodes have the limits of the leader", func() bool {
 			first = leader(t, nodes)
 			return !slices.ContainsFunc(nodes, func(n *testNode) bool {
-				return n.Consensus().View().Limits() != first.cfg.limits()
+				v := n.Consensus().View()
+				return v.Limits() != first.cfg.limits() || v.CommandVersion() < state.RolesVersion
 			})
 		})
 		return first
