@@ -12,7 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"northstar/chaos/testenv"
 	"northstar/client"
 )
 
@@ -72,8 +74,9 @@ func testRunOtherUser(t *testing.T, endpoint string, _ *client.Client) {
 		t.Skip("needs root, for a setuid program")
 	}
 	const nobody = 65534
+	ttl := testenv.Slowdown() * time.Second // the command must be able to start within it
 	r := startRunAs(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, endpoint,
-		"exec env "+asRoot+"=yes "+setuidCopy(t)+" 2>/dev/null", "--role", "other", "--ttl", "1s")
+		"exec env "+asRoot+"=yes "+setuidCopy(t)+" 2>/dev/null", "--role", "other", "--ttl", ttl.String())
 	said := r.line("")
 	if why, failed := strings.CutPrefix(said, "error"); failed {
 		t.Skip("no setuid program can run here:", why) // nosuid, or no-new-privileges

@@ -586,7 +586,8 @@ func testRunShimKilled(t *testing.T, endpoint string, c *client.Client) {
 
 // If the shim does not act, run kills it and the command.
 func testRunShimPaused(t *testing.T, endpoint string, c *client.Client) {
-	r := startRun(t, endpoint, stubborn, "--role", "asleep", "--ttl", "1500ms")
+	ttl := testenv.Slowdown() * 1500 * time.Millisecond // the command must be able to start within it
+	r := startRun(t, endpoint, stubborn, "--role", "asleep", "--ttl", ttl.String())
 	pid := r.pid("pid")
 	if err := syscall.Kill(parentOf(t, pid), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
