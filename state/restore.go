@@ -149,10 +149,12 @@ func MergeBackup(current *Snapshot, backup *Backup, now time.Time) (*Snapshot, e
 
 // revisionBeyond returns a revision that exceeds those of the cluster that has made a backup and may have gone on
 // until now. That cluster may have been recovered once, and so be in the next generation: both are exceeded, also if
-// the clock is wrong. The time exceeds more recoveries, and earlier restores of the same backup into clusters that were
-// lost, too.
+// the clock is wrong. The result grows with the time, also if the backup's revision is ahead of its time, as after a
+// restore. So it exceeds earlier restores of the same backup into clusters that were lost, too.
 func revisionBeyond(backup *View, now time.Time) uint64 {
-	return max(firstRevision(backup.revision>>revisionBits+3), revisionAt(now))
+	recovered := backup.revision>>revisionBits + 2                               // its generation after one recovery
+	ahead := recovered - min(recovered, revisionAt(backup.Time())>>revisionBits) // of the time
+	return max(firstRevision(recovered+1), revisionAt(now)+ahead<<revisionBits)
 }
 
 // forgetHistory makes the present revision the first one that watches and reads at a revision may name.

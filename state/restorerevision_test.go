@@ -102,6 +102,26 @@ func TestRestore_SameBackupAgain(t *testing.T) {
 		now, seen = now.Add(time.Hour), token
 	}
 
+	mustApply(t, lost, Command{Kind: KindPut, Now: now.UnixNano(), Put: &Put{Key: "k", Value: []byte("v")}})
+	for chain := range 3 { // a cluster that was restored has a revision that is ahead of its time, and is lost twice
+		s := clusterOf(t, "restored")
+		restoredAt(t, now, s, snapshotOf(t, lost))
+		mustApply(t, s, Command{Kind: KindPut, Now: now.UnixNano(), Put: &Put{Key: "k", Value: []byte("v")}})
+		backup, seen := snapshotOf(t, s), tokenOf(t, s, "r")
+		for range 3 {
+			now = now.Add(time.Hour)
+			next := clusterOf(t, "next")
+			restoredAt(t, now, next, backup)
+			goOn(next, 1<<30)
+			token := tokenOf(t, next, "r")
+			if token <= seen {
+				t.Errorf("chain %d: token %d after %d", chain, token, seen)
+			}
+			seen = token
+		}
+		lost = s
+	}
+
 	standby := clusterOf(t, "standby") // restores again and again what the other cluster has saved
 	for range 10_000 {
 		merged, err := mergeBackupAt(now, standby.Snapshot(), backup)
@@ -154,8 +174,12 @@ func TestRestore_OwnPastTakesFewRevisions(t *testing.T) {
 // backup. A restore that would go beyond is refused.
 func TestRestore_RevisionsAreBounded(t *testing.T) {
 	t.Parallel()
-	late := time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	late := time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+	writeAt := func(s *State) {
+		mustApply(t, s, Command{Kind: KindPut, Now: late.UnixNano(), Put: &Put{Key: "k", Value: []byte("v")}})
+	}
 	s, other := clusterOf(t, "c"), clusterOf(t, "other")
+	writeAt(other)
 	restoredAt(t, late, s, snapshotOf(t, other))
 	if r := s.View().Revision(); r > maxRevision/4 {
 		t.Errorf("revision %d", r)
@@ -163,6 +187,7 @@ func TestRestore_RevisionsAreBounded(t *testing.T) {
 	fits := 0
 	for ; fits < MaxGeneration; fits++ { // one lost cluster after another
 		next := clusterOf(t, string(rune('a'+fits%2)))
+		writeAt(s)
 		merged, err := mergeBackupAt(late, next.Snapshot(), snapshotOf(t, s))
 		if err != nil {
 			if !strings.Contains(err.Error(), "revision") {
