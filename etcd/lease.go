@@ -230,12 +230,14 @@ func (l *leaseService) renewAll(
 			out, err = l.renew(ctx, id, held)
 		case len(left) == 0:
 			return refused
-		case left[0] < lease.TTL || time.Since(asked) > graceOf(lease): // also by the answers before it
+		case left[0] == 0 || time.Since(asked) > graceOf(lease): // also by the answers before it
 			left = left[1:]
 			out, err = l.renew(ctx, id, held)
 		default:
+			if out.TTL = seconds(lease.TTL); left[0] < lease.TTL { // an operator took a role from it
+				out.TTL = seconds(max(0, left[0]-time.Since(asked)))
+			}
 			left = left[1:]
-			out.TTL = seconds(lease.TTL)
 			err = held.hold(ctx, callOf(ctx), v, lease)
 		}
 		if err == nil {
