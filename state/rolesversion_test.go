@@ -69,7 +69,10 @@ func TestSessionsThatEndTogether_Candidates(t *testing.T) {
 			}
 			again := New(Options{})
 			restore(t, again, snapshotOf(t, s))
-			checkCounts(t, s)
+			checkCounts(t, again)
+			if again.View().Fingerprint() != s.View().Fingerprint() {
+				t.Errorf("%s, upgraded %v: the snapshot has another state", tt.cause, upgraded)
+			}
 		}
 	}
 }
