@@ -13,7 +13,7 @@ func TestManyLargeCommands(t *testing.T) {
 	const count = 600 // of 33 kB each
 	c, leader := startCalmCluster(t, 3)
 	release := leader.HoldQueue()
-	ctx, errs := within(t, testTimeout), make(chan error, count) // 20 MB under the race detector
+	ctx, errs := within(t, 3*testTimeout), make(chan error, count) // 60 MB to disks under the race detector
 	for range count {
 		go func() {
 			_, err := leader.Propose(ctx, consensus.LargeRegistration())
