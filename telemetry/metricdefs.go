@@ -112,7 +112,8 @@ func (d *definer) define(m *Metrics) {
 	m.apply = d.histograms("apply_duration_ms", ioBuckets, "Application of one batch of commands to the state.").with()
 	m.proposals = d.counters("proposals_total", "Proposals to the log, by result.", "result")
 	d.atScrape(Gauge, "role_held",
-		"1 if the role is held (local view). Roles vacant for a day are omitted, and the newest beyond 512 roles.", "role")
+		"1 if the role is held (local view). Roles that are not required and vacant for a day are omitted, and the "+
+			"newest beyond 512 roles.", "role")
 	d.atScrape(Gauge, "role_required",
 		"1 if the last campaign for the role has asked for an alert while no session holds it, else 0.", "role")
 	d.atScrape(Gauge, "role_token", "The role's current fencing token; 0 if the role is vacant.", "role")

@@ -64,7 +64,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "northstar.goMemory" -}}
 {{- $set := false -}}
 {{- range .Values.extraEnv -}}{{- if eq .name "GOMEMLIMIT" -}}{{- $set = true -}}{{- end -}}{{- end -}}
-{{- $limit := get (default dict .Values.resources.limits) "memory" -}}
+{{- $limit := get (default dict (.Values.resources).limits) "memory" -}}
 {{- if and $limit (not $set) -}}
 {{- $text := include "northstar.setting" $limit -}}
 {{- $unit := regexFind "[A-Za-z]*$" $text -}}
