@@ -85,7 +85,7 @@ func TestElectionView_Restart(t *testing.T) {
 // until another leads.
 func TestElectionView_UncommittedEntry(t *testing.T) {
 	t.Parallel()
-	c, leader := startCluster(t, 3)
+	c, leader := startCalmCluster(t, 3)
 	last := leader.Status().LastLogIndex
 	leader.cut.Store(true)
 	done := make(chan struct{})
@@ -124,7 +124,7 @@ func TestElectionView_UncommittedEntry(t *testing.T) {
 // be elected.
 func TestElectionView_OverwrittenEntry(t *testing.T) {
 	t.Parallel()
-	c, old := startCluster(t, 3)
+	c, old := startCalmCluster(t, 3)
 	c.write("a", "1")
 	c.everywhere("a", "1")
 	last, term := old.Status().LastLogIndex, old.Status().Term
