@@ -110,8 +110,8 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 	$(if $(SEED),,$(error SEED=… is missing: make chaos-replay SEED=17 NODES=3 SCENARIO=mixed))
 	$(GO) run ./chaos/run replay -scenario $(or $(SCENARIO),mixed) -nodes $(or $(NODES),3) -seed $(SEED) -faults '$(FAULTS)'
 
-# Packages whose tests compute, most of them in virtual time: the race detector makes them ten times slower. COMPUTING=^$$
-# runs them with it, too.
+# Packages whose tests compute, most of them in virtual time: the race detector makes them ten times slower. With
+# COMPUTING='^$$' they run with it, too.
 COMPUTING := ^northstar$$|/docs$$|/chaos/(explore|sim)$$
 
 flaky: ## every test package N=20 times under the race detector, but for those that only compute, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed

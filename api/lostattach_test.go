@@ -31,7 +31,7 @@ func (c deafConn) Read(b []byte) (int, error) {
 }
 
 // TestAttach_AnswerIsLost: the leader records a connection of another node, and its answer is lost. When the client
-// gives up, the leader learns that: the end of the session's only connection then ends the session.
+// leaves, its node reports that to the leader, and so the session ends with its only connection.
 func TestAttach_AnswerIsLost(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var deaf atomic.Bool

@@ -14,7 +14,7 @@ import (
 )
 
 // revisionEpoch and secondsPerGeneration make a revision of a time: 12 days take the revisions of one generation. No
-// cluster takes revisions that fast for long, so one that is lost had none above that of the present time.
+// cluster takes revisions that fast for long. So only recoveries and restores take one beyond the revision of its time.
 const (
 	revisionEpoch        = 1767225600 // 2026-01-01, in seconds since 1970
 	secondsPerGeneration = 1 << 20
