@@ -135,6 +135,7 @@ func TestRecordsReachTheLog(t *testing.T) {
 		if got := w.logged(); got != "a" || time.Since(start) > flushInterval {
 			t.Fatalf("log %q after %v", got, time.Since(start))
 		}
+		synctest.Wait() // it would send what comes now without the pause that makes a batch
 		for i := range 300 {
 			r.Record(state.AuditRecord{Who: fmt.Sprint(i)})
 		}
