@@ -16,7 +16,7 @@ func TestFirstElectionNeedsNoTimer(t *testing.T) {
 		t.Run("preferred "+string(preferred), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, 3)
-			c.pace = 30
+			c.pace = 300 // no busy machine needs as long as a timer
 			c.tune = func(cfg *consensus.Config) {
 				if cfg.Self.NodeID == preferred {
 					cfg.Self.Priority++

@@ -20,9 +20,10 @@ func ahead(t *testing.T, size int, tasks ...func(context.Context, uint64)) (c *t
 	c, disks, _ := startOnBadDisks(t, size, tasks...)
 	var outcome chan error
 	leader = c.onLeader("every follower is ahead of the leader's disk", func(n *testNode) error {
-		if err := n.put("a", "1"); err != nil {
+		if err := n.put("b", "0"); err != nil { // an attempt before this one may have written 1
 			return err
 		}
+		c.everywhere("b", "0")
 		eventually(t, "all is committed", func() bool { st := n.Status(); return st.CommitIndex == st.LastLogIndex })
 		n.loud.Store(true)
 		disk, outcome = disks[n], make(chan error, 1)
