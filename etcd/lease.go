@@ -43,7 +43,8 @@ func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 		}
 		if time.Since(asked) > graceOf(result.Session) {
 			// After an error the lease may end too early. The client learns that from its first keep-alive.
-			if left, err := renewInTime(ctx, result.Session); err == nil && left == 0 && r.ID == 0 {
+			left, err := l.renewInTime(ctx, result.Session, &heldLeases{})
+			if err == nil && left == 0 && r.ID == 0 {
 				continue // it has ended meanwhile
 			}
 		}
@@ -230,15 +231,16 @@ func (l *leaseService) renewAll(
 			out, err = l.renew(ctx, id, held)
 		case len(left) == 0:
 			return refused
-		case left[0] == 0 || time.Since(asked) > graceOf(lease): // also by the answers before it
-			left = left[1:]
-			out, err = l.renew(ctx, id, held)
 		default:
-			if out.TTL = seconds(lease.TTL); left[0] < lease.TTL { // an operator took a role from it
-				out.TTL = seconds(max(0, left[0]-time.Since(asked)))
+			var rest time.Duration
+			inTime := false
+			if left[0] > 0 {
+				rest, inTime, err = l.holdInTime(ctx, renewal{lease, left[0], asked}, held)
 			}
 			left = left[1:]
-			err = held.hold(ctx, callOf(ctx), v, lease)
+			if out.TTL = seconds(rest); err == nil && !inTime { // it has ended, or the answers before it took long
+				out, err = l.renew(ctx, id, held)
+			}
 		}
 		if err == nil {
 			err = stream.Send(out)
@@ -261,38 +263,70 @@ func (l *leaseService) renew(
 	if err != nil || lease == nil {
 		return out, err
 	}
-	left, err := renewInTime(ctx, lease)
+	left, err := l.renewInTime(ctx, lease, held)
 	if err == nil && left == 0 { // this node may not have applied yet that another lease has the number
 		ended := lease.ID
 		if lease, err = l.findNow(ctx, id); err == nil && lease != nil && lease.ID != ended {
-			left, err = renewInTime(ctx, lease)
+			left, err = l.renewInTime(ctx, lease, held)
 		}
 	}
-	if err != nil || left == 0 {
-		return out, err
+	if err == nil {
+		out.TTL = seconds(left)
 	}
-	out.TTL = seconds(left)
-	return out, held.hold(ctx, callOf(ctx), v, lease)
+	return out, err
 }
 
 // graceOf returns how much longer than its TTL a lease lives, unless etcd.lease-grace is below its default.
 func graceOf(lease *state.Session) time.Duration { return max(500*time.Millisecond, lease.TTL/10) }
 
-// renewInTime renews a lease and returns how long it has left, 0 if it has ended. It renews again if the answer took
-// longer than the grace: the leader counts the TTL from the question, and the client from the answer.
-func renewInTime(ctx context.Context, lease *state.Session) (left time.Duration, err error) {
-	for {
+// renewal is the leader's answer about a lease that lives.
+type renewal struct {
+	lease *state.Session
+	left  time.Duration // counted from asked
+	asked time.Time
+}
+
+// rest returns how long a client that is answered now may count on the lease, and reports whether that is in time: the
+// leader counts the TTL from the question, and the client from the answer.
+func (r renewal) rest() (left time.Duration, inTime bool) {
+	took := time.Since(r.asked)
+	if r.left < r.lease.TTL { // not renewed: an operator took a role from it
+		return max(0, r.left-took), true
+	}
+	return r.left, took <= graceOf(r.lease)
+}
+
+// holdInTime holds a lease that was renewed, and returns the rest of the renewal. The first hold asks the leader, and
+// renews nothing.
+func (l *leaseService) holdInTime(
+	ctx context.Context, r renewal, held *heldLeases,
+) (left time.Duration, inTime bool, err error) {
+	if left, inTime = r.rest(); !inTime {
+		return left, false, nil
+	}
+	if err := held.hold(ctx, callOf(ctx), l.s.deps.Node.View(), r.lease); err != nil {
+		return 0, false, err
+	}
+	left, inTime = r.rest()
+	return left, inTime, nil
+}
+
+// renewInTime renews a lease, holds it, and returns how long it has left, 0 if it has ended. It renews again if that
+// took longer than the grace.
+func (l *leaseService) renewInTime(
+	ctx context.Context, lease *state.Session, held *heldLeases,
+) (left time.Duration, err error) {
+	for inTime := false; !inTime; {
 		asked := time.Now()
 		answer, err := callOf(ctx).RenewLeases(ctx, []*state.Session{lease})
-		switch took := time.Since(asked); {
-		case err != nil:
+		if err != nil || answer[0] == 0 {
 			return 0, err
-		case answer[0] < lease.TTL: // not renewed
-			return max(0, answer[0]-took), nil
-		case took <= graceOf(lease):
-			return answer[0], nil
+		}
+		if left, inTime, err = l.holdInTime(ctx, renewal{lease, answer[0], asked}, held); err != nil {
+			return 0, err
 		}
 	}
+	return left, nil
 }
 
 // find returns a lease, nil if it does not exist. This node may not have applied yet what made it.
