@@ -146,6 +146,7 @@ type Deps struct {
 	ClientURL func(cluster.NodeID) string
 
 	TimeoutMax       time.Duration // election.timeout-max
+	LeaseGrace       time.Duration // etcd.lease-grace; 0: a tenth of the TTL alone
 	LeaseConnection  bool          // a lease ends with the connection of its keep-alives
 	ProgressInterval time.Duration // between two progress notifications of an idle watch
 	Entropy          io.Reader     // the source of lease numbers

@@ -254,7 +254,8 @@ func testDeps(n *fakeNode) Deps {
 			return cluster.Errorf(cluster.CodeUnauthenticated, "unknown")
 		},
 		ClientURL:  func(cluster.NodeID) string { return "http://127.0.0.1:2379" },
-		TimeoutMax: 100 * time.Millisecond, Entropy: rand.Reader, Logger: hclog.NewNullLogger(),
+		TimeoutMax: 100 * time.Millisecond, LeaseGrace: 500 * time.Millisecond, Entropy: rand.Reader,
+		Logger: hclog.NewNullLogger(),
 	}
 }
 

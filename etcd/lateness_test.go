@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -34,8 +35,9 @@ func (c *slowCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]
 	return c.fakeCall.RenewLeases(ctx, leases)
 }
 
-// TestLateRenewal: the leader counts a TTL from the question, and the client from the answer. A renewal whose answer
-// took longer than the grace of the lease is repeated, and so a lease is renewed whose grant took so long.
+// TestLateRenewal: the leader counts a TTL from the question, and the client from the answer. An answer that took
+// longer than the grace of the lease has so much less. If less than a second were left, the lease is renewed again. So
+// is one whose grant took longer than the grace.
 func TestLateRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,24 +50,108 @@ func TestLateRenewal(t *testing.T) {
 			grant time.Duration
 			renew []time.Duration
 			want  int // renewals
+			left  int64
+			tries int // of a renewal whose first answers take 2 s
 		}{
-			{10, 900 * time.Millisecond, nil, 0},
-			{10, 1100 * time.Millisecond, nil, 1},
-			{1, 600 * time.Millisecond, []time.Duration{600 * time.Millisecond}, 2},
+			{10, 900 * time.Millisecond, nil, 0, 9, 1},
+			{10, 1100 * time.Millisecond, nil, 1, 9, 1},
+			{1, 600 * time.Millisecond, []time.Duration{600 * time.Millisecond}, 2, 1, 3},
 		} {
 			call := &slowCall{fakeCall: fakeCall{t.Context(), n}, grants: c.grant, renewal: c.renew}
 			ctx := context.WithValue(t.Context(), callKey{}, Call(call))
 			granted, err := l.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: c.ttl})
-			if err != nil || call.renewed != c.want {
-				t.Errorf("a grant that took %v: %d renewals, %v", c.grant, call.renewed, err)
+			if err != nil || call.renewed != c.want || granted.TTL != c.ttl {
+				t.Errorf("a grant that took %v: %v after %d renewals, %v", c.grant, granted, call.renewed, err)
 			}
 			call.renewal, call.renewed = []time.Duration{2 * time.Second, 2 * time.Second}, 0
 			out, err := l.renew(ctx, granted.ID, &heldLeases{})
-			if err != nil || out.TTL != c.ttl || call.renewed != 3 {
+			if err != nil || out.TTL != c.left || call.renewed != c.tries {
 				t.Errorf("a slow renewal: TTL %d after %d, %v", out.TTL, call.renewed, err)
 			}
 		}
 	})
+}
+
+// distantCall is a call at a node that is far from the leader: all its answers about leases take as long.
+type distantCall struct {
+	fakeCall
+	takes time.Duration
+	asked []time.Time // grants and renewals
+}
+
+func (c *distantCall) Propose(ctx context.Context, cmd state.Command) (state.Result, error) {
+	c.asked = append(c.asked, time.Now())
+	time.Sleep(c.takes)
+	return c.fakeCall.Propose(ctx, cmd)
+}
+
+func (c *distantCall) RenewLeases(ctx context.Context, leases []*state.Session) ([]time.Duration, error) {
+	if c.asked = append(c.asked, time.Now()); len(c.asked) > 20 {
+		return nil, errors.New("renewed without end")
+	}
+	time.Sleep(c.takes)
+	return c.fakeCall.RenewLeases(ctx, leases)
+}
+
+// TestLeasesOfADistantNode: calls about leases end also where all answers of the leader are late, and none promises
+// more than the leader keeps by etcd.lease-grace.
+func TestLeasesOfADistantNode(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		grace time.Duration
+		ttl   int64
+		takes time.Duration
+		want  int64 // 0: errTooLate
+		asked int   // by a keep-alive
+	}{
+		"raised":                    {2 * time.Second, 5, 1500 * time.Millisecond, 5, 1},
+		"raised, the shortest TTL":  {2 * time.Second, 1, 1500 * time.Millisecond, 1, 1},
+		"default":                   {500 * time.Millisecond, 5, 1500 * time.Millisecond, 4, 1},
+		"default, the shortest TTL": {500 * time.Millisecond, 1, 600 * time.Millisecond, 0, mostTries},
+		"lowered":                   {0, 10, 900 * time.Millisecond, 10, 1},
+		"lowered, the shortest TTL": {0, 1, 200 * time.Millisecond, 0, mostTries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n := newFakeNode(t)
+				d := testDeps(n)
+				d.LeaseGrace = c.grace
+				s := New(d)
+				defer s.grpc.Stop()
+				call := &distantCall{fakeCall: fakeCall{t.Context(), n}, takes: c.takes}
+				ctx := context.WithValue(t.Context(), callKey{}, Call(call))
+				check := func(what string, ttl int64, err error) {
+					t.Helper()
+					late := time.Since(call.asked[len(call.asked)-1])
+					asked := time.Duration(c.ttl) * time.Second
+					kept := asked + s.graceOf(&state.Session{TTL: asked})
+					switch {
+					case c.want == 0 && !errors.Is(err, errTooLate), c.want > 0 && err != nil, ttl != c.want:
+						t.Errorf("%s: TTL %d, want %d, %v", what, ttl, c.want, err)
+					case late+time.Duration(ttl)*time.Second > kept:
+						t.Errorf("%s: TTL %d after %v is more than %v", what, ttl, late, kept)
+					}
+				}
+				l := &leaseService{s: s}
+				granted, err := l.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: 7, TTL: c.ttl})
+				check("a grant", granted.GetTTL(), err)
+
+				call.asked = nil
+				var ttl int64
+				stream := &renewals{ctx: ctx, answer: func(out *pb.LeaseKeepAliveResponse) { ttl = out.TTL }}
+				err = l.renewAll(ctx, stream, []int64{7}, &heldLeases{})
+				check("a batch", ttl, err)
+
+				call.asked = nil
+				out, err := l.renew(ctx, 7, &heldLeases{})
+				check("a keep-alive", out.TTL, err)
+				if len(call.asked) != c.asked {
+					t.Errorf("a keep-alive: %d renewals, want %d", len(call.asked), c.asked)
+				}
+			})
+		})
+	}
 }
 
 // slowReads is a call whose read index takes a second.

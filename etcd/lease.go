@@ -23,7 +23,7 @@ type leaseService struct {
 
 // LeaseGrant makes a lease.
 func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
-	for {
+	for tries := 1; ; tries++ {
 		id := r.ID
 		if id == 0 {
 			var err error
@@ -41,16 +41,17 @@ func (l *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 		if err != nil {
 			return nil, err
 		}
-		if time.Since(asked) > graceOf(result.Session) {
-			// After an error the lease may end too early. The client learns that from its first keep-alive.
-			left, err := l.renewInTime(ctx, result.Session, &heldLeases{})
-			if err == nil && left == 0 && r.ID == 0 {
-				continue // it has ended meanwhile
+		left, err := l.grantInTime(ctx, renewal{result.Session, result.Session.TTL, asked})
+		if err == nil && left == 0 { // it has ended meanwhile
+			if r.ID == 0 && tries < mostTries {
+				continue
 			}
+			err = errTooLate
 		}
-		return &pb.LeaseGrantResponse{
-			Header: l.s.headerAt(result.Revision), ID: id, TTL: seconds(result.Session.TTL),
-		}, nil
+		if err != nil {
+			return nil, err
+		}
+		return &pb.LeaseGrantResponse{Header: l.s.headerAt(result.Revision), ID: id, TTL: seconds(left)}, nil
 	}
 }
 
@@ -274,59 +275,6 @@ func (l *leaseService) renew(
 		out.TTL = seconds(left)
 	}
 	return out, err
-}
-
-// graceOf returns how much longer than its TTL a lease lives, unless etcd.lease-grace is below its default.
-func graceOf(lease *state.Session) time.Duration { return max(500*time.Millisecond, lease.TTL/10) }
-
-// renewal is the leader's answer about a lease that lives.
-type renewal struct {
-	lease *state.Session
-	left  time.Duration // counted from asked
-	asked time.Time
-}
-
-// rest returns how long a client that is answered now may count on the lease, and reports whether that is in time: the
-// leader counts the TTL from the question, and the client from the answer.
-func (r renewal) rest() (left time.Duration, inTime bool) {
-	took := time.Since(r.asked)
-	if r.left < r.lease.TTL { // not renewed: an operator took a role from it
-		return max(0, r.left-took), true
-	}
-	return r.left, took <= graceOf(r.lease)
-}
-
-// holdInTime holds a lease that was renewed, and returns the rest of the renewal. The first hold asks the leader, and
-// renews nothing.
-func (l *leaseService) holdInTime(
-	ctx context.Context, r renewal, held *heldLeases,
-) (left time.Duration, inTime bool, err error) {
-	if left, inTime = r.rest(); !inTime {
-		return left, false, nil
-	}
-	if err := held.hold(ctx, callOf(ctx), l.s.deps.Node.View(), r.lease); err != nil {
-		return 0, false, err
-	}
-	left, inTime = r.rest()
-	return left, inTime, nil
-}
-
-// renewInTime renews a lease, holds it, and returns how long it has left, 0 if it has ended. It renews again if that
-// took longer than the grace.
-func (l *leaseService) renewInTime(
-	ctx context.Context, lease *state.Session, held *heldLeases,
-) (left time.Duration, err error) {
-	for inTime := false; !inTime; {
-		asked := time.Now()
-		answer, err := callOf(ctx).RenewLeases(ctx, []*state.Session{lease})
-		if err != nil || answer[0] == 0 {
-			return 0, err
-		}
-		if left, inTime, err = l.holdInTime(ctx, renewal{lease, answer[0], asked}, held); err != nil {
-			return 0, err
-		}
-	}
-	return left, nil
 }
 
 // find returns a lease, nil if it does not exist. This node may not have applied yet what made it.

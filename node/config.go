@@ -72,7 +72,7 @@ type Config struct {
 		Reserve Size `name:"reserve" default:"64MiB" help:"Preallocated reserve of disk space. Without it, the node is read-only until space is free again."`
 	} `embed:"" prefix:"disk-"`
 	Etcd struct {
-		LeaseGrace       time.Duration `name:"lease-grace" default:"500ms" help:"How much longer than its TTL a lease lives at least: etcd's clients count the TTL from the answer to a keep-alive. 0s to 1m; the leader's value counts."`
+		LeaseGrace       time.Duration `name:"lease-grace" default:"500ms" help:"How much longer than its TTL a lease lives at least: etcd's clients count the TTL from the answer to a keep-alive. 0s to 1m, the same on all nodes: the leader ends leases by its value, and each node answers by its own."`
 		LeaseConnection  bool          `name:"lease-connection" help:"Whether a lease ends one second after the connection of its keep-alives is closed by the client's machine, as when its process dies. A stream with the metadata northstar-attach: 1 does so without it, and immediately."`
 		CertRole         string        `name:"cert-role" placeholder:"ROLE" help:"Role of an etcd client whose certificate has no NorthStar URI, or is of etcd.tls.ca: observer, client or operator. Without it such a certificate is refused."`
 		TLS              EtcdTLSConfig `embed:"" prefix:"tls-"`

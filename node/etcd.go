@@ -26,8 +26,8 @@ func (n *Node) etcdDeps() etcd.Deps {
 		NewConn: api.NewCallConn, NewShare: func(address string) etcd.Share { return n.api.NewShare(address) },
 		AuthEnabled: n.api.AuthEnabled, CheckToken: n.api.CheckToken,
 		ClientURL: n.etcdURL, TimeoutMax: n.cfg.Election.TimeoutMax, ProgressInterval: n.cfg.Etcd.ProgressInterval,
-		LeaseConnection: n.cfg.Etcd.LeaseConnection,
-		Entropy:         n.env.Entropy, Logger: n.log,
+		LeaseGrace: n.cfg.Etcd.LeaseGrace, LeaseConnection: n.cfg.Etcd.LeaseConnection,
+		Entropy: n.env.Entropy, Logger: n.log,
 	}
 }
 

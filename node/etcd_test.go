@@ -39,8 +39,12 @@ func (n *testNode) etcdClient(options ...grpc.DialOption) *grpc.ClientConn {
 // TestEtcdAPI: keys of the etcd API are those of the native one, and a lease ends with its keys.
 func TestEtcdAPI(t *testing.T) {
 	t.Parallel()
-	all := newCluster(t, 1, withEtcd)
+	const grace = 700 * time.Millisecond
+	all := newCluster(t, 1, func(i int, c *Config) { withEtcd(i, c); c.Etcd.LeaseGrace = grace })
 	n := startAll(t, all)
+	if got := n.etcdDeps().LeaseGrace; got != grace {
+		t.Errorf("the etcd API knows a grace of %v", got)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	conn := n.etcdClient()
