@@ -168,6 +168,7 @@ type Server struct {
 	recipes     *recipes
 	files       recipeFiles // of the recipes
 	self        ids
+	own         ownWrites
 
 	keeping *semaphore.Weighted // held by the call that is in keepReplaced
 	keptAt  time.Time           // of the last attempt of keepReplaced; guarded by keeping
@@ -334,8 +335,9 @@ func (s *Server) header(v *state.View) *pb.ResponseHeader {
 	return h
 }
 
-// headerAt returns the header of an answer to a write.
+// headerAt returns the header of an answer to a write, which is acknowledged with it.
 func (s *Server) headerAt(revision uint64) *pb.ResponseHeader {
+	s.own.note(revision)
 	h := s.memberHeader()
 	h.Revision = int64(revision)
 	return h

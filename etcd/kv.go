@@ -40,7 +40,7 @@ func (k *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	return out, nil
 }
 
-// readView returns a view to read from: with every write acknowledged before the call, or the present one of this node.
+// readView returns a view to read from: with every write acknowledged before the call, or localView.
 func (s *Server) readView(ctx context.Context, serializable bool) (*state.View, error) {
 	return s.readViewAt(ctx, serializable, 0)
 }
@@ -52,7 +52,7 @@ func (s *Server) readViewAt(ctx context.Context, serializable bool, revision int
 		if err := s.awaitCaughtUp(ctx); err != nil {
 			return nil, err
 		}
-		if v := s.deps.Node.View(); revision <= int64(v.Revision()) {
+		if v := s.localView(ctx); revision <= int64(v.Revision()) {
 			return v, nil
 		}
 	}

@@ -55,3 +55,24 @@ func TestFollowerWatchIsPrompt(t *testing.T) {
 		t.Errorf("half of the events came within %v of the answer to their put, want %v", median, limit)
 	}
 }
+
+// A client that writes at a follower and reads there without asking for the latest value finds what it has written.
+func TestFollowerReadsOwnWrites(t *testing.T) {
+	t.Parallel()
+	all := newCluster(t, 3, func(i int, c *Config) { calm(i, c); withEtcd(i, c) })
+	leader := startAll(t, all)
+	upgraded(t, all)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	kv := pb.NewKVClient(others(all, leader)[0].etcdClient())
+	for i := range 20 {
+		want := fmt.Sprint(i)
+		if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte("a"), Value: []byte(want)}); err != nil {
+			t.Fatal(err)
+		}
+		out, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("a"), Serializable: true})
+		if err != nil || len(out.Kvs) != 1 || string(out.Kvs[0].Value) != want {
+			t.Fatalf("after put %d: %v, %v", i, out.GetKvs(), err)
+		}
+	}
+}
