@@ -151,10 +151,13 @@ func (q *queue[T]) pop() T {
 }
 
 // at returns the element at a position ≥ first and < end.
-func (q *queue[T]) at(pos uint64) T {
+func (q *queue[T]) at(pos uint64) T { return *q.ref(pos) }
+
+// ref returns the place of an element, which keeps that part of the list in memory.
+func (q *queue[T]) ref(pos uint64) *T {
 	i := sort.Search(len(q.blocks), func(i int) bool { return q.blocks[i].start > pos }) - 1
 	b := q.blocks[i]
-	return b.items[pos-b.start]
+	return &b.items[pos-b.start]
 }
 
 // search returns the position of the first element for which after is true, and with it all later ones, or end.

@@ -73,59 +73,43 @@ func (v *View) Range(ctx context.Context, q *RangeQuery, room Room) (RangeResult
 	if err := q.check(); err != nil {
 		return RangeResult{}, err
 	}
-	at := v.keys
+	var full error
+	grow := func(bytes int) bool {
+		full = room.reserve(bytes)
+		return full == nil
+	}
+	ended := func() bool { return ctx.Err() != nil }
+	items := itemsIn(v.keys, q.Key, q.End)
 	switch {
 	case q.Revision > int64(v.revision):
 		return RangeResult{}, refused(FutureRevision)
 	case q.Revision > 0 && q.Revision < v.CompactRevision():
 		return RangeResult{}, refused(Compacted)
 	case q.Revision > 0 && q.Revision < int64(v.revision):
-		keys := v.keys.edit()
-		v.rewind(keys, uint64(q.Revision), q.Key, q.End)
-		at = &keys.tree
+		u := undoing{view: v, revision: uint64(q.Revision), room: grow, ended: ended}
+		before, ok := u.before(v.keys, q.Key, q.End)
+		if !ok {
+			return RangeResult{}, full
+		}
+		items = before.items(q.Key, q.End)
 	}
-	var full error
-	out, _ := q.read(untilEnded(ctx, itemsIn(at, q.Key, q.End)), v.revision, func(bytes int) bool {
-		full = room.reserve(bytes)
-		return full == nil
-	})
-	if ctx.Err() != nil {
+	out, _ := q.read(untilEnded(ended, items), v.revision, grow)
+	if ended() {
 		return RangeResult{}, context.Cause(ctx)
 	}
 	return out, full
 }
 
-// untilEnded yields items until ctx ends. It does not notice immediately.
-func untilEnded(ctx context.Context, items iter.Seq[*Item]) iter.Seq[*Item] {
+// untilEnded yields items until the caller has gone. It does not notice immediately.
+func untilEnded(ended func() bool, items iter.Seq[*Item]) iter.Seq[*Item] {
 	return func(yield func(*Item) bool) {
 		n := 0
 		for it := range items {
-			if n++; n%1024 == 0 && ctx.Err() != nil || !yield(it) {
+			if n++; n%1024 == 0 && ended() || !yield(it) {
 				return
 			}
 		}
 	}
-}
-
-// undoCost is what undoing a change costs, in examined keys.
-const undoCost = 16
-
-// rewind makes the keys of a view those of an older revision, as far as a range is concerned. It returns what that
-// costs, in examined keys.
-func (v *View) rewind(keys *treeTxn[string, *Item], revision uint64, from, end string) (cost int) {
-	changes := &v.history.changes
-	after := func(revision uint64) uint64 {
-		return changes.search(func(c change) bool { return c.item.Revision > revision })
-	}
-	first := after(revision)
-	for pos := after(v.revision); pos > first; pos-- {
-		cost++
-		if c := changes.at(pos - 1); inRange(c.item.Key, from, end) {
-			c.undo(keys)
-			cost += undoCost
-		}
-	}
-	return cost
 }
 
 // undo makes the key of a change what it was before.
@@ -158,7 +142,7 @@ func itemsIn(keys *tree[string, *Item], key, end string) iter.Seq[*Item] {
 			return
 		}
 		for _, it := range keys.from(key) {
-			if !inRange(it.Key, key, end) || !yield(it) {
+			if end != "\x00" && it.Key >= end || !yield(it) { // it is not below key
 				return
 			}
 		}

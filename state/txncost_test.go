@@ -232,7 +232,7 @@ func TestReadTxnEnds(t *testing.T) {
 	}
 	looked := 0
 	run := txnRun{most: maxReadExamined, ended: func() bool { return true }}
-	for range run.items(s.View().keys, "k", "l", func(*Item) int { return 1 }) {
+	for range run.count(itemsIn(s.View().keys, "k", "l"), func(*Item) int { return 1 }) {
 		looked++
 	}
 	if looked > 1024 || refusalOf(run.checkLimits()) != TooManyOps {

@@ -25,8 +25,8 @@ type txnRun struct {
 	room     Room        // of the responses; nil: MaxTxnReadBytes
 	full     error       // of room
 
-	rewound   *tree[string, *Item] // the keys at revision rewoundTo; nil: none
-	rewoundTo uint64
+	past   past // the keys at revision pastAt; without a tree: none
+	pastAt uint64
 }
 
 // ReadTxn executes a transaction that is ReadOnly. Errors wrap a Refusal, or are those of room or the cause of ctx's
@@ -95,7 +95,11 @@ func (p *Txn) replay(w *txn, recorded Result) Result {
 	then := w.View
 	then.revision = before
 	keys := &treeWriter[string, *Item]{tree: &w.keys, txn: w.write.keys.open().clone()}
-	w.rewind(keys.txn, before, "", "\x00")
+	undoing := undoing{view: &w.View, revision: before}
+	was, _ := undoing.before(w.keys, "", "\x00")
+	for _, c := range was.undone {
+		c.undo(keys.txn)
+	}
 	run := txnRun{view: &then, keys: keys, limits: wideTxnLimits, most: wideTxnLimits.examined}
 	run.lease = func(id int64) (lease, bool) {
 		return lease{session: &Session{ID: leaseSession(0, 0, id)}}, true // it was live then
@@ -161,7 +165,7 @@ func (r *txnRun) decide(p *Txn) {
 	succeeded := true
 	for i := range p.Compare {
 		c := &p.Compare[i]
-		if succeeded = c.holds(r.items(r.keys.now(), c.Key, c.End, c.cost)); !succeeded {
+		if succeeded = c.holds(r.count(itemsIn(r.keys.now(), c.Key, c.End), c.cost)); !succeeded {
 			break
 		}
 	}
@@ -284,20 +288,36 @@ func (r *txnRun) checkLimits() *cluster.Error {
 // grow reports whether the responses may grow. checkLimits rejects the transaction otherwise.
 func (r *txnRun) grow(bytes int) bool {
 	r.returned += bytes
-	if r.room != nil && r.full == nil {
-		r.full = r.room(bytes)
-	}
+	r.reserve(bytes)
 	return r.checkLimits() == nil
 }
 
-// items yields the items of a range until the transaction has examined too much. checkLimits rejects it then.
-func (r *txnRun) items(keys *tree[string, *Item], key, end string, cost func(*Item) int) iter.Seq[*Item] {
+// reserve reports whether there is room for bytes. checkLimits rejects the transaction otherwise. One with writes has
+// room for what it does not return.
+func (r *txnRun) reserve(bytes int) bool {
+	if r.room != nil && r.full == nil {
+		r.full = r.room(bytes)
+	}
+	return r.full == nil
+}
+
+// gone reports whether the caller has gone. checkLimits rejects the transaction then.
+func (r *txnRun) gone() bool {
+	if r.ended == nil || !r.ended() {
+		return false
+	}
+	r.most = 0
+	return true
+}
+
+// count yields items until the transaction has examined too much. checkLimits rejects it then.
+func (r *txnRun) count(items iter.Seq[*Item], cost func(*Item) int) iter.Seq[*Item] {
 	return func(yield func(*Item) bool) {
-		for it := range itemsIn(keys, key, end) {
+		for it := range items {
 			before := r.examined
 			r.examined += cost(it)
-			if r.ended != nil && before/1024 != r.examined/1024 && r.ended() {
-				r.most = 0
+			if before/1024 != r.examined/1024 {
+				r.gone()
 			}
 			if r.examined > r.most || !yield(it) {
 				return
@@ -307,32 +327,12 @@ func (r *txnRun) items(keys *tree[string, *Item], key, end string, cost func(*It
 }
 
 func (r *txnRun) read(q *RangeQuery) *RangeResult {
-	keys := r.keys.now()
+	items := itemsIn(r.keys.now(), q.Key, q.End)
 	if q.Revision > 0 {
-		keys = r.keysAt(uint64(q.Revision), q)
+		items = r.itemsAt(uint64(q.Revision), q)
 	}
-	out, _ := q.read(r.items(keys, q.Key, q.End, q.cost), r.revision(), r.grow)
+	out, _ := q.read(r.count(items, q.cost), r.revision(), r.grow)
 	return &out
-}
-
-// keysAt returns the keys of a range at a revision before the transaction. It keeps those of all ranges but a single
-// key for the next range at that revision.
-func (r *txnRun) keysAt(revision uint64, q *RangeQuery) *tree[string, *Item] {
-	if r.rewound != nil && r.rewoundTo == revision {
-		return r.rewound
-	}
-	keys := r.keys.open().clone()
-	for _, c := range slices.Backward(r.changes) {
-		c.undo(keys)
-	}
-	r.examined += undoCost * len(r.changes)
-	if q.End == "" {
-		r.examined += r.view.rewind(keys, revision, q.Key, "")
-		return &keys.tree
-	}
-	r.examined += r.view.rewind(keys, revision, "", "\x00")
-	r.rewound, r.rewoundTo = &keys.tree, revision
-	return r.rewound
 }
 
 func (r *txnRun) put(p *TxnPut) *PutResult {
@@ -365,7 +365,8 @@ func (r *txnRun) put(p *TxnPut) *PutResult {
 
 func (r *txnRun) delete(p *TxnDelete) *DeleteResult {
 	var doomed []*Item
-	for it := range r.items(r.keys.now(), p.Key, p.End, func(*Item) int { return r.limits.deleteCost }) {
+	each := func(*Item) int { return r.limits.deleteCost }
+	for it := range r.count(itemsIn(r.keys.now(), p.Key, p.End), each) {
 		if len(r.changes)+len(doomed) == r.limits.changes {
 			r.most = 0
 		}
