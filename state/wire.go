@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 )
 
@@ -37,7 +38,15 @@ type codec struct {
 	raw     []byte // aliases the input; nil for a number
 	depth   int    // of nested records
 	err     error  // the first damage
+
+	// While encoding: the nested records that are begun, or whose lengths take more than the byte that is kept for it.
+	// These get room when the outermost record is complete, so that each byte is moved once.
+	wide  []wideSize // in order of at
+	added int        // bytes that the lengths of wide need besides
 }
+
+// wideSize is the length of a nested record that begins at a position of the buffer.
+type wideSize struct{ at, size int }
 
 const noField = -1
 
@@ -134,7 +143,7 @@ func (c *codec) putBytesHead(num, size int) {
 	c.putUvarint(uint64(size))
 }
 
-// putSized writes a record after its length (4 bytes, little endian).
+// putSized writes a record after its length (4 bytes, little endian). It is not for a part of a nested record.
 func (c *codec) putSized(r record) {
 	at := len(c.buf)
 	c.buf = append(c.buf, 0, 0, 0, 0)
@@ -234,12 +243,7 @@ func optional[T any](c *codec, num int, v **T, always func(*codec, int, *T)) {
 func nested(c *codec, num int, r record) {
 	switch {
 	case !c.decoding:
-		c.putBytesHead(num, 0)
-		at := len(c.buf)
-		r.fields(c)
-		var size [binary.MaxVarintLen64]byte
-		n := binary.PutUvarint(size[:], uint64(len(c.buf)-at))
-		c.buf = slices.Replace(c.buf, at-1, at, size[:n]...)
+		c.encodeNested(num, r)
 	case c.num == num:
 		rest := c.buf
 		if c.depth++; c.depth > maxDepth {
@@ -251,6 +255,40 @@ func nested(c *codec, num int, r record) {
 		c.next()
 	}
 }
+
+func (c *codec) encodeNested(num int, r record) {
+	c.putBytesHead(num, 0)
+	at, i, added := len(c.buf), len(c.wide), c.added
+	c.wide = append(c.wide, wideSize{at: at})
+	r.fields(c)
+	size := len(c.buf) - at + c.added - added
+	if size < 0x80 {
+		c.buf[at-1] = byte(size)
+		c.wide = c.wide[:i] // those in it are not longer
+	} else {
+		c.wide[i].size = size
+		c.added += uvarintLen(size) - 1
+	}
+	if i == 0 {
+		c.widen()
+	}
+}
+
+// widen makes room for the lengths of c.wide, and writes them.
+func (c *codec) widen() {
+	from := len(c.buf) // what is before is not moved yet
+	c.buf = slices.Grow(c.buf, c.added)[:from+c.added]
+	to := len(c.buf)
+	for _, w := range slices.Backward(c.wide) {
+		to -= copy(c.buf[to-(from-w.at):to], c.buf[w.at:from])
+		to -= uvarintLen(w.size)
+		binary.PutUvarint(c.buf[to:], uint64(w.size))
+		from = w.at - 1
+	}
+	c.wide, c.added = c.wide[:0], 0
+}
+
+func uvarintLen(n int) int { return (bits.Len(uint(n)|1) + 6) / 7 }
 
 // maxDepth bounds nested records. A level of a transaction takes two, and has at most MaxTxnOps levels.
 const maxDepth = 2*MaxTxnOps + 16
