@@ -60,6 +60,16 @@ func BenchmarkEncodeBatch(b *testing.B) {
 	}
 }
 
+// BenchmarkEncodeNested encodes the transaction that takes longest: the leader does nothing else meanwhile.
+func BenchmarkEncodeNested(b *testing.B) {
+	cmds := []Command{txnCommand(nestedTxn())}
+	for b.Loop() {
+		if _, err := EncodeBatch(cmds); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkDecodeBatch(b *testing.B) {
 	for _, n := range []int{1, 64, 512} {
 		b.Run(fmt.Sprintf("puts=%d", n), func(b *testing.B) {

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"maps"
 	"strings"
 
 	"northstar/cluster"
@@ -118,9 +119,9 @@ func checkIntervals(ops []Op) *cluster.Error {
 }
 
 // changedBy returns what a list of operations may change. Nested transactions come before the list's own puts, as in
-// etcd: a nested transaction and a list around it exclude each other, the two branches of a transaction do not.
-func changedBy(ops []Op) (changedKeys, *cluster.Error) {
-	all := changedKeys{puts: map[string]bool{}}
+// etcd: a nested transaction and a list around it exclude each other, the two branches of a transaction do not. A level
+// compares only with what it adds, and hands up the larger map: levels do not add up.
+func changedBy(ops []Op) (all changedKeys, err *cluster.Error) {
 	for i := range ops {
 		if d := ops[i].Delete; d != nil {
 			all.deletes = append(all.deletes, d)
@@ -138,35 +139,68 @@ func changedBy(ops []Op) (changedKeys, *cluster.Error) {
 		if err != nil {
 			return all, err
 		}
-		for k := range otherwise.puts {
-			then.puts[k] = true
+		then.join(otherwise.puts)
+		if all.excludes(then.puts) {
+			return all, refused(DuplicateKey)
 		}
-		for k := range then.puts {
-			if !all.put(k) {
-				return all, refused(DuplicateKey)
-			}
-		}
+		all.join(then.puts)
 		all.deletes = append(append(all.deletes, then.deletes...), otherwise.deletes...)
 	}
 	for i := range ops {
-		if p := ops[i].Put; p != nil && !all.put(p.Key) {
+		p := ops[i].Put
+		if p == nil {
+			continue
+		}
+		if all.puts[p.Key] || all.deleted(p.Key) {
 			return all, refused(DuplicateKey)
 		}
+		if all.puts == nil {
+			all.puts = map[string]bool{}
+		}
+		all.puts[p.Key] = true
 	}
 	return all, nil
 }
 
-// put adds a key. It reports whether nothing else changes the key.
-func (c *changedKeys) put(key string) bool {
-	if c.puts[key] {
-		return false
+// join adds keys. It changes the larger map, which the smaller one is copied to.
+func (c *changedKeys) join(puts map[string]bool) {
+	few, many := bySize(c.puts, puts)
+	maps.Copy(many, few)
+	c.puts = many
+}
+
+// excludes reports whether c changes one of the keys.
+func (c *changedKeys) excludes(puts map[string]bool) bool {
+	few, many := bySize(c.puts, puts)
+	for k := range few {
+		if many[k] {
+			return true
+		}
 	}
+	if len(c.deletes) > 0 {
+		for k := range puts {
+			if c.deleted(k) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func bySize(a, b map[string]bool) (few, many map[string]bool) {
+	if len(a) > len(b) {
+		return b, a
+	}
+	return a, b
+}
+
+// deleted reports whether c may delete a key.
+func (c *changedKeys) deleted(key string) bool {
 	for _, d := range c.deletes {
 		// etcd compares with the literal end "\x00" here, so a deletion from a key on excludes no put.
 		if key == d.Key && d.End == "" || key >= d.Key && strings.Compare(key, d.End) < 0 {
-			return false
+			return true
 		}
 	}
-	c.puts[key] = true
-	return true
+	return false
 }

@@ -75,6 +75,7 @@ func worstTxns(tb testing.TB) map[string]func() (*State, Txn) {
 		"deleting": func() (*State, Txn) {
 			return worstState(tb, MaxTxnExamined/lastTxnLimits.deleteCost-2, 0), Txn{Success: []Op{delOp("/", "0")}}
 		},
+		"nested": func() (*State, Txn) { return worstState(tb, 1, 0), nestedTxn() },
 	}
 }
 
