@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -237,7 +238,11 @@ func TestElection(t *testing.T) {
 	began = time.Now()
 	second.cancel()
 	next := receive(t, third.leading, "the third leader")
-	t.Logf("the next candidate leads %v after the release", time.Since(began).Round(100*time.Microsecond))
+	took = time.Since(began)
+	t.Logf("the next candidate leads %v after the release", took.Round(100*time.Microsecond))
+	if took > second.lock.ttl/2 {
+		t.Errorf("it leads after %v, with a TTL of %v", took, second.lock.ttl)
+	}
 	if next.Token <= tenure.Token {
 		t.Errorf("token %d after %d", next.Token, tenure.Token)
 	}
@@ -246,25 +251,98 @@ func TestElection(t *testing.T) {
 	}
 }
 
-// TestStopsInTime: a leader that cannot renew stops before its tenure ends, and so before another one leads.
+// TestStopsInTime: a leader that cannot renew stops before its tenure ends, and so before another one leads. With
+// ReleaseOnCancel, client-go releases the role before it stops.
 func TestStopsInTime(t *testing.T) {
 	t.Parallel()
+	for name, release := range map[string]bool{"release": true, "no release": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := cluster(t)
+			l := elect(t, newClient(t, c), "a", shortDeadline, release)
+			receive(t, l.leading, "the leader")
+			signal(t, c, syscall.SIGSTOP)
+			if left := receive(t, l.stopped, "the end of the loop"); left == 0 {
+				t.Error("the tenure ended before the loop")
+			}
+			signal(t, c, syscall.SIGCONT)
+			next := elect(t, newClient(t, c), "b", shortDeadline, release)
+			receive(t, next.leading, "the next leader: the session of the first ends")
+		})
+	}
+}
+
+// TestReleaseNeedsRenewals: after a failed renewal the loop releases the role before it stops the work. So the role is
+// kept, also if the cluster answers again. It is released once renewals succeed again.
+func TestReleaseNeedsRenewals(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
-	l := elect(t, newClient(t, c), "a", shortDeadline, false)
-	receive(t, l.leading, "the leader")
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	lock, r := leads(ctx, t, c, longDeadline)
+	tenure := lock.Leadership()
+	renewUntil := func(succeeds bool) {
+		for tick := time.NewTicker(retryPeriod); (lock.Update(ctx, *r) == nil) != succeeds; <-tick.C {
+			if ctx.Err() != nil || tenure.Cause() != nil {
+				t.Fatalf("renewals do not get to success = %v: %v, %v", succeeds, ctx.Err(), tenure.Cause())
+			}
+		}
+	}
+	signal(t, c, syscall.SIGSTOP)
+	renewUntil(false)
+	signal(t, c, syscall.SIGCONT)
+	if err := lock.Update(ctx, resourcelock.LeaderElectionRecord{}); !errors.Is(err, errNotReleased) {
+		t.Errorf("a release after a failed renewal: %v", err)
+	}
+	renewUntil(true)
+	if err := lock.Update(ctx, resourcelock.LeaderElectionRecord{}); err != nil || tenure.Cause() == nil {
+		t.Errorf("a release after renewals: %v, and the tenure has ended with %v", err, tenure.Cause())
+	}
+}
+
+// signal sends a signal to all nodes.
+func signal(t *testing.T, c *proc.Cluster, sig syscall.Signal) {
+	t.Helper()
 	for _, n := range c.Nodes {
-		if err := n.Signal(syscall.SIGSTOP); err != nil {
+		if err := n.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if left := receive(t, l.stopped, "the end of the loop"); left == 0 {
-		t.Error("the tenure ended before the loop")
+}
+
+// TestLostTenure: the loop learns that its tenure is lost without a wait for a cluster that does not respond.
+func TestLostTenure(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	lock, _ := leads(ctx, t, c, shortDeadline)
+	signal(t, c, syscall.SIGSTOP)
+	receive(t, lock.Leadership().Done(), "the end of the tenure")
+	_, _, err := lock.Get(ctx)
+	signal(t, c, syscall.SIGCONT)
+	if !errors.Is(err, client.ErrLeaseLapsed) || ctx.Err() != nil {
+		t.Error(err)
 	}
-	for _, n := range c.Nodes {
-		if err := n.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+}
+
+// leads returns the lock of a loop that leads, and its record.
+func leads(
+	ctx context.Context, t *testing.T, c *proc.Cluster, deadline time.Duration,
+) (*Lock, *resourcelock.LeaderElectionRecord) {
+	t.Helper()
+	lock, err := newLock(newClient(t, c), "a", deadline)
+	if err != nil {
+		t.Fatal(err)
 	}
+	r, _, err := lock.Get(ctx)
+	if err == nil {
+		err = lock.Update(ctx, *r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lock, r
 }
 
 // TestResetConnections: a firewall resets every connection of a leader, which makes new ones. No other candidate leads

@@ -37,7 +37,8 @@ type Config struct {
 //
 // client-go stops leading RetryPeriod and RenewDeadline after its last successful renewal at the latest. A renewal
 // succeeds only while the tenure lasts that much longer. So a leader stops before another one is elected, unless
-// Config.Attach is set.
+// Config.Attach is set. With ReleaseOnCancel, client-go would first release the role, also after a failed renewal. The
+// Lock then keeps the role: the work has not stopped yet, and an unreachable cluster would delay its end.
 type Lock struct {
 	cfg       Config
 	candidate *client.Candidate
@@ -46,6 +47,7 @@ type Lock struct {
 	mu      sync.Mutex
 	waiting *campaign          // nil: none
 	tenure  *client.Leadership // of the present leader's loop, also after it was lost; nil: it does not lead
+	failing bool               // the last renewal of tenure has failed
 	expiry  *time.Timer        // ends the session after a loop that did not release the role; nil: none
 }
 
@@ -110,11 +112,21 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	case t.Cause() == nil:
 		return l.record(t.Holder)
 	}
-	return l.lost(ctx)
+	return l.lost(ctx, t.Cause())
 }
 
-// lost returns the record for a loop that has lost its tenure and has not stopped yet.
-func (l *Lock) lost(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+// lost returns the record for a loop that has lost its tenure and has not stopped yet. The loop cannot stop before lost
+// returns, so that takes no longer than the session certainly lives. It then returns cause.
+func (l *Lock) lost(ctx context.Context, cause error) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	left := time.Duration(0)
+	if s := l.candidate.Session(); s != nil {
+		left = s.ValidFor()
+	}
+	if left == 0 {
+		return nil, nil, cause
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, left, cause)
+	defer cancel()
 	r, err := l.cfg.Client.GetRole(ctx, l.cfg.Role)
 	switch {
 	case errors.Is(err, client.ErrNotFound):
@@ -166,6 +178,16 @@ func (l *Lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	err := l.check(t)
+	l.failing = err != nil
+	if err == nil {
+		l.tenure, l.waiting = t, nil
+	}
+	return err
+}
+
+// check returns nil if the tenure outlasts a loop that renews it for the last time now.
+func (l *Lock) check(t *client.Leadership) error {
 	if cause := t.Cause(); cause != nil {
 		return cause
 	}
@@ -173,14 +195,20 @@ func (l *Lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 		return fmt.Errorf("role %s: renewals are late: the lease lasts %v longer, %v are required", l.cfg.Role, left,
 			l.cfg.required())
 	}
-	l.tenure, l.waiting = t, nil
 	return nil
 }
 
-// release frees the role.
+var errNotReleased = errors.New("not released, because renewals have failed: the session ends after its TTL")
+
+// release frees the role, unless renewals have failed. The loop releases it before it stops the work in that case, and
+// RecordEvent ends the session later.
 func (l *Lock) release(ctx context.Context) error {
 	l.mu.Lock()
 	t := l.tenure
+	if t != nil && (l.failing || t.Cause() != nil) {
+		l.mu.Unlock()
+		return fmt.Errorf("role %s: %w", l.cfg.Role, errNotReleased)
+	}
 	l.tenure = nil
 	l.mu.Unlock()
 	if t == nil {
