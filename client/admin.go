@@ -161,7 +161,7 @@ func (c *Client) SnapshotRestore(ctx context.Context, r io.Reader) (RestoreResul
 	res, err := c.send(ctx, q, node, body, -1)
 	a := newResponse(node, 0, res, err)
 	a.sent = body.read.Load()
-	return decode[RestoreResult](a, q.conclude(a, classify(q, a)))
+	return decode[RestoreResult](a, q.conclude(a, c.classify(q, a)))
 }
 
 // Transfer moves leadership, and returns once the target is observed as leader. The context must outlast the
@@ -268,7 +268,7 @@ func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any)
 			}
 			var sent atomic.Bool
 			a := c.doAttempt(ctx, q, node, &sent)
-			v := classify(q, a)
+			v := c.classify(q, a)
 			if !v.noResponse || a.sent {
 				return decode[T](a, q.conclude(a, v))
 			}

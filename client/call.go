@@ -277,8 +277,12 @@ type classification struct {
 	wait         time.Duration // minimum time before the next attempt
 }
 
-// classify depends only on its arguments.
-func classify(q *call, a *response) classification {
+// classify returns what a response means.
+func (c *Client) classify(q *call, a *response) classification { return classify(q, a, c.nodes.known) }
+
+// classify depends only on its arguments. known reports whether an address is that of a node. A redirect to any other
+// one, such as the login page of a proxy, must not get the token.
+func classify(q *call, a *response, known func(address string) bool) classification {
 	switch {
 	case errors.Is(a.err, errTooLarge):
 		return classification{err: a.err, mayHaveApplied: true}
@@ -292,10 +296,10 @@ func classify(q *call, a *response) classification {
 		return classification{err: e, notNorthStar: true, mayHaveApplied: true}
 	case a.status == http.StatusTemporaryRedirect || a.status == http.StatusPermanentRedirect:
 		e, _ := problemOf(q.op, a)
-		if u, err := url.Parse(a.header.Get("Location")); err == nil && u.Host != "" {
+		if u, err := url.Parse(a.header.Get("Location")); err == nil && known(u.Host) {
 			return classification{err: e, retryable: true, leader: u.Host}
 		}
-		return classification{err: e}
+		return classification{err: e, notNorthStar: true}
 	}
 	e, ours := problemOf(q.op, a)
 	v := classification{err: e, leader: e.LeaderAddress}

@@ -146,7 +146,7 @@ func fromNode[T any](ctx context.Context, c *Client, endpoint string, q *call) (
 		return none, err
 	}
 	a := c.doAttempt(ctx, q, node, nil)
-	if v := classify(q, a); v.err != nil {
+	if v := c.classify(q, a); v.err != nil {
 		if a.err != nil {
 			return none, fmt.Errorf("%s: %w", q.op, a.err)
 		}

@@ -106,6 +106,14 @@ func (n *nodes) add(address string) (string, bool) {
 	return u, true
 }
 
+// known reports whether an address is that of an endpoint.
+func (n *nodes) known(address string) bool {
+	u, err := baseURL(address, n.scheme)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return err == nil && n.find(u) != nil
+}
+
 // refresh replaces the learned nodes by the members' addresses, unless none is known.
 func (n *nodes) refresh(addresses []string) {
 	keep := make(map[string]bool, len(addresses))

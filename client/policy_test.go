@@ -124,6 +124,9 @@ func TestClassify(t *testing.T) {
 		"redirect": {nonIdempotentWrite, response{
 			status: 307, header: http.Header{"Location": {"http://n2:1/v1/kv/a"}},
 		}, facts{again: true}},
+		"redirect to no node": {nonIdempotentWrite, response{
+			status: 307, header: http.Header{"Location": {"http://login:1/v1/kv/a"}},
+		}, facts{}},
 		"redirect to nowhere": {nonIdempotentWrite, response{status: 307}, facts{}},
 		"response too large":  {leaderRead, response{err: errTooLarge}, facts{maybe: true}},
 	} {
@@ -133,7 +136,7 @@ func TestClassify(t *testing.T) {
 		if tc.a.body != nil {
 			tc.a.header.Set("Content-Type", apiv1.TypeProblem)
 		}
-		v := classify(&call{op: "test", retryClass: tc.kind}, &tc.a)
+		v := classify(&call{op: "test", retryClass: tc.kind}, &tc.a, func(at string) bool { return at == "n2:1" })
 		if got := (facts{v.err == nil, v.retryable, v.mayHaveApplied}); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}

@@ -203,7 +203,7 @@ func (r *retrier) handleResult(t *attempt) (done bool, err error) {
 		r.mayHaveApplied = r.mayHaveApplied || t.a.sent
 		return false, nil // run sees that the context ended
 	}
-	v := classify(r.q, t.a)
+	v := r.c.classify(r.q, t.a)
 	r.updateNodes(t, v)
 	elsewhere := v.notNorthStar && mayResend(r.q, v.mayHaveApplied)
 	switch {
@@ -316,7 +316,7 @@ func (r *retrier) waitCancelled() (*response, error) {
 		select {
 		case t := <-r.results:
 			r.remove(t)
-			v := classify(r.q, t.a)
+			v := r.c.classify(r.q, t.a)
 			if v.err == nil || v.final {
 				return t.a, v.err
 			}

@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -289,8 +291,9 @@ func TestLeaderPolling_StopsWhenIdle(t *testing.T) {
 func TestRedirectIsFollowed(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, fc *fakeCluster) {
-		c := fc.client("n2")
+		c := fc.client("n1", "n2")
 		defer c.Close()
+		c.nodes.markDown("http://n1:1", time.Now()) // n2 is asked first
 		fc.nodes["n2"].handle = func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://n1:1"+r.URL.Path, http.StatusTemporaryRedirect)
 		}
@@ -300,7 +303,48 @@ func TestRedirectIsFollowed(t *testing.T) {
 		if fc.values["k"] != "" || fc.applied != 1 {
 			t.Errorf("%d writes applied, want 1", fc.applied)
 		}
+		if len(fc.requests("n2")) == 0 {
+			t.Error("it was not redirected")
+		}
 	}, "n1", "n2")
+}
+
+// A proxy redirects to its login page. That must not get the token: it is no node.
+func TestRedirectElsewhereIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	for name, endpoints := range map[string][]string{"only": {"n2"}, "beside a node": {"n1", "n2"}} {
+		for _, status := range []int{http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+			t.Run(fmt.Sprint(name, status), func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(t *testing.T, fc *fakeCluster) {
+					c := fc.client(endpoints...)
+					defer c.Close()
+					alone := len(endpoints) == 1
+					if fc.elect("n2"); !alone {
+						warmUp(t, c) // n2 is asked first
+					}
+					fc.nodes["n2"].handle = func(w http.ResponseWriter, r *http.Request) {
+						http.Redirect(w, r, "http://login:1"+r.URL.Path, status)
+					}
+					login := fc.net.listen("login:1")
+					defer login.Close()
+					go http.Serve(login, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+						t.Errorf("%s %s at another host", r.Method, r.URL)
+					}))
+					_, err := c.Put(t.Context(), "k", nil, WriteOptions{})
+					if alone != (err != nil) || errors.Is(err, ErrOutcomeUnknown) {
+						t.Errorf("Put: %v", err)
+					}
+					if slices.Contains(c.nodes.urls(), "http://login:1") {
+						t.Error("the host counts as a node")
+					}
+					if len(fc.requests("n2")) == 0 {
+						t.Error("it was not redirected")
+					}
+				}, "n1", "n2")
+			})
+		}
+	}
 }
 
 // A former leader forwards calls: the next call goes directly to the new leader. If that never helps, for example

@@ -91,7 +91,7 @@ func (c *Client) openAt(ctx context.Context, q *call, node string, limit time.Du
 	defer cancel(nil)
 	defer slow.Stop() // it bounds the answer, too
 	a := newResponse(node, 0, res, err)
-	v := classify(q, a)
+	v := c.classify(q, a)
 	if a.err == nil && a.status/100 == 2 { // not a stream, or just too late
 		v = classification{err: context.DeadlineExceeded, retryable: true, noResponse: true}
 	}
