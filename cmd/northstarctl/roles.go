@@ -147,10 +147,18 @@ func (r *roleCampaignCmd) holdRole(a *app, c *client.Client) error {
 	defer s.end(a) // also after Ctrl-C
 	ctx, cancel := s.tenure.Context(a.ctx, killTime(s.ttl))
 	defer cancel()
-	ended := make(chan error, 1)
+	ended := make(chan error, 2) // the first one is the cause
 	go func() { defer cancel(); ended <- s.renew(ctx) }()
-	_, err = r.campaign(a, ctx, c, s.id)
-	if err != nil && ctx.Err() == nil {
+	role, err := r.campaign(a, ctx, c, s.id)
+	switch {
+	case err == nil:
+		go func() {
+			if err := s.observe(ctx, role); err != nil {
+				ended <- err
+				cancel()
+			}
+		}()
+	case ctx.Err() == nil:
 		cancel()
 		<-ended
 		return err
@@ -199,6 +207,34 @@ func (s *renewedSession) renew(ctx context.Context) error {
 		wait, last = s.ttl/10, err
 	}
 }
+
+// observe waits until the cluster has ended the tenure of a role, and returns why; nil if ctx ends first. No renewal
+// reports that another process has resigned for the session.
+func (s *renewedSession) observe(ctx context.Context, role apiv1.Role) error {
+	for {
+		for h, err := range s.c.Observe(ctx, role.Role) {
+			if err != nil || h.Token == role.Token {
+				continue
+			}
+			switch cause := state.Cause(h.Cause); cause {
+			case state.CauseEvicted, state.CauseTransferred:
+				return fmt.Errorf("role revoked: %s", cause)
+			case "":
+				return fmt.Errorf("role was lost: held by: %s", orDash(cluster.Printable(h.Name)))
+			default:
+				return fmt.Errorf("role was lost: %s", cluster.Printable(h.Cause))
+			}
+		}
+		select {
+		case <-time.After(observeAgain): // after an error that is not worth a retry with the same credentials
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// observeAgain is how long a campaign waits before it observes its role again.
+const observeAgain = 2 * time.Second
 
 // lost returns why ctx has ended. last is the error of the last renewal.
 func (s *renewedSession) lost(ctx context.Context, last error) error {

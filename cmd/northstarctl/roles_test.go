@@ -24,6 +24,23 @@ import (
 // that the next holder need not wait.
 func TestRoleCampaign_Evicted(t *testing.T) {
 	t.Parallel()
+	testLostRole(t, "role revoked: ", func(endpoint string, _ *client.Client, _ apiv1.Role) {
+		evict(t, endpoint, "job")
+	})
+}
+
+// Another process resigns for the session of an interactive campaign. No renewal reports that.
+func TestRoleCampaign_Resigned(t *testing.T) {
+	t.Parallel()
+	testLostRole(t, "role was lost: resigned\n", func(_ string, c *client.Client, held apiv1.Role) {
+		if _, err := c.ResignRole(t.Context(), held.Role, held.SessionID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// testLostRole checks how a campaign on a real node ends when its role is lost.
+func testLostRole(t *testing.T, want string, lose func(endpoint string, c *client.Client, held apiv1.Role)) {
 	endpoint, c := oneNode(t)
 	const ttl = 9 * time.Second // a node that gets no processor time for three seconds does not end the campaign
 	var stderr bytes.Buffer
@@ -41,14 +58,14 @@ func TestRoleCampaign_Evicted(t *testing.T) {
 			t.Fatalf("%v, while the campaign goes on", err)
 		}
 	}
-	evict(t, endpoint, "job")
+	lose(endpoint, c, held)
 	var code int
 	select {
 	case code = <-exit:
 	case <-time.After(testTimeout):
 		t.Fatal("it goes on")
 	}
-	want := fmt.Sprintf("northstarctl: role revoked: renew session %s: ERR_FENCED: ", held.SessionID)
+	want = "northstarctl: " + want
 	if code != exitFailed || !strings.HasPrefix(stderr.String(), want) || strings.Count(stderr.String(), "\n") != 1 {
 		t.Errorf("exit %d, %q; want %d, %q", code, stderr.String(), exitFailed, want)
 	}
