@@ -50,6 +50,11 @@ func campaign(c *request, in apiv1.Campaign) error {
 			break
 		}
 	}
+	switch revoked := c.revoked(); {
+	case err == nil, err == forward.ErrResponseWritten:
+	case revoked != nil: // it has ended the request to the leader, which says nothing about the outcome
+		return revoked
+	}
 	switch {
 	case err != nil:
 		return err
@@ -106,8 +111,8 @@ func (c *request) extendDeadlines(d time.Duration) {
 }
 
 // campaignHere makes a session a candidate and waits for its election. It returns when the session holds the role,
-// the wait is over, the client is gone, or this node loses leadership. In the last case another leader is asked, and
-// the candidate keeps its place.
+// the wait is over, the client is gone, its credentials are no longer valid, or this node loses leadership. In the last
+// two cases the candidate keeps its place: the client asks again, with other credentials, or another leader.
 func (c *request) campaignHere(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
 	if err := c.checkCommand(ctx, &cmd); err != nil {
@@ -138,7 +143,8 @@ func stillQueued(p *state.RoleCampaign, err error) error {
 }
 
 // proposeAndWait returns the role when the candidate was elected or left the queue, when the wait is over, or when the
-// client is gone. It fails if the session has ended or this node can no longer tell.
+// client is gone. It fails if the session has ended, the credentials are no longer valid, or this node can no longer
+// tell.
 func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state.Role, error) {
 	p := cmd.RoleCampaign
 	inDoubt, release := false, c.s.deps.Sessions.TrackWaiter(p.Role, p.Session)
@@ -166,8 +172,8 @@ func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state
 	case !lives:
 		return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q",
 			p.Session, p.Role)
-	case c.r.Context().Err() != nil:
-		return role, nil
+	case c.r.Context().Err() != nil && role.Waits(p.Session):
+		return role, c.revoked()
 	}
 	return role, stillQueued(p, err)
 }

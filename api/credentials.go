@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -213,6 +214,14 @@ func (a *authenticator) endRevoked(now time.Time) {
 			a.endCallConn(o.r)
 		}
 	}
+}
+
+// revoked returns the error of a request that follow has ended; nil if it goes on, or its client has ended it.
+func (c *request) revoked() error {
+	if why := (*cluster.Error)(nil); errors.As(context.Cause(c.r.Context()), &why) {
+		return why
+	}
+	return nil
 }
 
 // endCallConn closes the connection of a call whose certificate is no longer valid: its client, which may have renewed

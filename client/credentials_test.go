@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -78,6 +79,24 @@ func (s *tokenServer) serve(w http.ResponseWriter, r *http.Request, inner http.H
 		}
 	default:
 	}
+	if old && strings.HasSuffix(r.URL.Path, "/campaign") {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		ended := make(chan struct{})
+		rec := httptest.NewRecorder()
+		go func() { defer close(ended); inner(rec, r.WithContext(ctx)) }()
+		select {
+		case <-ended:
+			maps.Copy(w.Header(), rec.Header())
+			w.WriteHeader(rec.Code)
+			_, _ = w.Write(rec.Body.Bytes())
+		case <-s.removed:
+			cancel()
+			<-ended
+			problem(w, revoked)
+		}
+		return
+	}
 	if !stream || !old && !s.atOnce.Load() {
 		inner(w, r)
 		return
@@ -135,6 +154,45 @@ func TestCredentials_ReplacedToken(t *testing.T) {
 			t.Error(err)
 		}
 	}, "n1", "n2")
+}
+
+// The token of a waiting candidate is replaced. It asks again with the new one. Without a new one it learns that the
+// old one is refused.
+func TestCredentials_WaitingCandidate(t *testing.T) {
+	t.Parallel()
+	for _, replaced := range []bool{true, false} {
+		bubble(t, func(t *testing.T, fc *fakeCluster) {
+			f := fc.withRoles()
+			tokens, c := fc.withTokens(t, "n1", "n2")
+			defer c.Close()
+			const ttl = 10 * time.Second
+			first, second := candidate(t, c, ttl), candidate(t, c, ttl)
+			l, err := first.Campaign(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			elected := make(chan error, 1)
+			go func() {
+				_, err := second.Campaign(t.Context())
+				elected <- err
+			}()
+			time.Sleep(10 * time.Second)
+			if replaced {
+				tokens.write(t, "new")
+			}
+			time.Sleep(time.Minute)
+			close(tokens.removed)
+			time.Sleep(time.Second)
+			if err := f.resign("r", l.Session, 0); err != nil {
+				t.Error(err)
+			}
+			err = <-elected
+			refused := cluster.IsCode(err, cluster.CodeUnauthenticated)
+			if refused == replaced || !refused && err != nil {
+				t.Errorf("replaced %v: %v", replaced, err)
+			}
+		}, "n1", "n2")
+	}
 }
 
 // A stream whose credentials are no longer valid continues on a new connection, which shows the current certificate.

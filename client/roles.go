@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/cluster"
 )
 
 // campaignSlack is the time that a campaign may take in addition to its wait in the queue.
@@ -18,10 +19,24 @@ const campaignSlack = 10 * time.Second
 
 // CampaignRole makes a session campaign for a role, and waits as long as the request says. It survives leader
 // changes and keeps its place. ErrRoleHeld: the session was not elected; the error's problem names the holder.
+//
+// If the credentials are refused while it waits, it asks once more with those that the client has by then.
 func (c *Client) CampaignRole(ctx context.Context, role string, r Campaign) (Role, error) {
-	timeout := time.Duration(r.WaitMS)*time.Millisecond + campaignSlack
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	wait, began := time.Duration(r.WaitMS)*time.Millisecond, time.Now()
+	ctx, cancel := context.WithTimeout(ctx, wait+campaignSlack)
 	defer cancel()
+	res, err := c.campaignRole(ctx, role, r)
+	left := wait - time.Since(began)
+	if left < time.Millisecond || !cluster.IsCode(err, cluster.CodeUnauthenticated) {
+		return res, err
+	}
+	c.closeIdleConnections() // they have shown the old certificate
+	r.WaitMS = left.Milliseconds()
+	return c.campaignRole(ctx, role, r)
+}
+
+func (c *Client) campaignRole(ctx context.Context, role string, r Campaign) (Role, error) {
+	timeout := time.Duration(r.WaitMS)*time.Millisecond + campaignSlack
 	q := &call{
 		op: "campaign for role " + role, retryClass: idempotentWrite, method: http.MethodPost,
 		path: rolePath(role) + "/campaign", attemptTimeout: timeout, long: r.WaitMS > 0,
