@@ -122,10 +122,11 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 	return next, nil
 }
 
-// recoveryCommand returns the first command of the new generation, of a version that all its members apply (reads). One
-// that older builds read gives roles no lock delay. known is this node's record in the state: it names the previous
-// data directory when the log ends before the admission of this one.
-func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state.Command {
+// recoveryCommand returns the first command of the new generation, of a version that all its members apply: one in the
+// log (inUse), or one that all of them support (reads). One that older builds read gives roles no lock delay. known is
+// this node's record in the state: it names the previous data directory when the log ends before the admission of this
+// one.
+func (f *identityFile) recoveryCommand(inUse, reads uint32, known cluster.Record) state.Command {
 	readmit := f.Recovery.Rejoining
 	if known.Incarnation != f.Incarnation {
 		readmit = append(slices.Clone(readmit), f.NodeID)
@@ -133,7 +134,7 @@ func (f *identityFile) recoveryCommand(reads uint32, known cluster.Record) state
 	cmd := state.Command{Kind: state.KindRecovery, Recovery: &state.Recovery{
 		Generation: f.Generation, Voters: f.Recovery.Voters, Readmit: readmit, LockDelay: true,
 	}}
-	cmd.Recovery.LockDelay = cmd.MinVersion() <= reads
+	cmd.Recovery.LockDelay = cmd.NeededVersion(inUse) <= reads
 	return cmd
 }
 

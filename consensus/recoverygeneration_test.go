@@ -107,3 +107,38 @@ func TestRecoverAfterTheLastGeneration(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A member that was added and never started supports no version that is known. After a recovery roles have a lock delay
+// nevertheless, because the log has a version with it.
+func TestRecover_MemberThatNeverStarted(t *testing.T) {
+	t.Parallel()
+	c, _ := startCluster(t, 3)
+	eventually(t, "members read this build's version", func() bool {
+		return c.leader().ReadsVersion() == state.CommandVersion
+	})
+	c.write(strings.Repeat("k", 1025), "needs a newer command version")
+	c.onLeader("an addition", func(n *testNode) error {
+		return n.AddMember(within(t, testTimeout), cluster.MemberAdd{
+			ID: "n4", RaftAddress: freeAddress(t), HTTPAddress: "http-n4",
+		})
+	})
+	c.write("a", "1")
+	c.everywhere("a", "1")
+	leader := c.leader()
+	left := c.others(leader)[0]
+	if v := left.View().CommandVersion(); v < 4 || left.ReadsVersion() != 1 {
+		t.Fatalf("the log has version %d, members read %d", v, left.ReadsVersion())
+	}
+	lose(c.others(left)...)
+	order := c.order(left)
+	eventually(t, "a plan", func() bool {
+		_, err := left.PlanRecovery(within(t, testTimeout), order)
+		return err == nil
+	})
+	if _, err := left.Recover(within(t, testTimeout), order); err != nil {
+		t.Fatal(err)
+	}
+	if _, delay := left.View().ClusterLockDelay(); delay == 0 {
+		t.Error("roles have no lock delay after the recovery")
+	}
+}

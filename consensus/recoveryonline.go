@@ -156,8 +156,8 @@ func (n *Node) proposeGeneration(ctx context.Context) bool {
 		return true
 	}
 	begun := n.retry(ctx, "cannot start the new generation", n.generationPending, func() error {
-		f := n.ident.get()
-		return n.proposeInternal(ctx, f.recoveryCommand(n.ReadsVersion(), n.View().Record(f.NodeID)))
+		f, v := n.ident.get(), n.View()
+		return n.proposeInternal(ctx, f.recoveryCommand(v.CommandVersion(), n.ReadsVersion(), v.Record(f.NodeID)))
 	})
 	if begun && n.deps.Hooks.Recovered != nil {
 		f := n.ident.get()
