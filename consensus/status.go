@@ -198,8 +198,14 @@ func (n *Node) otherServers() []cluster.NodeID {
 	return slices.DeleteFunc(n.serverIDs(), func(id cluster.NodeID) bool { return id == n.cfg.Self.NodeID })
 }
 
-// ReadsVersion returns the highest command version that all servers can apply.
+// ReadsVersion returns the highest command version that all servers are known to apply. It says nothing about commands
+// of a version in the log (Readable).
 func (n *Node) ReadsVersion() uint32 { return n.View().MinSupportedVersion(n.serverIDs()) }
+
+// Readable reports whether a command may be proposed: all servers can apply it, or its version is in the log.
+func (n *Node) Readable(cmd *state.Command) bool {
+	return cmd.NeededVersion(n.View().CommandVersion()) <= n.ReadsVersion()
+}
 
 // LoadFile returns a small file that another package keeps in the data directory, as storage.Storage does.
 func (n *Node) LoadFile(name string) ([]byte, error) { return n.store.Load(name) }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,5 +37,29 @@ func TestAuditOfAFastClock(t *testing.T) {
 		if at := time.Unix(0, r.At); at.Before(now) || at.After(time.Now()) {
 			t.Errorf("%s: %v", r.Who, at)
 		}
+	}
+}
+
+// A member that was added and never started stops no audit log: every node goes on recording.
+func TestAuditWithAMemberThatNeverStarted(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t, 3, calm)
+	first := startAll(t, nodes)
+	url := "http://" + first.httpAddr
+	eventually(t, "the log has a version with the audit log", func() bool {
+		return first.Consensus().View().CommandVersion() >= state.RolesVersion
+	})
+	want(t, plain, "POST", url+"/admin/members",
+		`{"id":"n4","raft_address":"127.0.0.1:1","http_address":"127.0.0.1:2","suffrage":"nonvoter"}`, 200, "n4")
+	eventually(t, "n4 is a member of which little is known", func() bool {
+		return first.Consensus().ReadsVersion() == 1
+	})
+	for i, n := range nodes {
+		reason := fmt.Sprint("recorded by node ", i)
+		want(t, plain, "POST", "http://"+n.httpAddr+"/admin/members", `{"id":"n1","reason":"`+reason+`"}`, 400, "4400")
+		eventually(t, reason, func() bool {
+			_, text, err := request(plain, "GET", url+"/admin/audit?limit=100", "")
+			return err == nil && strings.Contains(text, reason)
+		})
 	}
 }

@@ -60,8 +60,9 @@ func (n *Node) proposeLimitsOnce(ctx context.Context) error {
 
 // limitsChange returns the command with which a leader sets its own limits, and makes the state decide by RolesVersion.
 // It is nil if there is nothing to do or some member cannot read it. inUse is the command version in the log, and reads
-// the one that all members read: without that of the bound of a session's keys, the other limits are set.
+// the one that all members are known to read: without that of the bound of a session's keys, the other limits are set.
 func limitsChange(inForce, own state.Limits, inUse, reads uint32) *state.Command {
+	reads = max(reads, inUse) // every member needs a version in the log in any case
 	if reads < state.BoundsVersion {
 		own.KeysPerSession = inForce.KeysPerSession
 	}

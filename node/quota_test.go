@@ -95,12 +95,16 @@ func TestLimitsChange(t *testing.T) {
 		{"a new cluster", state.Limits{}, bounded, 1, newest, bounded, true},
 		{"RolesVersion is in the log", own, own, state.RolesVersion, newest, state.Limits{}, false},
 		{"RolesVersion is in the log, other limits", own, bounded, state.RolesVersion, newest, bounded, false},
+		{"a member has not started, in force already", own, own, state.RolesVersion, 1, state.Limits{}, false},
+		{"a member has not started, other limits", own, bounded, state.RolesVersion, 1, bounded, false},
+		{"a member has not started, RolesVersion is new", own, bounded, state.BoundsVersion, 1, bounded, false},
 	} {
 		cmd := limitsChange(c.inForce, c.own, c.inUse, c.reads)
 		if cmd == nil && c.want == (state.Limits{}) {
 			continue
 		}
-		if want := c.want.Change(c.raises); cmd == nil || *cmd.Limits != *want.Limits || cmd.MinVersion() > c.reads {
+		want := c.want.Change(c.raises)
+		if cmd == nil || *cmd.Limits != *want.Limits || cmd.NeededVersion(c.inUse) > c.reads {
 			t.Errorf("%s: %+v", c.what, cmd)
 		}
 	}

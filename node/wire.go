@@ -336,11 +336,11 @@ func (n *Node) buildAudit() {
 // sendAudit commits a batch of audit records, here or through the leader.
 func (n *Node) sendAudit(ctx context.Context, batch state.Command) error {
 	leader := n.consensus.Status().LeaderID
-	switch need := batch.MinVersion(); {
+	switch {
 	case leader == "":
 		return fmt.Errorf("no leader known")
-	case n.consensus.ReadsVersion() < need:
-		return fmt.Errorf("a member does not support command version %d", need)
+	case !n.consensus.Readable(&batch):
+		return fmt.Errorf("a member does not support command version %d", batch.MinVersion())
 	case leader == n.cfg.ID:
 		return n.proposeAudit(ctx, batch)
 	}

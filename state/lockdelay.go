@@ -87,7 +87,7 @@ func (v *View) delayRolesOf(backup *View) {
 	}
 	v.roles = roles.commit()
 	v.clusterLockDelay = max(v.clusterLockDelay, backup.clusterLockDelay)
-	if v.MinSupportedVersion(v.present()) >= lockDelayVersion {
+	if v.usableVersion() >= lockDelayVersion {
 		v.clusterLockDelay = max(v.clusterLockDelay, backup.recoveryLockDelay())
 	}
 }
@@ -101,7 +101,7 @@ func (v *View) checkLockDelays() error {
 	switch {
 	case v.roles.len() > MaxRoles:
 		return fmt.Errorf("restore refused: backup and cluster together have more than %d roles", MaxRoles)
-	case delayed && v.MinSupportedVersion(v.present()) < lockDelayVersion:
+	case delayed && v.usableVersion() < lockDelayVersion:
 		return fmt.Errorf("restore refused: roles are held and not all members support command version %d; "+
 			"upgrade all members first", lockDelayVersion)
 	case delayed:

@@ -161,6 +161,28 @@ func TestRestore_LockDelayNeedsCommandVersion(t *testing.T) {
 	wantLockDelays(t, s, map[string]time.Duration{"r": time.Minute})
 }
 
+// A member that was added and never started supports no version that is known. It prevents no restore with a version
+// that is in the log, and takes no lock delay away.
+func TestRestore_MemberThatNeverStarted(t *testing.T) {
+	t.Parallel()
+	newest := Limits{StateBytes: 1 << 30, SessionsPerIdentity: 7, KeysPerSession: 7}.Change(true)
+	s, lost := clusterOf(t, "c"), clusterOf(t, "lost")
+	mustApply(t, lost, newest)
+	foreign := snapshotOf(t, lost)
+	mustApply(t, s, member("n4"))
+	if _, err := mergeBackup(s.Snapshot(), foreign); err == nil || !strings.Contains(err.Error(), "command version 9") {
+		t.Fatalf("the log has no version 9: %v", err)
+	}
+	mustApply(t, s, newest)
+	campaign(t, s, "r", sessionOf(t, s, time.Minute))
+	restored(t, s, snapshotOf(t, s))
+	wantLockDelays(t, s, map[string]time.Duration{"r": time.Minute})
+	restored(t, s, foreign)
+	if d := s.View().clusterLockDelay; d != minRecoveryLockDelay {
+		t.Errorf("a backup of another cluster: every role has lock delay %v", d)
+	}
+}
+
 // A restore is refused if the result has more roles than a snapshot may have.
 func TestRestoreOfTooManyRoles(t *testing.T) {
 	t.Parallel()

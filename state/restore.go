@@ -116,7 +116,7 @@ func ReadBackup(r io.Reader) (*Backup, error) {
 // leave no room for a recovery.
 func MergeBackup(current *Snapshot, backup *Backup, now time.Time) (*Snapshot, error) {
 	v, from := *current.view, backup.view
-	if from.version > v.MinSupportedVersion(v.present()) {
+	if from.version > v.usableVersion() {
 		return nil, fmt.Errorf("restore refused: not all members support command version %d of the backup",
 			from.version)
 	}

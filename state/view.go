@@ -175,6 +175,10 @@ func (v *View) MinSupportedVersion(ids []cluster.NodeID) uint32 {
 	return lowest
 }
 
+// usableVersion returns the highest command version that may be in the log: one that all members support, or one that
+// is in it. A member needs that in any case, also if it has not said what it supports.
+func (v *View) usableVersion() uint32 { return max(v.version, v.MinSupportedVersion(v.present())) }
+
 // CommandVersion returns the highest command version applied. No node without it can follow the log any more.
 func (v *View) CommandVersion() uint32 { return v.version }
 
