@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"northstar/cluster"
+	"northstar/consensus/raftnode"
 	"northstar/state"
 )
 
@@ -108,6 +109,7 @@ func (n *Node) Adopt(from cluster.Peer) error {
 	adopted, err := n.ident.adopt(from.ClusterID, from.Generation, from.Roster)
 	if adopted {
 		n.peers.forgetRefusals()
+		raftnode.Notify(n.peers.kick) // a first start decides by it
 	}
 	return err
 }

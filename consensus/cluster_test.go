@@ -115,6 +115,7 @@ type testNode struct {
 
 	claimed    atomic.Uint64 // RecordedIndex of its hellos, if it is greater than the true one
 	heldProbes chan struct{} // not nil: probes are answered once it is closed
+	lostProbes bool          // probes reach no node
 
 	cluster   *testCluster
 	cut       atomic.Bool                                  // from everybody, in both directions
@@ -342,6 +343,10 @@ func (n *testNode) startOn(store storage.Storage) error {
 		Probe: func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
 			if n.heldProbes != nil {
 				<-n.heldProbes
+			}
+			if n.lostProbes {
+				<-ctx.Done()
+				return cluster.Peer{}, cluster.Admission{}, ctx.Err()
 			}
 			return tr.Probe(ctx, addr)
 		},

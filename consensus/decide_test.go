@@ -49,6 +49,17 @@ func TestDecideFirstStart(t *testing.T) {
 			startInputs{first: five, answers: answers("n2", "", "n3", "", "n4", "c1")},
 			joinOnly, "",
 		},
+		{"it has adopted an ID", startInputs{first: three, identity: met("n1", "n2")}, joinOnly, ""},
+		{
+			"an adopted ID beats a majority without",
+			startInputs{first: three, identity: met("n1", "n2"), answers: answers("n2", "", "n3", "")},
+			joinOnly, "",
+		},
+		{
+			"it has adopted an ID, list of another cluster",
+			startInputs{first: three, identity: met("n1", "n8", "n9")},
+			keepProbing, "belongs to cluster c1 (n1, n8, n9)",
+		},
 		{"its own answer does not count twice", startInputs{first: three, answers: answers("n1", "")}, keepProbing, ""},
 		{
 			"one has started with this one",
@@ -132,6 +143,10 @@ func TestDecideFirstStart(t *testing.T) {
 			"",
 		},
 		{"crashed while bootstrapping", startInputs{identity: bootstrapped, first: three}, bootstrap, ""},
+		{"crashed while bootstrapping, an ID adopted", startInputs{
+			first:    three,
+			identity: identityFile{Identity: named.Identity, Bootstrap: bootstrapped.Bootstrap},
+		}, bootstrap, ""},
 		{
 			"crashed while bootstrapping, another list since",
 			startInputs{identity: bootstrapped, first: five},

@@ -16,10 +16,8 @@ import (
 	"northstar/consensus/raftnode"
 )
 
-const (
-	probeEvery   = 50 * time.Millisecond
-	probeTimeout = 500 * time.Millisecond
-)
+// probeEvery is how often a node probes a peer before it can decide about its first start.
+const probeEvery = 50 * time.Millisecond
 
 type bootstrapDecision int
 
@@ -55,11 +53,11 @@ func (a probeAnswer) supportsBootstrap() bool {
 		a.peer.Start == cluster.StartBootstrapped && a.reply.MayAdoptClusterID
 }
 
-// decideFirstStart distinguishes late first starts, wiped disks and rival bootstraps. A peer with a cluster ID means
-// that the cluster exists: a node with an empty disk that bootstrapped beside it could vote twice. Without one, a
-// majority of the list, this node included, must support a bootstrap. Then two halves that cannot reach each other
-// cannot both continue. A node that took part in an election before its disk was wiped finds no majority. Otherwise all
-// others must respond: the nodes of that election would refuse this one (docs/decisions/005).
+// decideFirstStart distinguishes late first starts, wiped disks and rival bootstraps. A peer with a cluster ID, or an
+// adopted one, means that the cluster exists: a node with an empty disk that bootstrapped beside it could vote twice.
+// Without one, a majority of the list, this node included, must support a bootstrap. Then two halves that cannot reach
+// each other cannot both continue. A node that took part in an election before its disk was wiped finds no majority.
+// Otherwise all others must respond: the nodes of that election would refuse this one (docs/decisions/005).
 func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 	if err := checkStart(in); err != nil {
 		return keepProbing, err
@@ -72,6 +70,9 @@ func decideFirstStart(in startInputs) (bootstrapDecision, error) {
 	}
 	if in.identity.Bootstrap != "" {
 		return bootstrap, nil // an earlier start decided it, and did not finish
+	}
+	if in.identity.ClusterID != "" {
+		return joinOnly, nil // a member of a running cluster has let it adopt this
 	}
 	others, with := 0, 1
 	for _, m := range in.first {
@@ -262,13 +263,13 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 		select {
 		case <-ctx.Done():
 			return startExisting, nil // Run ends
-		case <-n.peers.kick: // a hello: its node runs now, and perhaps others do
+		case <-n.peers.kick: // a hello: its node runs now, and perhaps others do. It may have brought a cluster ID.
+			in.identity = n.ident.get()
 			for id, wake := range wakes {
 				if _, answered := in.answers[id]; !answered { // the answers are hellos, too
 					raftnode.Notify(wake)
 				}
 			}
-			continue
 		case a := <-answers:
 			misfit := in.addResponse(a)
 			if misfit != nil {
@@ -292,9 +293,7 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 // probePeer probes a peer at each probeEvery, and when it receives from wake.
 func (n *Node) probePeer(ctx context.Context, m FirstMember, answers chan<- probeAnswer, wake <-chan struct{}) {
 	everyOr(ctx, probeEvery, wake, func() bool {
-		probe, cancel := context.WithTimeout(ctx, probeTimeout)
-		defer cancel()
-		peer, verdict, err := n.deps.Probe(probe, m.RaftAddress)
+		peer, verdict, err := n.probe(ctx, m.RaftAddress)
 		if peer.NodeID != "" {
 			select {
 			case answers <- probeAnswer{m.ID, peer, verdict, err}:

@@ -45,3 +45,19 @@ func TestFirstLeaderLost_ClusterIDOnOneFollower(t *testing.T) {
 	}
 	c.leader()
 }
+
+// A node that starts late cannot probe the others in time. One of them has recorded it and reaches it, and it adopts
+// their cluster's ID. Then it joins.
+func TestLateFirstStart_ProbesAreLost(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	late := c.nodes["n3"]
+	c.nodes["n1"].start()
+	c.nodes["n2"].start()
+	c.leader()
+	late.lostProbes = true
+	late.start()
+	eventually(t, "it adopts the cluster's ID", func() bool { return late.Identity().ClusterID != "" })
+	c.write("a", "1")
+	eventually(t, "it follows", func() bool { return late.has("a", "1") })
+}

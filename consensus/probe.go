@@ -44,10 +44,21 @@ func (n *Node) probePeersLoop(ctx context.Context) {
 	}
 }
 
+// minProbeTimeout is what a probe has at least.
+const minProbeTimeout = 500 * time.Millisecond
+
+// probeTimeout bounds a probe, which takes three round trips with TLS. Distant nodes have longer election timeouts.
+func (c *Config) probeTimeout() time.Duration { return max(minProbeTimeout, 2*c.TimeoutMin) }
+
+// probe is Deps.Probe within probeTimeout.
+func (n *Node) probe(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.probeTimeout())
+	defer cancel()
+	return n.deps.Probe(ctx, addr)
+}
+
 // probePeers sends hellos to all others, for probeTimeout at most. OnHello, OnAdmitted and OnRefused get the responses.
 func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
 	servers := inst.Servers()
 	if len(servers) == 0 {
 		servers = firstServers(n.cfg.InitialCluster)
@@ -55,7 +66,7 @@ func (n *Node) probePeers(ctx context.Context, inst *raftnode.Instance) {
 	var asking sync.WaitGroup
 	for _, s := range servers {
 		if s.ID != n.cfg.Self.NodeID {
-			asking.Go(func() { _, _, _ = n.deps.Probe(ctx, s.Address) })
+			asking.Go(func() { _, _, _ = n.probe(ctx, s.Address) })
 		}
 	}
 	asking.Wait()

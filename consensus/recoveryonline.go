@@ -36,7 +36,7 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 	if err := checkNextGeneration(in.NextGeneration); err != nil {
 		return cluster.RecoveryPlan{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.TimeoutMax+probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.TimeoutMax+n.cfg.probeTimeout())
 	defer cancel()
 	for id, seen := range n.deps.Poll(ctx, others) {
 		if c := seen.Claim; c.ClusterID == in.Identity.ClusterID && c.Generation == in.Identity.Generation {
@@ -196,9 +196,7 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 	if !ok || leader == mine.NodeID {
 		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s is not another member of this cluster", leader)
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	peer, _, err := n.deps.Probe(ctx, server.Address)
+	peer, _, err := n.probe(ctx, server.Address)
 	if peer.NodeID != leader || peer.ClusterID != mine.ClusterID || peer.Generation != generation {
 		return cluster.Errorf(cluster.CodeBadRequest, "follow: node %s at %s is not of generation %d, recovery %s: %w",
 			leader, server.Address, generation.Number, generation.RecoveryID, err)
