@@ -177,7 +177,9 @@ func (r *restoring) install(merged mergedState) error {
 	read := r.n.fsm.Progress()
 	r.n.replacing.Store(term)
 	r.begun.Store(true)
+	r.n.restoring.Store(merged.size)
 	err := r.inst.Restore(term, merged.size, content)
+	r.n.restoring.Store(0)
 	restored := err == nil
 	if restored {
 		// The library has committed an entry that it does not hand to the state machine. This one makes its index

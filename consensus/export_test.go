@@ -237,3 +237,6 @@ func PlanRecoveryIn(generation uint64) (cluster.Generation, error) {
 	next, err := planRecovery(f, cluster.RecoveryRequest{Confirm: "c"}, "r")
 	return next.Generation, err
 }
+
+// Restoring returns the bytes with which the library replaces the state, 0 if it does not.
+func (n *Node) Restoring() int64 { return n.restoring.Load() }

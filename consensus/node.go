@@ -45,6 +45,7 @@ type Node struct {
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
 	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
 	installing       chan struct{} // capacity 1: the holder has the library replace the state
+	restoring        atomic.Int64  // bytes with which the library replaces the state; 0: it does not
 	stateKick        chan struct{} // capacity 1: the state has changed
 	fatal            chan error    // capacity 1: why Run ends
 	rebuild          chan string   // capacity 1: why the Raft node is replaced

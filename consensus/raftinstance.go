@@ -210,6 +210,9 @@ func (c RaftCallbacks) Progress() (applied, restored uint64) {
 	return c.AppliedIndex(), c.n.fsm.Progress() + c.n.store.Progress()
 }
 
+// Restoring returns the size of the state that Raft's main loop replaces this leader's state with; 0: it does not.
+func (c RaftCallbacks) Restoring() int64 { return c.n.restoring.Load() }
+
 // LeaderCommit notes what a leader has sent after a time, if that is known: its commit index, and its last entry if
 // that is of its own term.
 func (c RaftCallbacks) LeaderCommit(index, last uint64, sentAfter time.Time) {

@@ -391,3 +391,19 @@ func TestGuardedReader(t *testing.T) {
 		t.Errorf("without leadership: %d bytes, %v, refused %v", n, err, refused())
 	}
 }
+
+// TestMainLoopInARestore: the main loop of a leader that restores a backup answers nothing. It does not count as hung.
+func TestMainLoopInARestore(t *testing.T) {
+	t.Parallel()
+	n, release, done := startHeldRestore(t, within(t, testTimeout))
+	if err := n.tr.Raft().CheckMainLoop(within(t, timeoutMin)); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n.Restoring() != 0 {
+		t.Error("it restores after the restore")
+	}
+}

@@ -147,6 +147,8 @@ type RaftNode interface {
 	RaftState
 	// Progress returns the last applied index, and a number that grows while a snapshot is restored, as its bytes do.
 	Progress() (applied, restored uint64)
+	// Restoring returns the size of the snapshot with which Raft's main loop, as leader, replaces the state; 0: none.
+	Restoring() int64
 	// TrackVote is called when a vote request enters and leaves Raft: the store may delay a term until the vote then.
 	TrackVote(inside bool)
 	// FlushBeforeReply makes delayed writes durable. Responses of Raft leave only when it has succeeded. It may block.

@@ -51,8 +51,9 @@ type end struct {
 	readOnly, replicationPaused, idle atomic.Bool   // idle: it may start no election by itself
 	candidate                         atomic.Bool   // Candidate returns true
 	raised                            atomic.Uint64 // the last term of TermRaised
-	electionBlocked                   atomic.Bool   // ElectionBlocked returns true
-	superseded                        atomic.Bool   // MayStartElection returns false for every cause
+	restoring                         atomic.Int64
+	electionBlocked                   atomic.Bool // ElectionBlocked returns true
+	superseded                        atomic.Bool // MayStartElection returns false for every cause
 
 	// What a test decides; nil: nothing.
 	onHello         func()
@@ -210,6 +211,7 @@ func (e *end) CurrentTerm() uint64                  { return e.term.Load() }
 func (e *end) Leader() cluster.NodeID               { return e.leader.Load().(cluster.NodeID) }
 func (e *end) Candidate() bool                      { return e.candidate.Load() }
 func (e *end) Progress() (applied, restored uint64) { return e.applied.Load(), e.progress.Load() }
+func (e *end) Restoring() int64                     { return e.restoring.Load() }
 func (e *end) LastEntry() (index, term uint64)      { return 0, 0 }
 func (e *end) EndsSnapshot(index, term uint64) bool {
 	return index == e.snapshotEnd.Load() && term == 4

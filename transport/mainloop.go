@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -9,6 +10,29 @@ import (
 
 // aliveRecheck is how often CheckMainLoop checks whether raft is busy with something that progresses.
 const aliveRecheck = 50 * time.Millisecond
+
+// leaderRestore is the restore in which a leader's main loop was last seen. It comes with no message, so inFlightOps
+// has no operation for it.
+type leaderRestore struct {
+	mu sync.Mutex
+	op *operation // guarded by mu; nil: none
+}
+
+// progresses reports whether a leader's restore of size bytes goes on, as that of a received snapshot. size 0: there is
+// none.
+func (l *leaderRestore) progresses(now time.Time, size int64, restored uint64, t timing) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if size == 0 {
+		l.op = nil
+		return false
+	}
+	if l.op == nil || l.op.size != size {
+		l.op = &operation{snapshot: true, size: size, lastProgress: now}
+	}
+	l.op.observe(now, restored)
+	return l.op.mayProxyHeartbeat(now, t)
+}
 
 // CheckMainLoop returns nil once raft's main loop has answered a message, or is known to be busy with something that
 // progresses, such as a snapshot. It has no effect on raft: the message is an append of term 0, which raft refuses
@@ -26,7 +50,11 @@ func (r *Raft) CheckMainLoop(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		_, restored := local.Progress()
-		if inside, mayProxy, _ := r.busy.status(time.Now(), restored, r.t.params); inside && mayProxy {
+		now := time.Now()
+		if inside, mayProxy, _ := r.busy.status(now, restored, r.t.params); inside && mayProxy {
+			return nil
+		}
+		if r.restore.progresses(now, local.Restoring(), restored, r.t.params) {
 			return nil
 		}
 		select {

@@ -46,3 +46,45 @@ func TestAlive(t *testing.T) {
 		}
 	})
 }
+
+// A leader's main loop is inside a restore and answers nothing. That is no hang while the restore progresses, or syncs
+// what it has written.
+func TestMainLoopInALeadersRestore(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(t *testing.T, ends []*end) {
+		n1 := ends[0]
+		n1.bindOnly()
+		alive := func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return n1.raft.CheckMainLoop(ctx) == nil
+		}
+		n1.progress.Add(1)
+		if alive() {
+			t.Error("it hangs, while a snapshot is sent to another node")
+		}
+		quiet := n1.tr.params.stall + 10*time.Second
+		for _, backup := range []int64{10 * syncRate, 10*syncRate + 1} { // one after the other
+			n1.restoring.Store(backup)
+			for range 20 {
+				if !alive() {
+					t.Error("in a restore that progresses")
+				}
+				time.Sleep(quiet) // of a synctest bubble
+				n1.progress.Add(1)
+			}
+			if !alive() {
+				t.Error("in a restore that progressed just now")
+			}
+			time.Sleep(quiet + time.Millisecond)
+			if alive() {
+				t.Error("in a restore that hangs")
+			}
+		}
+		n1.restoring.Store(0)
+		n1.progress.Add(1)
+		if alive() {
+			t.Error("it hangs after the restore")
+		}
+	})
+}

@@ -37,6 +37,7 @@ type Raft struct {
 	offering chan struct{} // holds one element during offerElection
 	ballots  recentVotes
 	installs snapshotInstalls
+	restore  leaderRestore
 
 	mu    sync.Mutex
 	peers map[cluster.NodeID]*peer
