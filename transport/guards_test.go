@@ -55,6 +55,18 @@ func (e *end) send(to *end, req *raft.InstallSnapshotRequest, data io.Reader) (r
 // TestStaleSnapshotHoldsUpNoAppend: a sender whose snapshot is of no use may take its time.
 func TestStaleSnapshotHoldsUpNoAppend(t *testing.T) {
 	t.Parallel()
+	for name, of := range map[string]struct{ term, last uint64 }{
+		"not newer than what is applied": {5, 50},
+		"of a deposed leader":            {4, 101},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			staleSnapshotHoldsUpNoAppend(t, of.term, of.last)
+		})
+	}
+}
+
+func staleSnapshotHoldsUpNoAppend(t *testing.T, term, last uint64) {
 	n1, n2, n3 := newEnd(t, "n1"), newEnd(t, "n2"), newEnd(t, "n3")
 	n2.bind()
 	data, rest := io.Pipe()
@@ -62,7 +74,7 @@ func TestStaleSnapshotHoldsUpNoAppend(t *testing.T) {
 	go func() {
 		defer close(done)
 		_, _ = n1.send(n2, &raft.InstallSnapshotRequest{
-			RPCHeader: n1.header(), SnapshotVersion: 1, Term: 5, LastLogIndex: 50, LastLogTerm: 5, Size: 100,
+			RPCHeader: n1.header(), SnapshotVersion: 1, Term: term, LastLogIndex: last, LastLogTerm: 4, Size: 100,
 			Configuration: raft.EncodeConfiguration(raft.Configuration{}),
 		}, data)
 	}()
@@ -88,6 +100,12 @@ func TestStaleSnapshotIsNotInstalled(t *testing.T) {
 	n2.leader.Store(cluster.NodeID("n3"))
 	if resp, err := n1.install(n2, 50, data); err != nil || resp.Success || resp.Term != 5 {
 		t.Errorf("a stale snapshot of another node: %+v, %v; want: refused", resp, err)
+	}
+	if resp, err := n1.send(n2, &raft.InstallSnapshotRequest{
+		RPCHeader: n1.header(), SnapshotVersion: 1, Term: 4, LastLogIndex: 101, LastLogTerm: 4, Size: int64(len(data)),
+		Configuration: raft.EncodeConfiguration(raft.Configuration{}),
+	}, bytes.NewReader(data)); err != nil || resp.Success || resp.Term != 5 {
+		t.Errorf("a snapshot of a deposed leader: %+v, %v; want: refused in term 5", resp, err)
 	}
 	if n := reached(got); n != 0 {
 		t.Errorf("%d stale snapshots reached raft", n)

@@ -57,12 +57,14 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 	}
 }
 
-// checkSnapshot reports whether a snapshot is not newer than the applied state, and returns why Raft must not get it.
+// checkSnapshot reports whether a snapshot is of an earlier term, or not newer than the applied state, and returns why
+// Raft must not get it. raft would read one of an earlier term to its end, inside its main loop, and ignore it.
 func (m incoming) checkSnapshot(c *raft.InstallSnapshotRequest) (stale bool, err error) {
-	if c.Term >= m.local.CurrentTerm() {
-		if err := m.local.CheckEntry(c.Term, c.LastLogIndex, c.LastLogTerm); err != nil {
-			return false, err
-		}
+	if c.Term < m.local.CurrentTerm() {
+		return true, nil
+	}
+	if err := m.local.CheckEntry(c.Term, c.LastLogIndex, c.LastLogTerm); err != nil {
+		return false, err
 	}
 	if applied, _ := m.local.Progress(); c.LastLogIndex <= applied {
 		return true, nil
@@ -71,7 +73,7 @@ func (m incoming) checkSnapshot(c *raft.InstallSnapshotRequest) (stale bool, err
 		m.followSender(c)
 	}
 	if c.Term < m.local.CurrentTerm() {
-		return false, nil // raft ignores it
+		return true, nil // the term was raised meanwhile
 	}
 	return false, m.local.CheckSnapshot(c.Term, c.LastLogIndex, c.LastLogTerm)
 }
@@ -86,9 +88,9 @@ func (m incoming) followSender(c *raft.InstallSnapshotRequest) {
 	m.forward(nil)
 }
 
-// staleSnapshot rejects a snapshot that is not newer than the applied state: raft would install it and roll the state
-// machine back. To the leader of the current term it reports success, which is true: the whole snapshot is applied
-// here. After a refusal that leader would send the snapshot again without end.
+// staleSnapshot rejects a snapshot of an earlier term, or one that is not newer than the applied state: raft would
+// install that and roll the state machine back. To the leader of the current term it reports success, which is true:
+// the whole snapshot is applied here. After a refusal that leader would send the snapshot again without end.
 func (m incoming) staleSnapshot(c *raft.InstallSnapshotRequest) {
 	m.r.t.reject(m.kind, "stale")
 	_, _ = io.Copy(io.Discard, m.rpc.Reader)
