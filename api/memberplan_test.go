@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -66,7 +67,7 @@ func TestChangesRecordOnly(t *testing.T) {
 	yes, no, none, voter, addr := true, false, 0, cluster.NonVoter, "h1:1"
 	for want, patches := range map[bool][]cluster.MemberPatch{
 		true:  {{Drain: &yes}, {Eligible: &no}, {Priority: &none}},
-		false: {{Suffrage: &voter, Eligible: &no}, {RaftAddress: &addr}},
+		false: {{Suffrage: &voter, Eligible: &no}, {RaftAddress: &addr}, {Readmit: true}},
 	} {
 		for _, p := range patches {
 			if got := changesRecordOnly(cluster.MemberChange{ID: "n1", Patch: &p}); got != want {
@@ -77,6 +78,35 @@ func TestChangesRecordOnly(t *testing.T) {
 	if changesRecordOnly(cluster.MemberChange{ID: "n1"}) {
 		t.Error("a removal")
 	}
+}
+
+// noSuccessor is a leader whose leadership no other voter can take over.
+type noSuccessor struct{ fakeTransfer }
+
+func (f noSuccessor) Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
+	p, err := f.fakeTransfer.Plan(ctx, o)
+	p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "no eligible target")
+	return p, err
+}
+
+// A dry run of a change that has the leader hand over first says that it is refused while no other voter may lead.
+func TestMemberPlan_NoSuccessor(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := startServer(t, newFakeCluster("n1", true), func(d *Deps) {
+			d.Leadership = noSuccessor{fakeTransfer(noTransfer)}
+		})
+		for patch, possible := range map[string]bool{
+			`"eligible":false`: true, `"readmit":true`: false, `"suffrage":"nonvoter"`: false,
+		} {
+			r := n.do("PATCH", "/admin/members/n1", "{"+patch+`,"dry_run":true}`, "Content-Type", jsonBody)
+			var plan apiv1.Plan
+			err := json.Unmarshal([]byte(r.body), &plan)
+			refused := strings.Contains(r.body, `"ERR_QUORUM_AT_RISK"`)
+			if err != nil || r.status != 200 || plan.Possible != possible || refused == possible {
+				t.Errorf("%s: %d %s", patch, r.status, r.body)
+			}
+		}
+	})
 }
 
 // A change of the leader itself tells who could take over, and who feels it.

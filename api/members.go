@@ -209,9 +209,10 @@ func (c *request) planChange(ctx context.Context, change cluster.MemberChange) (
 }
 
 // changesRecordOnly reports whether a change affects only the leader's member record. Such a change is applied even
-// if no other node can take over leadership; leadership moves later. Other changes must wait for the move.
+// if no other node can take over leadership; leadership moves later. Other changes must wait for the move. So must a
+// re-admission, which demotes the node.
 func changesRecordOnly(ch cluster.MemberChange) bool {
-	return ch.Patch != nil && ch.Patch.Suffrage == nil && ch.Patch.RaftAddress == nil
+	return ch.Patch != nil && ch.Patch.Suffrage == nil && ch.Patch.RaftAddress == nil && !ch.Patch.Readmit
 }
 
 func parseSuffrage(s string) (cluster.Suffrage, error) {
