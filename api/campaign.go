@@ -52,7 +52,7 @@ func campaign(c *request, in apiv1.Campaign) error {
 	}
 	switch revoked := c.revoked(); {
 	case err == nil, err == forward.ErrResponseWritten:
-	case revoked != nil: // it has ended the request to the leader, which says nothing about the outcome
+	case revoked != nil && wait > 0: // what the request to the leader says is only that it was ended
 		return revoked
 	}
 	switch {

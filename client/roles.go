@@ -26,12 +26,11 @@ func (c *Client) CampaignRole(ctx context.Context, role string, r Campaign) (Rol
 	ctx, cancel := context.WithTimeout(ctx, wait+campaignSlack)
 	defer cancel()
 	res, err := c.campaignRole(ctx, role, r)
-	left := wait - time.Since(began)
-	if left < time.Millisecond || !cluster.IsCode(err, cluster.CodeUnauthenticated) {
+	if wait == 0 || !cluster.IsCode(err, cluster.CodeUnauthenticated) {
 		return res, err
 	}
 	c.closeIdleConnections() // they have shown the old certificate
-	r.WaitMS = left.Milliseconds()
+	r.WaitMS = max(0, wait-time.Since(began)).Milliseconds()
 	return c.campaignRole(ctx, role, r)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -15,7 +16,8 @@ import (
 type slowHold struct {
 	fakeCall
 	hold     time.Duration
-	end      time.Time // of a lease that is not renewed; zero: leases are renewed
+	answer   time.Duration // to a renewal of a lease that is not renewed
+	end      time.Time     // of a lease that is not renewed; zero: leases are renewed
 	renewals []time.Time
 }
 
@@ -24,11 +26,16 @@ func (c *slowHold) RenewLeases(ctx context.Context, leases []*state.Session) ([]
 	if c.end.IsZero() {
 		return c.fakeCall.RenewLeases(ctx, leases)
 	}
-	return []time.Duration{max(0, time.Until(c.end))}, nil
+	left := max(0, time.Until(c.end))
+	time.Sleep(c.answer)
+	return []time.Duration{left}, nil
 }
 
 func (c *slowHold) HoldLease(context.Context, string, time.Duration) (func(bool), error) {
 	time.Sleep(c.hold)
+	if !c.end.IsZero() && time.Until(c.end) <= 0 {
+		return nil, cluster.Errorf(cluster.CodeSessionEnded, "it has ended")
+	}
 	return func(bool) {}, nil
 }
 
@@ -41,13 +48,16 @@ func TestLateHold(t *testing.T) {
 		ttl      int64
 		hold     time.Duration
 		left     time.Duration // of a lease that is not renewed; 0: it is
+		answer   time.Duration // to that renewal
 		renewals int
 		want     int64
 	}{
-		"in time":             {1, 400 * time.Millisecond, 0, 1, 1},
-		"late":                {1, 1300 * time.Millisecond, 0, 2, 1},
-		"late, of a revoked":  {5, 1300 * time.Millisecond, 4200 * time.Millisecond, 1, 2},
-		"its end comes first": {5, 1300 * time.Millisecond, 2200 * time.Millisecond, 1, 0},
+		"in time":             {1, 400 * time.Millisecond, 0, 0, 1, 1},
+		"late":                {1, 1300 * time.Millisecond, 0, 0, 2, 1},
+		"late, of a revoked":  {5, 1300 * time.Millisecond, 4200 * time.Millisecond, 0, 1, 2},
+		"its end comes first": {5, 1300 * time.Millisecond, 2200 * time.Millisecond, 0, 1, 0},
+		"ends before a hold":  {5, 0, 200 * time.Millisecond, 300 * time.Millisecond, 1, 0},
+		"ends with the hold":  {5, 2 * time.Millisecond, 300 * time.Millisecond, 299 * time.Millisecond, 1, 0},
 	} {
 		keepAlive := map[string]func(*leaseService, *renewals, *heldLeases) error{
 			"in a batch": func(l *leaseService, stream *renewals, held *heldLeases) error {
@@ -69,7 +79,7 @@ func TestLateHold(t *testing.T) {
 					n.apply(t, state.Command{
 						Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 7, TTL: c.ttl},
 					})
-					call := &slowHold{fakeCall: fakeCall{t.Context(), n}, hold: c.hold}
+					call := &slowHold{fakeCall: fakeCall{t.Context(), n}, hold: c.hold, answer: c.answer}
 					if c.left > 0 {
 						call.end = time.Now().Add(c.left)
 					}
@@ -86,7 +96,7 @@ func TestLateHold(t *testing.T) {
 					if err := renew(&leaseService{s: s}, stream, held); err != nil {
 						t.Fatal(err)
 					}
-					if answers != 1 || len(call.renewals) != c.renewals || len(held.detach) != 1 {
+					if answers != 1 || len(call.renewals) != c.renewals || len(held.detach) != 1 && c.answer == 0 {
 						t.Errorf("%d answers, %d leases held, %d renewals, want %d", answers, len(held.detach),
 							len(call.renewals), c.renewals)
 					}

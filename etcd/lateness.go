@@ -6,6 +6,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
+	"northstar/cluster"
 	"northstar/state"
 )
 
@@ -33,16 +34,20 @@ func (r renewal) rest(now time.Time, grace time.Duration) (left time.Duration, i
 	return left, left >= time.Second
 }
 
-// holdInTime holds a lease that was renewed, and returns the rest of the renewal. The first hold asks the leader, and
-// renews nothing.
+// holdInTime holds a lease that was renewed, and returns the rest of the renewal, 0 if the lease has ended. The first
+// hold asks the leader, and renews nothing.
 func (l *leaseService) holdInTime(
 	ctx context.Context, r renewal, held *heldLeases,
 ) (left time.Duration, inTime bool, err error) {
 	grace := l.s.graceOf(r.lease)
-	if left, inTime = r.rest(time.Now(), grace); !inTime {
-		return left, false, nil
+	if left, inTime = r.rest(time.Now(), grace); !inTime || left == 0 {
+		return left, inTime, nil
 	}
-	if err := held.hold(ctx, callOf(ctx), l.s.deps.Node.View(), r.lease); err != nil {
+	err = held.hold(ctx, callOf(ctx), l.s.deps.Node.View(), r.lease)
+	switch {
+	case cluster.IsCode(err, cluster.CodeSessionEnded):
+		return 0, true, nil
+	case err != nil:
 		return 0, false, err
 	}
 	left, inTime = r.rest(time.Now(), grace)

