@@ -99,7 +99,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 			noPut:    slices.Contains(r.Filters, pb.WatchCreateRequest_NOPUT),
 			noDelete: slices.Contains(r.Filters, pb.WatchCreateRequest_NODELETE),
 		},
-		start: r.StartRevision, next: v.Revision() + 1, epoch: v.Epoch(),
+		start: r.StartRevision, next: v.Revision() + 1, epoch: v.Epoch(), notify: true, // at the first tick, as in etcd
 	}
 	if w.key == "" {
 		w.key = "\x00"
