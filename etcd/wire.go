@@ -155,7 +155,7 @@ func (w *wire) begin(f frame) {
 			w.resets = now
 		}
 		w.resets = w.resets.Add(resetPause)
-	case f.kind == http2.FrameData && ok:
+	case f.kind == http2.FrameData && ok && f.size > 0:
 		cost := f.size + frameCost
 		if f.size >= pooledFrame {
 			cost = max(cost, pooledCost)

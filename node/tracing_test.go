@@ -213,16 +213,20 @@ func TestTraces_Etcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "00-"+traceID+"-b7ad6b7169203331-01")
-	watch, err := pb.NewWatchClient(conn).Watch(ctx)
+	streaming, end := context.WithCancel(ctx)
+	defer end()
+	watch, err := pb.NewWatchClient(conn).Watch(streaming)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := watch.CloseSend(); err != nil {
+	create := &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{Key: []byte("a")}}
+	if err := watch.Send(&pb.WatchRequest{RequestUnion: create}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := watch.Recv(); err == nil {
-		t.Error("the stream has not ended")
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
 	}
+	end()
 	if _, err := pb.NewKVClient(conn).Put(ctx, &pb.PutRequest{Key: []byte("a")}); err != nil {
 		t.Fatal(err)
 	}
