@@ -39,8 +39,9 @@ func (f frame) endsStream() bool {
 	return false
 }
 
-// follow calls begin for each frame that begins in p, and data for each part of the content of a frame of data.
-func (f *frames) follow(p []byte, begin func(frame), data func(stream uint32, part []byte)) {
+// follow calls begin for each frame that begins in p, and data for each part of the content of a frame of data, with the
+// number of bytes of that content which have not come.
+func (f *frames) follow(p []byte, begin func(frame), data func(stream uint32, part []byte, more int)) {
 	n := min(f.skip, len(p))
 	f.skip -= n
 	p = p[n:]
@@ -85,13 +86,13 @@ func (f *frames) start() {
 }
 
 // content passes on a part of a payload without padding.
-func (f *frames) content(part []byte, data func(uint32, []byte)) {
+func (f *frames) content(part []byte, data func(uint32, []byte, int)) {
 	left := f.left
 	if f.padding < 0 {
 		f.padding = int(part[0])
 		part, left = part[1:], left-1
 	}
 	if n := min(len(part), left-f.padding); n > 0 {
-		data(f.now.stream, part[:n])
+		data(f.now.stream, part[:n], left-f.padding-n)
 	}
 }

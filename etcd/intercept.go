@@ -40,6 +40,7 @@ func callOf(ctx context.Context) Call {
 func (s *Server) interceptUnary(
 	ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (out any, err error) {
+	linkOf(ctx).took()
 	if err := answerPlain(ctx); err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (s *Server) interceptStream(
 		defer release()
 		stream = &libraryStream{stream, ctx, s}
 	}
-	err = handle(service, &callStream{stream, ctx})
+	err = handle(service, &callStream{ServerStream: stream, ctx: ctx, link: linkOf(ctx)})
 	if cause := context.Cause(ctx); err != nil && cause != nil && stream.Context().Err() == nil {
 		err = cause // the call was ended here, not by the client
 	}
@@ -158,30 +159,6 @@ func receive[T any](
 		}
 	}()
 	return messages, failed
-}
-
-// callStream is a stream with the context of its call.
-type callStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-// Context implements grpc.ServerStream.
-func (c *callStream) Context() context.Context { return c.ctx }
-
-// maxStreamMessage bounds what a client sends in one message of a stream. A stream keeps the messages that wait for its
-// handler, which waits for the client to read.
-const maxStreamMessage = 32 << 10
-
-// RecvMsg implements grpc.ServerStream.
-func (c *callStream) RecvMsg(m any) error {
-	if err := c.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	if received, ok := m.(proto.Message); ok && proto.Size(received) > maxStreamMessage {
-		return rpctypes.ErrGRPCRequestTooLarge
-	}
-	return nil
 }
 
 // begin authenticates and admits a call. leave must be called with the call's error.

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"net"
 	"sync"
@@ -29,11 +28,8 @@ type Share interface {
 
 const (
 	freeCalls    = 2        // of a connection, beside its share
-	freeBytes    = 64 << 10 // of its unfinished messages, beside its share
+	freeBytes    = 64 << 10 // of its messages, beside its share
 	takenBytes   = 256 << 10
-	frameCost    = 256 // memory of a frame of data, besides its bytes
-	pooledFrame  = 1 << 10
-	pooledCost   = 4 << 10          // least memory of a frame of at least pooledFrame bytes
 	messageTime  = 30 * time.Second // for a message to arrive
 	stallTimeout = 10 * time.Second // that a connection waits for room
 	stallRetry   = 20 * time.Millisecond
@@ -42,11 +38,12 @@ const (
 	resetBurst   = 5 * time.Second      // of such pauses that are free
 )
 
-var errNoRoom = errors.New("etcd: no room for the unfinished messages of a connection")
+var errNoRoom = errors.New("etcd: no room for the messages of a connection")
 
 // wire is an HTTP/2 connection that counts what gRPC holds for it although no call has begun that limits could refuse,
 // or although the call is over: the streams that the node has not ended, and the bytes of messages that are not
-// complete. It knows both by the frames. New calls are refused, and reading stops, when there is no room.
+// complete, or that no call has taken. It knows them by the frames, and calls tell what they take. New calls are
+// refused, and reading stops, when there is no room.
 type wire struct {
 	net.Conn
 	probed  probedConn // writes
@@ -57,7 +54,7 @@ type wire struct {
 	mu      sync.Mutex
 	in, out frames
 	open    map[uint32]*received // streams that the client has opened, and neither side has ended
-	held    int                  // bytes of unfinished messages
+	held    int                  // memory of the messages of open
 	calls   int                  // taken of the share
 	bytes   int                  // taken of the share
 	full    bool                 // the share has not enough for held
@@ -65,15 +62,6 @@ type wire struct {
 	slow    *time.Timer          // looks for messages that arrive too slowly; nil: none is unfinished
 	closed  bool
 	opening *connSet // has Conn until the client's first frame has come; nil: it has
-}
-
-// received is what has come of the present message of a stream.
-type received struct {
-	prefix [5]byte // of gRPC: a flag and the length
-	have   int     // bytes of the prefix
-	left   int     // bytes of the message that have not come
-	held   int     // memory of what has come
-	since  time.Time
 }
 
 func newWire(c net.Conn, share Share) *wire {
@@ -110,7 +98,7 @@ func (w *wire) Write(p []byte) (int, error) {
 		if f.endsStream() {
 			w.end(f.stream)
 		}
-	}, func(uint32, []byte) {})
+	}, func(uint32, []byte, int) {})
 	ends := w.out.between()
 	w.settle()
 	w.mu.Unlock()
@@ -156,36 +144,24 @@ func (w *wire) begin(f frame) {
 		}
 		w.resets = w.resets.Add(resetPause)
 	case f.kind == http2.FrameData && ok && f.size > 0:
-		cost := f.size + frameCost
-		if f.size >= pooledFrame {
-			cost = max(cost, pooledCost)
-		}
-		if m.held == 0 {
-			m.since = time.Now()
-		}
-		m.held += cost
-		w.held += cost
+		w.held += m.frame(f.size, time.Now())
 	}
 }
 
-// receive follows the messages of a stream. gRPC hands a complete one over. The lock must be held.
-func (w *wire) receive(stream uint32, part []byte) {
-	m, ok := w.open[stream]
-	for ok && len(part) > 0 {
-		if m.have < len(m.prefix) {
-			n := copy(m.prefix[m.have:], part)
-			m.have += n
-			part = part[n:]
-			m.left = int(binary.BigEndian.Uint32(m.prefix[1:]))
-		} else {
-			n := min(m.left, len(part))
-			m.left -= n
-			part = part[n:]
-		}
-		if m.have == len(m.prefix) && m.left == 0 {
-			w.held -= m.held
-			m.have, m.held = 0, 0
-		}
+// receive follows the messages of a stream. The lock must be held.
+func (w *wire) receive(stream uint32, part []byte, more int) {
+	if m, ok := w.open[stream]; ok {
+		m.follow(part, more, time.Now())
+	}
+}
+
+// took notes that the call of a stream has taken its oldest message, and that gRPC no longer holds it.
+func (w *wire) took(stream uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m, ok := w.open[stream]; ok {
+		w.held -= m.take()
+		w.settle()
 	}
 }
 
@@ -226,7 +202,7 @@ func (w *wire) endSlow() {
 	defer w.mu.Unlock()
 	oldest := time.Duration(-1)
 	for _, m := range w.open {
-		if m.held > 0 {
+		if !m.since.IsZero() {
 			oldest = max(oldest, time.Since(m.since))
 		}
 	}

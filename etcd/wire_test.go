@@ -49,7 +49,7 @@ func TestFrames(t *testing.T) {
 		for part := range slices.Chunk(sent.Bytes(), cut) {
 			in.follow(part, func(f frame) {
 				seen = append(seen, fmt.Sprint(f.kind, " ", f.stream, " ", f.size, " ", f.endsStream()))
-			}, func(_ uint32, part []byte) { content = append(content, part...) })
+			}, func(_ uint32, part []byte, _ int) { content = append(content, part...) })
 		}
 		if !slices.Equal(seen, want) || string(content) != "abcdef" {
 			t.Errorf("in parts of %d: %q, content %q", cut, seen, content)
@@ -67,7 +67,7 @@ func (c *bufferConn) Read(p []byte) (int, error)  { return c.Buffer.Read(p) }
 func (c *bufferConn) Write(p []byte) (int, error) { return len(p), nil }
 func (c *bufferConn) Close() error                { return nil }
 
-// TestWireCounts counts calls until the server has ended them, and messages until they are complete.
+// TestWireCounts counts calls until the server has ended them, and messages until their calls have taken them.
 func TestWireCounts(t *testing.T) {
 	t.Parallel()
 	share, c := &fakeShare{}, &bufferConn{}
@@ -91,7 +91,9 @@ func TestWireCounts(t *testing.T) {
 	}
 	message := append([]byte{0, 0, 4, 0, 0}, make([]byte, 4<<16)...)
 	expect("a part of a message", f.WriteData(1, false, message[:200<<10]), 3, takenBytes)
-	expect("the message", f.WriteData(1, true, message[200<<10:]), 3, 0)
+	expect("the message", f.WriteData(1, true, message[200<<10:]), 3, takenBytes)
+	w.took(1)
+	expect("the message is taken", nil, 3, 0)
 	expect("a reset", f.WriteRSTStream(3, http2.ErrCodeCancel), 2, 0)
 	end := http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte("x"), EndHeaders: true, EndStream: true}
 	expect("an answer", http2.NewFramer(w, nil).WriteHeaders(end), 1, 0)

@@ -1,0 +1,83 @@
+package etcd
+
+import (
+	"context"
+	"reflect"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// callStream is a stream with the context of its call.
+type callStream struct {
+	grpc.ServerStream
+	ctx      context.Context
+	link     link
+	received bool // a message, which counts until the next one is wanted
+}
+
+// Context implements grpc.ServerStream.
+func (c *callStream) Context() context.Context { return c.ctx }
+
+// maxStreamMessage bounds what a client sends in one message of a stream. A stream keeps the messages that wait for its
+// handler, which waits for the client to read.
+const maxStreamMessage = 32 << 10
+
+// RecvMsg implements grpc.ServerStream.
+func (c *callStream) RecvMsg(m any) error {
+	if c.received {
+		c.link.took()
+	}
+	if err := c.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	c.received = true
+	if received, ok := m.(proto.Message); ok && proto.Size(received) > maxStreamMessage {
+		return rpctypes.ErrGRPCRequestTooLarge
+	}
+	return nil
+}
+
+// link is the stream of a gRPC call on its connection. A call of the gateway has none.
+type link struct {
+	wire   *wire
+	stream uint32
+}
+
+func linkOf(ctx context.Context) link {
+	w := wireOf(ctx)
+	if w == nil {
+		return link{}
+	}
+	return link{w, streamNumber(grpc.ServerTransportStreamFromContext(ctx))}
+}
+
+// took notes that the call has taken a message.
+func (l link) took() {
+	if l.wire != nil {
+		l.wire.took(l.stream)
+	}
+}
+
+// numberField is the field with the number of a stream.
+var numberField struct {
+	once  sync.Once
+	index []int
+}
+
+// streamNumber returns the number of a stream in HTTP/2, which gRPC tells nothing but its own code; 0 if a later version
+// of gRPC has no such field. Then TestTakenMessages fails.
+func streamNumber(s grpc.ServerTransportStream) uint32 {
+	v := reflect.ValueOf(s).Elem()
+	numberField.once.Do(func() {
+		if f, ok := v.Type().FieldByName("id"); ok && f.Type.Kind() == reflect.Uint32 {
+			numberField.index = f.Index
+		}
+	})
+	if numberField.index == nil {
+		return 0
+	}
+	return uint32(v.FieldByIndex(numberField.index).Uint())
+}
