@@ -24,7 +24,7 @@ import (
 // memory after the handler's return, as long as the client's flow control wants.
 const (
 	smallAnswer   = 4 << 10  // up to this size an answer is not counted: the wire counts its call
-	smallMessage  = 64 << 10 // likewise a message of a watch, or a body: a stream has one of them
+	maxUnsent     = 1 << 10  // of a stream: with more bytes of messages that are not sent, none is made
 	maxAnswer     = 64 << 20 // of one answer, and of one message of a watch
 	answerRetry   = 20 * time.Millisecond
 	answerTimeout = 10 * time.Second // of a watch, and of the answer to a write, for the budget
@@ -255,9 +255,10 @@ func sizeOfChanges(changes []state.Change, prevKV bool) (size int) {
 	return size
 }
 
-// countedMessage returns a message of a stream whose size is known, counted if it is large.
+// countedMessage returns a message of a stream whose size is known, counted if it is large. A stream has few others:
+// see maxUnsent.
 func (s *Server) countedMessage(ctx context.Context, m proto.Message, size int) (any, error) {
-	if size <= smallMessage {
+	if size <= smallAnswer {
 		return m, nil
 	}
 	give, err := awaitBytes(ctx, size)

@@ -5,13 +5,15 @@ import (
 	"slices"
 )
 
+const bodyChunk = 64 << 10 // that is not counted
+
 // readChunks reads r until it ends. What has been read is not copied before that: many large bodies may never end.
 func readChunks(r io.Reader) ([]byte, error) {
-	chunk, err := io.ReadAll(io.LimitReader(r, smallMessage)) // most are smaller
+	chunk, err := io.ReadAll(io.LimitReader(r, bodyChunk)) // most are smaller
 	chunks := [][]byte{chunk}
-	for ended := len(chunk) < smallMessage; err == nil && !ended; {
+	for ended := len(chunk) < bodyChunk; err == nil && !ended; {
 		n := 0
-		for chunk = make([]byte, smallMessage); n < len(chunk) && err == nil; {
+		for chunk = make([]byte, bodyChunk); n < len(chunk) && err == nil; {
 			var m int
 			m, err = r.Read(chunk[n:])
 			n += m
@@ -38,11 +40,11 @@ func (b *countedBody) Read(p []byte) (int, error) {
 		if b.call == nil {
 			return 0, errMessageTooLarge
 		}
-		give, err := b.call.TakeAnswer(2 * smallMessage) // what is read, and the message made of it
+		give, err := b.call.TakeAnswer(2 * bodyChunk) // what is read, and the message made of it
 		if err != nil {
 			return 0, err
 		}
-		b.took, b.room = append(b.took, give), smallMessage
+		b.took, b.room = append(b.took, give), bodyChunk
 	}
 	n, err := b.body.Read(p[:min(len(p), b.room)])
 	b.room -= n

@@ -13,6 +13,7 @@ import (
 // callStream is a stream with the context of its call.
 type callStream struct {
 	grpc.ServerStream
+	s        *Server
 	ctx      context.Context
 	link     link
 	received bool // a message, which counts until the next one is wanted
@@ -38,6 +39,26 @@ func (c *callStream) RecvMsg(m any) error {
 		return rpctypes.ErrGRPCRequestTooLarge
 	}
 	return nil
+}
+
+// SendMsg implements grpc.ServerStream. It waits until the client has taken most of what was sent before.
+func (c *callStream) SendMsg(m any) error {
+	sent, done := uncounted(m)
+	message, ok := sent.(proto.Message)
+	if c.link.wire == nil || !ok {
+		return c.ServerStream.SendMsg(m)
+	}
+	err := c.link.awaitSent(c.ctx)
+	size := proto.Size(message)
+	if _, is := m.(*counted); err == nil && !is {
+		m, err = c.s.countedMessage(c.ctx, message, size)
+	}
+	if err != nil {
+		done()
+		return err
+	}
+	c.link.sends(size)
+	return c.ServerStream.SendMsg(m)
 }
 
 // link is the stream of a gRPC call on its connection. A call of the gateway has none.

@@ -131,7 +131,7 @@ func (s *Server) serveUnary(
 func readMessage(ctx context.Context, w http.ResponseWriter, r *http.Request, message any) (give func(), err error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // without support, the connection's own limit counts
-	counted := &countedBody{body: http.MaxBytesReader(w, r.Body, maxJSONBody), call: callOf(ctx), room: smallMessage}
+	counted := &countedBody{body: http.MaxBytesReader(w, r.Body, maxJSONBody), call: callOf(ctx), room: bodyChunk}
 	body, err := readChunks(counted)
 	_ = control.SetReadDeadline(time.Time{})
 	tooLarge, refused := (*http.MaxBytesError)(nil), (*cluster.Error)(nil)

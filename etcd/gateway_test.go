@@ -345,7 +345,7 @@ func TestBodiesAreCounted(t *testing.T) {
 	large := func() io.Reader {
 		return strings.NewReader(`{"key":"YQ==","value":"` + strings.Repeat("YWFh", 100_000) + `"}`)
 	}
-	if code := post("/v3/kv/put", large()); code != http.StatusOK || n.largest.Load() < 2*smallMessage || n.answers.Load() != 0 {
+	if code := post("/v3/kv/put", large()); code != http.StatusOK || n.largest.Load() < 2*bodyChunk || n.answers.Load() != 0 {
 		t.Errorf("a large body: %d, %d bytes taken, %d not given back", code, n.largest.Load(), n.answers.Load())
 	}
 	n.answers.Store(maxAnswer)

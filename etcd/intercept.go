@@ -111,7 +111,7 @@ func (s *Server) interceptStream(
 		defer release()
 		stream = &libraryStream{stream, ctx, s}
 	}
-	err = handle(service, &callStream{ServerStream: stream, ctx: ctx, link: linkOf(ctx)})
+	err = handle(service, &callStream{ServerStream: stream, s: s, ctx: ctx, link: linkOf(ctx)})
 	if cause := context.Cause(ctx); err != nil && cause != nil && stream.Context().Err() == nil {
 		err = cause // the call was ended here, not by the client
 	}

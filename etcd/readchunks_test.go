@@ -11,7 +11,7 @@ import (
 func TestReadChunks(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the connection broke")
-	for _, size := range []int{0, 1, smallMessage - 1, smallMessage, smallMessage + 1, 3*smallMessage + 5} {
+	for _, size := range []int{0, 1, bodyChunk - 1, bodyChunk, bodyChunk + 1, 3*bodyChunk + 5} {
 		want := bytes.Repeat([]byte("northstar"), size/9+1)[:size]
 		for name, r := range map[string]io.Reader{
 			"whole":        bytes.NewReader(want),

@@ -31,6 +31,9 @@ func (w *watchService) Watch(stream pb.Watch_WatchServer) error {
 	defer tick.Stop()
 	for {
 		more, err := ws.step()
+		if err == nil {
+			err = ws.awaitSent() // before it takes a request, which the connection's share has counted until then
+		}
 		if err != nil {
 			return err
 		}

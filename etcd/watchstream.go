@@ -32,6 +32,7 @@ type watchStream struct {
 	hub    *hub
 	ctx    context.Context // of the call
 	stream pb.Watch_WatchServer
+	link   link
 	share  Share // of the watches of the node, and the bytes of their keys and range ends
 
 	watches  map[int64]*watch
@@ -52,7 +53,7 @@ type watchOptions struct {
 
 func newWatchStream(ctx context.Context, s *Server, stream pb.Watch_WatchServer, share Share) *watchStream {
 	ws := &watchStream{
-		s: s, hub: s.hub, ctx: ctx, stream: stream, share: share, watches: map[int64]*watch{},
+		s: s, hub: s.hub, ctx: ctx, stream: stream, link: linkOf(ctx), share: share, watches: map[int64]*watch{},
 		wake: make(chan struct{}, 1),
 	}
 	s.hub.open(ws)
@@ -199,8 +200,18 @@ func (ws *watchStream) step() (more bool, err error) {
 	return true, err
 }
 
+// awaitSent waits until the client has taken most of what was sent. Meanwhile the stream holds no view and no events.
+func (ws *watchStream) awaitSent() error {
+	ws.before.Store(ws.s.deps.Node.View().Revision())
+	defer ws.before.Store(0)
+	return ws.link.awaitSent(ws.ctx)
+}
+
 // serve sends a batch of a marked watch.
 func (ws *watchStream) serve(w *watch) error {
+	if err := ws.awaitSent(); err != nil {
+		return err
+	}
 	v := ws.hub.advance()
 	if w.replaced(v) {
 		ws.drop(w)

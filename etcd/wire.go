@@ -53,13 +53,13 @@ type wire struct {
 
 	mu      sync.Mutex
 	in, out frames
-	open    map[uint32]*received // streams that the client has opened, and neither side has ended
-	held    int                  // memory of the messages of open
-	calls   int                  // taken of the share
-	bytes   int                  // taken of the share
-	full    bool                 // the share has not enough for held
-	resets  time.Time            // when the pauses for the client's resets end
-	slow    *time.Timer          // looks for messages that arrive too slowly; nil: none is unfinished
+	open    map[uint32]*heldStream // streams that the client has opened, and neither side has ended
+	held    int                    // memory of the messages of open
+	calls   int                    // taken of the share
+	bytes   int                    // taken of the share
+	full    bool                   // the share has not enough for held
+	resets  time.Time              // when the pauses for the client's resets end
+	slow    *time.Timer            // looks for messages that arrive too slowly; nil: none is unfinished
 	closed  bool
 	opening *connSet // has Conn until the client's first frame has come; nil: it has
 }
@@ -67,7 +67,7 @@ type wire struct {
 func newWire(c net.Conn, share Share) *wire {
 	return &wire{
 		Conn: c, probed: probedConn{conn: c}, share: share, begun: time.Now(),
-		in: frames{skip: len(http2.ClientPreface)}, open: map[uint32]*received{},
+		in: frames{skip: len(http2.ClientPreface)}, open: map[uint32]*heldStream{},
 	}
 }
 
@@ -98,7 +98,7 @@ func (w *wire) Write(p []byte) (int, error) {
 		if f.endsStream() {
 			w.end(f.stream)
 		}
-	}, func(uint32, []byte, int) {})
+	}, w.wrote)
 	ends := w.out.between()
 	w.settle()
 	w.mu.Unlock()
@@ -136,7 +136,7 @@ func (w *wire) begin(f frame) {
 	m, ok := w.open[f.stream]
 	switch {
 	case f.kind == http2.FrameHeaders && !ok:
-		w.open[f.stream] = &received{}
+		w.open[f.stream] = &heldStream{}
 	case f.kind == http2.FrameRSTStream && ok:
 		w.end(f.stream)
 		if now := time.Now(); w.resets.Before(now) {
@@ -169,6 +169,7 @@ func (w *wire) took(stream uint32) {
 func (w *wire) end(stream uint32) {
 	if m, ok := w.open[stream]; ok {
 		w.held -= m.held
+		m.tell()
 		delete(w.open, stream)
 	}
 }
