@@ -255,13 +255,15 @@ func sizeOfChanges(changes []state.Change, prevKV bool) (size int) {
 	return size
 }
 
-// countedMessage returns a message of a stream whose size is known, counted if it is large. A stream has few others:
-// see maxUnsent.
-func (s *Server) countedMessage(ctx context.Context, m proto.Message, size int) (any, error) {
+// countedMessage returns a message of a stream whose size is known, counted with take if it is large. A stream has few
+// others: see maxUnsent.
+func (s *Server) countedMessage(
+	ctx context.Context, m proto.Message, size int, take func(context.Context, int) (give func(), err error),
+) (any, error) {
 	if size <= smallAnswer {
 		return m, nil
 	}
-	give, err := awaitBytes(ctx, size)
+	give, err := take(ctx, size)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +272,7 @@ func (s *Server) countedMessage(ctx context.Context, m proto.Message, size int) 
 
 // sendCounted sends a message with events whose size is known.
 func (ws *watchStream) sendCounted(r *pb.WatchResponse, size int) error {
-	m, err := ws.s.countedMessage(ws.ctx, r, size)
+	m, err := ws.s.countedMessage(ws.ctx, r, size, awaitBytes)
 	if err != nil {
 		return err
 	}

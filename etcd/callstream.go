@@ -51,7 +51,7 @@ func (c *callStream) SendMsg(m any) error {
 	err := c.link.awaitSent(c.ctx)
 	size := proto.Size(message)
 	if _, is := m.(*counted); err == nil && !is {
-		m, err = c.s.countedMessage(c.ctx, message, size)
+		m, err = c.s.countedMessage(c.ctx, message, size, takeBytes)
 	}
 	if err != nil {
 		done()

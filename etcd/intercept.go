@@ -109,7 +109,7 @@ func (s *Server) interceptStream(
 		var release func()
 		ctx, release = s.untilStopped(ctx)
 		defer release()
-		stream = &libraryStream{stream, ctx, s}
+		stream = &libraryStream{stream, ctx, s, linkOf(ctx)}
 	}
 	err = handle(service, &callStream{ServerStream: stream, s: s, ctx: ctx, link: linkOf(ctx)})
 	if cause := context.Cause(ctx); err != nil && cause != nil && stream.Context().Err() == nil {

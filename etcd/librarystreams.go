@@ -32,15 +32,20 @@ var libraryStreams = []string{
 	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName,
 }
 
-// libraryStream is a stream of gRPC's own services, which wait for their clients alone. It ends with its context.
+// libraryStream is a stream of gRPC's own services, which wait for their clients alone. It ends with its context, and
+// receives when its answers were sent: those of reflection have some 40 KB.
 type libraryStream struct {
 	grpc.ServerStream
-	ctx context.Context
-	s   *Server
+	ctx  context.Context
+	s    *Server
+	link link
 }
 
 // RecvMsg implements grpc.ServerStream. After an error the message may still be received.
 func (l *libraryStream) RecvMsg(m any) error {
+	if err := l.link.awaitSent(l.ctx); err != nil {
+		return err
+	}
 	received := make(chan error, 1)
 	go func() {
 		var err error

@@ -168,7 +168,7 @@ func (r *recipes) observe(ctx context.Context, in fields, send func(m any) error
 	defer stop()
 	prefix := queueOf(in.bytes("name"))
 	show := func(header *pb.ResponseHeader, it *state.Item) error {
-		m, err := r.s.countedMessage(ctx, leaderResponse(in, header, it).Message, sizeOfItem(it))
+		m, err := r.s.countedMessage(ctx, leaderResponse(in, header, it).Message, sizeOfItem(it), awaitBytes)
 		if err != nil {
 			return err
 		}

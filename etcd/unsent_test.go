@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
 )
 
 // TestUnsentMessages: a stream whose client does not read has few small messages that are not sent, and no large ones
@@ -66,5 +69,39 @@ func TestUnsentMessages(t *testing.T) {
 	n.apply(t, put("a", strings.Repeat("v", 2*smallAnswer)))
 	if r := receive(); len(r.Events) != 1 || n.largest.Load() < 4*smallAnswer {
 		t.Errorf("%d events, %d bytes are counted", len(r.Events), n.largest.Load())
+	}
+}
+
+// TestReflectionIsCounted: an answer with the files of a service has some 40 KB, and waits for no room.
+func TestReflectionIsCounted(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	_, addr := serve(t, testDeps(n), nil)
+	ask := func() error {
+		stream, err := reflectionv1.NewServerReflectionClient(dial(t, addr)).ServerReflectionInfo(within(t))
+		if err != nil {
+			return err
+		}
+		for range 2 {
+			err := stream.Send(&reflectionv1.ServerReflectionRequest{
+				MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
+					FileContainingSymbol: pb.KV_ServiceDesc.ServiceName,
+				},
+			})
+			if err != nil {
+				return err
+			}
+			if _, err := stream.Recv(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := ask(); err != nil || n.largest.Load() < 16*smallAnswer {
+		t.Errorf("%v, %d bytes are counted", err, n.largest.Load())
+	}
+	n.answers.Store(maxAnswer)
+	if err := ask(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("without a budget: %v", err)
 	}
 }
