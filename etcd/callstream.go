@@ -88,8 +88,8 @@ var numberField struct {
 	index []int
 }
 
-// streamNumber returns the number of a stream in HTTP/2, which gRPC tells nothing but its own code; 0 if a later version
-// of gRPC has no such field. Then TestTakenMessages fails.
+// streamNumber returns the number of a stream in HTTP/2, which gRPC keeps in a field of its own, and 0 if a later
+// version of gRPC has no such field. Then TestTakenMessages fails.
 func streamNumber(s grpc.ServerTransportStream) uint32 {
 	v := reflect.ValueOf(s).Elem()
 	numberField.once.Do(func() {

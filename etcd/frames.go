@@ -39,8 +39,8 @@ func (f frame) endsStream() bool {
 	return false
 }
 
-// follow calls begin for each frame that begins in p, and data for each part of the content of a frame of data, with the
-// number of bytes of that content which have not come.
+// follow calls begin for each frame that begins in p, and data for each part of the content of a frame of data, with
+// the number of bytes of that content which have not come.
 func (f *frames) follow(p []byte, begin func(frame), data func(stream uint32, part []byte, more int)) {
 	n := min(f.skip, len(p))
 	f.skip -= n

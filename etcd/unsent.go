@@ -9,8 +9,8 @@ type heldStream struct {
 	sent   chan struct{} // has room for one; nil: its call has not waited
 }
 
-// tell tells the call of a stream that messages were sent.
-func (h *heldStream) tell() {
+// wake wakes the call of a stream when messages were sent.
+func (h *heldStream) wake() {
 	if h.sent != nil {
 		notify(h.sent)
 	}
@@ -20,7 +20,7 @@ func (h *heldStream) tell() {
 func (w *wire) wrote(stream uint32, part []byte, _ int) {
 	if h, ok := w.open[stream]; ok && h.unsent > 0 {
 		h.unsent -= len(part)
-		h.tell()
+		h.wake()
 	}
 }
 

@@ -233,8 +233,8 @@ func TestWatchProgress(t *testing.T) {
 	})
 }
 
-// TestProgressNotify: a watch that asked for it hears of the revision when it had no event for an interval, also for its
-// first one.
+// TestProgressNotify: a watch that asked for it hears of the revision when it had no event for an interval, also for
+// its first one.
 func TestProgressNotify(t *testing.T) {
 	watching(t, func(t *testing.T, n *fakeNode, p *pipe) {
 		p.in <- createWatch(&pb.WatchCreateRequest{Key: []byte("a"), ProgressNotify: true})

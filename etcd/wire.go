@@ -169,7 +169,7 @@ func (w *wire) took(stream uint32) {
 func (w *wire) end(stream uint32) {
 	if m, ok := w.open[stream]; ok {
 		w.held -= m.held
-		m.tell()
+		m.wake()
 		delete(w.open, stream)
 	}
 }

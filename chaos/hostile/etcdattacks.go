@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -60,6 +61,10 @@ func etcdAttacks() []Attack {
 			Callers: 4, Etcd: true, Held: true, PerConn: 4, prepare: fillLists, run: heldCalls(grpcLimits{}, leaderBig),
 		},
 		{
+			Name: "etcd-full-streams", Unit: "streams full of messages that neither side reads", Full: 10000, Short: 1500,
+			Callers: 4, Etcd: true, Held: true, PerConn: 500, run: heldCalls(wanting, fullStream),
+		},
+		{
 			Name: "etcd-long-names", Unit: "streams of elections with names of 1.5 MiB", Full: 1000, Short: 60, Callers: 4,
 			Etcd: true, Held: true, PerConn: 20, run: heldCalls(patient, longName),
 		},
@@ -109,19 +114,23 @@ func heldCalls(l grpcLimits, open opener) func(context.Context, *attacker) error
 			var reading sync.WaitGroup
 			defer reading.Wait()
 			defer h.conn.Close()
-			if l.stream == 0 && conn%2 == 1 {
+			if l == (grpcLimits{}) && conn%2 == 1 {
 				unread(h.conn) // others read, but never want more of a stream
 			} else {
 				reading.Go(func() { _ = h.read(l.stream > 0, nil) })
 			}
+			again := h.ping
 			for i := conn * per; i < min(end, (conn+1)*per); i++ {
 				_ = h.conn.SetWriteDeadline(time.Now().Add(requestTimeout))
-				if err := open(ctx, h, i); err != nil {
+				if err := open(ctx, h, i); errors.Is(err, errStalled) {
+					again = h.failure
+					break
+				} else if err != nil {
 					return err
 				}
 			}
 			placed()
-			a.keep(ctx, h.conn, h.ping)
+			a.keep(ctx, h.conn, again)
 			return nil
 		})(ctx, a)
 	}
@@ -196,20 +205,6 @@ func openCall(ctx context.Context, h *h2, i int) error {
 		return err
 	}
 	return h.data(ctx, id, message(make([]byte, 64<<10))[:32<<10], false)
-}
-
-// oneStream creates a watch on the first stream of its connection.
-func oneStream(ctx context.Context, h *h2, i int) error {
-	if h.next == 1 {
-		if _, err := h.open(i, pb.Watch_Watch_FullMethodName); err != nil {
-			return err
-		}
-	}
-	body, err := proto.Marshal(watchOf(fmt.Sprintf("hostile/%d/", i)))
-	if err != nil {
-		return err
-	}
-	return h.data(ctx, 1, message(body), false)
 }
 
 func watchBig(ctx context.Context, h *h2, i int) error {

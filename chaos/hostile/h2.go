@@ -205,3 +205,10 @@ func (h *h2) write(frame func() error) error {
 func (h *h2) ping() error {
 	return h.write(func() error { return h.frames.WritePing(false, [8]byte{}) })
 }
+
+// failure returns the error that ended reading, nil while it goes on.
+func (h *h2) failure() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.failed
+}
