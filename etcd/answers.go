@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -23,11 +22,12 @@ import (
 // Large answers are counted against the budget of the native API until their client has taken them: gRPC keeps them in
 // memory after the handler's return, as long as the client's flow control wants.
 const (
-	smallAnswer   = 4 << 10  // up to this size an answer is not counted: the wire counts its call
-	maxUnsent     = 1 << 10  // of a stream: with more bytes of messages that are not sent, none is made
-	maxAnswer     = 64 << 20 // of one answer, and of one message of a watch
-	answerRetry   = 20 * time.Millisecond
-	answerTimeout = 10 * time.Second // of a watch, and of the answer to a write, for the budget
+	smallAnswer   = 4 << 10                // up to this size an answer is not counted: the wire counts its call
+	maxUnsent     = 1 << 10                // of a stream: with more bytes of messages that are not sent, none is made
+	maxAnswer     = 64 << 20               // of one answer, and of one message of a watch
+	answerRetry   = 20 * time.Millisecond  // and twice as long each time: thousands may wait
+	maxRetry      = 640 * time.Millisecond // of that
+	answerTimeout = 10 * time.Second       // of a watch, and of the answer to a write, for the budget
 )
 
 var (
@@ -187,12 +187,12 @@ func takeBytes(ctx context.Context, size int) (give func(), err error) {
 // awaitBytes is takeBytes for what waits before it fails.
 func awaitBytes(ctx context.Context, size int) (give func(), err error) {
 	until := time.Now().Add(answerTimeout)
-	for {
+	for delay := answerRetry; ; delay = min(2*delay, maxRetry) {
 		give, err = takeBytes(ctx, size)
 		if err == nil || size > maxAnswer || !time.Now().Before(until) {
 			return give, err
 		}
-		timer := time.NewTimer(answerRetry)
+		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -268,13 +268,4 @@ func (s *Server) countedMessage(
 		return nil, err
 	}
 	return newCounted(m, give, s.lifetime, closeConn(ctx)), nil
-}
-
-// sendCounted sends a message with events whose size is known.
-func (ws *watchStream) sendCounted(r *pb.WatchResponse, size int) error {
-	m, err := ws.s.countedMessage(ws.ctx, r, size, awaitBytes)
-	if err != nil {
-		return err
-	}
-	return ws.stream.SendMsg(m)
 }

@@ -6,9 +6,7 @@ import (
 	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"google.golang.org/protobuf/proto"
 
 	"northstar/state"
 )
@@ -17,7 +15,7 @@ import (
 const (
 	maxWatchesPerStream = 20_000
 	maxWatchKey         = 8 << 10 // of a key or a range end: all keys are shorter
-	eventBatch          = 1000    // events of one message, but for those of its last revision
+	eventBatch          = 100     // events of one message, but for those of its last revision
 )
 
 // noWatch is the ID in answers that belong to no watch.
@@ -207,41 +205,6 @@ func (ws *watchStream) awaitSent() error {
 	return ws.link.awaitSent(ws.ctx)
 }
 
-// serve sends a batch of a marked watch.
-func (ws *watchStream) serve(w *watch) error {
-	if err := ws.awaitSent(); err != nil {
-		return err
-	}
-	v := ws.hub.advance()
-	if w.replaced(v) {
-		ws.drop(w)
-		ws.revision = min(ws.revision, int64(v.Revision()))
-		return ws.compacted(v, w)
-	}
-	if w.next > v.Revision() { // begins in the future
-		ws.hub.settle(w, v.Revision())
-		return nil
-	}
-	changes, next, err := v.Changes(w.key, w.end, w.next, eventBatch)
-	if err != nil {
-		ws.drop(w)
-		return ws.compacted(v, w)
-	}
-	ws.before.Store(w.next - 1)
-	defer ws.before.Store(0)
-	size := sizeOfChanges(changes, w.options.prevKV)
-	if err := ws.sendEvents(w, ws.events(w, changes), size, min(next-1, v.Revision())); err != nil {
-		return err
-	}
-	w.next = next
-	if next <= v.Revision() {
-		ws.hub.remark(w)
-	} else {
-		ws.hub.settle(w, v.Revision())
-	}
-	return nil
-}
-
 // replaced reports whether the state that the watch has shown was replaced by another one.
 func (w *watch) replaced(v *state.View) bool {
 	return w.epoch != v.Epoch() || w.next > v.Revision()+1 && w.next != uint64(w.start)
@@ -251,57 +214,6 @@ func (w *watch) replaced(v *state.View) bool {
 func (ws *watchStream) compacted(v *state.View, w *watch) error {
 	least := max(v.CompactRevision(), int64(v.FirstChange()), 1)
 	return ws.reply(v, &pb.WatchResponse{WatchId: w.id, Canceled: true, CompactRevision: least})
-}
-
-// events returns the events of changes that the watch asked for.
-func (ws *watchStream) events(w *watch, changes []state.Change) []*mvccpb.Event {
-	out := make([]*mvccpb.Event, 0, len(changes))
-	for i := range changes {
-		c := &changes[i]
-		if c.Deleted && w.options.noDelete || !c.Deleted && w.options.noPut {
-			continue
-		}
-		e := &mvccpb.Event{}
-		if c.Deleted {
-			e.Type = mvccpb.Event_DELETE
-			e.Kv = &mvccpb.KeyValue{Key: []byte(c.Key), ModRevision: int64(c.Revision)}
-		} else {
-			e.Kv = keyValue(c.Item)
-		}
-		if w.options.prevKV && c.Prev != nil {
-			e.PrevKv = keyValue(c.Prev)
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
-// sendEvents sends the events up to a revision in one message, or in fragments if the watch asked for them.
-func (ws *watchStream) sendEvents(w *watch, events []*mvccpb.Event, size int, upTo uint64) error {
-	if len(events) == 0 {
-		return nil
-	}
-	w.notify = false
-	header := ws.headerAt(int64(upTo))
-	if !w.options.fragment {
-		return ws.sendCounted(&pb.WatchResponse{Header: header, WatchId: w.id, Events: events}, size)
-	}
-	for len(events) > 0 {
-		n, size := 0, 0
-		for n < len(events) {
-			size += proto.Size(events[n]) + 8
-			if n > 0 && size > maxRequestBytes {
-				break
-			}
-			n++
-		}
-		r := &pb.WatchResponse{Header: header, WatchId: w.id, Events: events[:n], Fragment: n < len(events)}
-		if err := ws.sendCounted(r, size); err != nil {
-			return err
-		}
-		events = events[n:]
-	}
-	return nil
 }
 
 // headerAt returns a header with a revision, or with a later one that was sent before.

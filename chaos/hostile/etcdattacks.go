@@ -65,6 +65,11 @@ func etcdAttacks() []Attack {
 			Callers: 4, Etcd: true, Held: true, PerConn: 500, run: heldCalls(wanting, fullStream),
 		},
 		{
+			Name: "etcd-history", Unit: "watches from the first of 1,200 revisions that no client reads", Full: 5000,
+			Short: 2000, Callers: 4, Etcd: true, Held: true, PerConn: 500, prepare: fillRevisions,
+			run: heldCalls(wanting, watchFirst),
+		},
+		{
 			Name: "etcd-long-names", Unit: "streams of elections with names of 1.5 MiB", Full: 1000, Short: 60, Callers: 4,
 			Etcd: true, Held: true, PerConn: 20, run: heldCalls(patient, longName),
 		},

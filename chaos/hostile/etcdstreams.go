@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"time"
 
@@ -102,4 +103,20 @@ func (h *h2) fill(ctx context.Context, id uint32) error {
 			}
 		}
 	}
+}
+
+// fillRevisions makes many revisions that watches can begin with: those after the first call of an etcd client.
+func fillRevisions(ctx context.Context, c *cluster) error {
+	u := c.caller(c.writer, writerAddress)
+	defer u.forget()
+	if _, err := u.do(ctx, c.Nodes[0], http.MethodPost, "/v3/kv/put", []byte(`{"key":"YQ=="}`)); err != nil {
+		return err
+	}
+	return c.write(ctx, 1200, 16)
+}
+
+func watchFirst(ctx context.Context, h *h2, i int) error {
+	r := watchOf(bigPrefix)
+	r.GetCreateRequest().StartRevision = 100 // of a cluster's first writes, and after that of fillRevisions
+	return h.call(ctx, i, pb.Watch_Watch_FullMethodName, r, false)
 }
