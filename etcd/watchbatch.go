@@ -36,41 +36,58 @@ func (r *batchRoom) give() {
 	*r = batchRoom{}
 }
 
-// serve sends a batch of a marked watch. A batch that finds no room waits for it without its changes: thousands of
-// streams may wait.
+// batch is what one message shows of the changes of a watch, or the fragments of one. It has none of them: whenever the
+// stream has waited, for its client or for room, it reads them again. Thousands of streams may wait.
+type batch struct {
+	room   batchRoom          // for the next message
+	header *pb.ResponseHeader // of all fragments; nil: no message is sent
+	next   uint64             // revision after the batch; 0: no message is sent
+	from   uint64             // revision of the first change that is left
+	sent   int                // changes of that revision that were sent
+	done   bool
+}
+
+// serve sends a batch of a marked watch.
 func (ws *watchStream) serve(w *watch) error {
 	if err := ws.awaitSent(); err != nil {
 		return err
 	}
-	room := &batchRoom{}
-	defer room.give()
+	b := &batch{from: w.next}
+	defer b.room.give()
 	defer ws.before.Store(0)
-	for {
-		lacks, err := ws.serveIn(room, w)
-		if err == nil && lacks > 0 {
-			err = room.take(ws.ctx, lacks, awaitBytes)
+	for !b.done {
+		if err := ws.link.awaitSent(ws.ctx); err != nil { // of a fragment
+			return err
 		}
-		if err != nil || lacks == 0 {
+		lacks, err := ws.serveIn(b, w)
+		if err == nil && lacks > 0 {
+			err = b.room.take(ws.ctx, lacks, awaitBytes)
+		}
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// serveIn sends a batch of a watch if there is room for it, and otherwise returns how much it needs.
-func (ws *watchStream) serveIn(room *batchRoom, w *watch) (lacks int, err error) {
+// serveIn sends a batch of a watch, or a fragment of it, if there is room, and otherwise returns how much it needs.
+func (ws *watchStream) serveIn(b *batch, w *watch) (lacks int, err error) {
 	v := ws.hub.advance()
-	if w.replaced(v) {
+	if w.replaced(v) || b.next > v.Revision()+1 {
+		b.done = true
 		ws.drop(w)
 		ws.revision = min(ws.revision, int64(v.Revision()))
 		return 0, ws.compacted(v, w)
 	}
 	if w.next > v.Revision() { // begins in the future
+		b.done = true
 		ws.hub.settle(w, v.Revision())
 		return 0, nil
 	}
 	revision := v.Revision() // below, the view would be kept while the client does not read
-	changes, next, err := v.Changes(w.key, w.end, w.next, eventBatch)
+	changes, next, err := v.Changes(w.key, w.end, b.from, eventBatch)
 	if err != nil {
+		b.done = true
 		ws.drop(w)
 		return 0, ws.compacted(v, w)
 	}
@@ -78,15 +95,11 @@ func (ws *watchStream) serveIn(room *batchRoom, w *watch) (lacks int, err error)
 	changes = slices.DeleteFunc(changes, func(c state.Change) bool {
 		return c.Deleted && w.options.noDelete || !c.Deleted && w.options.noPut
 	})
-	size := sizeOfChanges(changes, w.options.prevKV)
-	if w.options.fragment { // each has room of its own, and these changes wait for all of them
-		size = len(changes) * state.ItemOverhead
+	if b.next > 0 {
+		changes, next = b.left(changes), b.next
 	}
-	if err := room.take(ws.ctx, size, takeBytes); err != nil {
-		return size, nil
-	}
-	if err := ws.sendChanges(room, w, changes, min(next-1, revision)); err != nil {
-		return 0, err
+	if lacks, err = ws.sendChanges(b, w, changes, next); lacks > 0 || err != nil || !b.done {
+		return lacks, err
 	}
 	w.next = next
 	if next <= revision {
@@ -97,34 +110,47 @@ func (ws *watchStream) serveIn(room *batchRoom, w *watch) (lacks int, err error)
 	return 0, nil
 }
 
-// sendChanges sends the changes up to a revision in one message, or in fragments if the watch asked for them.
-func (ws *watchStream) sendChanges(room *batchRoom, w *watch, changes []state.Change, upTo uint64) error {
+// left returns those changes from b.from on that belong to the batch and were not sent.
+func (b *batch) left(changes []state.Change) []state.Change {
+	changes = slices.DeleteFunc(changes, func(c state.Change) bool { return c.Revision >= b.next })
+	return changes[min(b.sent, len(changes)):]
+}
+
+// shows notes that a message shows changes, the first ones that are left.
+func (b *batch) shows(changes []state.Change) {
+	for i := range changes {
+		if revision := changes[i].Revision; revision != b.from {
+			b.from, b.sent = revision, 0
+		}
+		b.sent++
+	}
+}
+
+// sendChanges sends the changes before revision next, or the next fragment of them if the watch asked for fragments.
+// Without room for that, it returns how much it needs.
+func (ws *watchStream) sendChanges(b *batch, w *watch, changes []state.Change, next uint64) (lacks int, err error) {
 	if len(changes) == 0 {
-		return nil
+		b.done = true
+		return 0, nil
+	}
+	n, size := len(changes), 0
+	if w.options.fragment {
+		n, size = firstFragment(changes, w.options.prevKV)
+	} else {
+		size = sizeOfChanges(changes, w.options.prevKV)
+	}
+	if b.room.take(ws.ctx, size, takeBytes) != nil {
+		return size, nil
 	}
 	w.notify = false
-	r := &pb.WatchResponse{Header: ws.headerAt(int64(upTo)), WatchId: w.id}
-	if !w.options.fragment {
-		r.Events = events(w, changes)
-		return ws.sendIn(room, r)
+	if b.next == 0 {
+		b.header, b.next = ws.headerAt(int64(next-1)), next
 	}
-	for len(changes) > 0 {
-		if err := ws.link.awaitSent(ws.ctx); err != nil {
-			return err
-		}
-		n, size := firstFragment(changes, w.options.prevKV)
-		own := &batchRoom{}
-		if err := own.take(ws.ctx, size, awaitBytes); err != nil {
-			return err
-		}
-		part := &pb.WatchResponse{Header: r.Header, WatchId: w.id, Fragment: n < len(changes)}
-		part.Events = events(w, changes[:n])
-		if err := ws.sendIn(own, part); err != nil {
-			return err
-		}
-		changes = changes[n:]
-	}
-	return nil
+	b.done = n == len(changes)
+	b.shows(changes[:n])
+	return 0, ws.sendIn(&b.room, &pb.WatchResponse{
+		Header: b.header, WatchId: w.id, Fragment: !b.done, Events: events(w, changes[:n]),
+	})
 }
 
 // sendIn sends a message, which gives its room back when it was sent.

@@ -24,21 +24,21 @@ func TestBatchWithoutRoom(t *testing.T) {
 		n.apply(t, put("a", "v"))
 	}
 	n.answers.Store(maxAnswer)
-	room, w := &batchRoom{}, ws.watches[1]
-	lacks, err := ws.serveIn(room, w)
+	b, w := &batch{from: ws.watches[1].next}, ws.watches[1]
+	lacks, err := ws.serveIn(b, w)
 	if err != nil || lacks <= smallAnswer || len(sent) != 0 {
 		t.Fatalf("lacks %d bytes, %d messages, %v", lacks, len(sent), err)
 	}
 	n.answers.Store(0)
-	if err := room.take(ws.ctx, lacks, takeBytes); err != nil {
+	if err := b.room.take(ws.ctx, lacks, takeBytes); err != nil {
 		t.Fatal(err)
 	}
 	n.apply(t, put("a", "v"))
-	lacks, err = ws.serveIn(room, w)
+	lacks, err = ws.serveIn(b, w)
 	if err != nil || lacks != 0 || len(sent) != 1 || len(sent[0].Events) != eventBatch {
 		t.Fatalf("lacks %d bytes, sent %v, %v", lacks, sent, err)
 	}
-	if room.give(); n.answers.Load() != 0 {
+	if b.room.give(); n.answers.Load() != 0 {
 		t.Errorf("%d bytes are not given back", n.answers.Load())
 	}
 }
