@@ -159,7 +159,7 @@ func leaderResponse(to fields, header *pb.ResponseHeader, it *state.Item) fields
 	return answer(to, "LeaderResponse").set("header", header).set("kv", keyValue(it))
 }
 
-// observe sends each leader, and each value that it proclaims.
+// observe sends each leader, and each value that it proclaims. While its client does not read, it keeps neither.
 func (r *recipes) observe(ctx context.Context, in fields, send func(m any) error) error {
 	if len(in.bytes("name")) > maxWatchKey {
 		return rpctypes.ErrGRPCRequestTooLarge // the stream keeps it
@@ -175,10 +175,14 @@ func (r *recipes) observe(ctx context.Context, in fields, send func(m any) error
 		return send(m)
 	}
 	for {
+		if err := linkOf(ctx).awaitSent(ctx); err != nil {
+			return err
+		}
 		v, err := r.s.readView(ctx, false)
 		if err != nil {
 			return err
 		}
+		after := v.Revision() // below, the view would be kept
 		first, err := firstOf(ctx, v, prefix, nil)
 		if err != nil {
 			return err
@@ -190,7 +194,7 @@ func (r *recipes) observe(ctx context.Context, in fields, send func(m any) error
 				return err
 			}
 		}
-		err = r.follow(ctx, key, end, v.Revision(), func(c *state.Change) (more bool, err error) {
+		err = r.follow(ctx, key, end, after, func(c *state.Change) (more bool, err error) {
 			if c.Deleted || !known { // not first, whose value the state may have replaced
 				return false, nil
 			}
@@ -269,7 +273,7 @@ func (r *recipes) join(ctx context.Context, name []byte, lease int64, value []by
 
 // awaitTurn returns once the entry is the first of its queue, with a view that shows it. lost is the error if its key
 // is gone. After an error the caller is out of the queue.
-func (r *recipes) awaitTurn(ctx context.Context, e entry, lost error) (v *state.View, err error) {
+func (r *recipes) awaitTurn(ctx context.Context, e entry, lost error) (_ *state.View, err error) {
 	call := callOf(ctx)
 	defer func() {
 		if err == nil {
@@ -283,7 +287,8 @@ func (r *recipes) awaitTurn(ctx context.Context, e entry, lost error) (v *state.
 	ctx, stop := r.s.untilStopped(ctx)
 	defer stop()
 	for {
-		if v, err = r.s.readView(ctx, false); err != nil {
+		v, err := r.s.readView(ctx, false) // not the result: with a defer, results are kept
+		if err != nil {
 			return nil, err
 		}
 		own, err := v.Range(ctx, &state.RangeQuery{Key: e.key}, nil)
@@ -313,7 +318,8 @@ func (r *recipes) awaitTurn(ctx context.Context, e entry, lost error) (v *state.
 }
 
 // follow calls on for each change of a range after a revision, until that wants no more. It returns nil then, and also
-// when changes are no longer kept: the caller looks at the present state again.
+// when changes are no longer kept: the caller looks at the present state again. While the client does not read, follow
+// keeps no change.
 func (r *recipes) follow(
 	ctx context.Context, key, end string, after uint64, on func(*state.Change) (more bool, err error),
 ) error {
@@ -324,7 +330,10 @@ func (r *recipes) follow(
 		return nil
 	}
 	for {
-		changes, err := cursor.Next(ctx, followBatch)
+		if err := linkOf(ctx).awaitSent(ctx); err != nil {
+			return err
+		}
+		changes, err := cursor.Next(ctx, 1)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -338,8 +347,6 @@ func (r *recipes) follow(
 		}
 	}
 }
-
-const followBatch = 64
 
 // firstOf returns the first key of a queue, nil if it is empty. room may be nil.
 func firstOf(ctx context.Context, v *state.View, prefix string, room state.Room) (*state.Item, error) {

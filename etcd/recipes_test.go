@@ -23,15 +23,16 @@ import (
 
 // recipeClient calls Lock and Election over JSON.
 type recipeClient struct {
-	t    *testing.T
-	node *fakeNode
-	addr string
+	t      *testing.T
+	node   *fakeNode
+	server *Server
+	addr   string
 }
 
 func newRecipeClient(t *testing.T) *recipeClient {
 	n := newFakeNode(t)
-	_, addr := serve(t, testDeps(n), nil)
-	c := &recipeClient{t: t, node: n, addr: addr}
+	s, addr := serve(t, testDeps(n), nil)
+	c := &recipeClient{t: t, node: n, server: s, addr: addr}
 	for id := range int64(3) {
 		n.apply(t, state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: id + 1, TTL: 60}})
 	}
