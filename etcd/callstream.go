@@ -26,6 +26,11 @@ func (c *callStream) Context() context.Context { return c.ctx }
 // handler, which waits for the client to read.
 const maxStreamMessage = 32 << 10
 
+const (
+	smallMessage = 1 << 10 // up to this size a decoded message is not counted
+	decodedCost  = 4       // the memory of a decoded message for each byte, at most: a filter of a watch has one byte
+)
+
 // RecvMsg implements grpc.ServerStream.
 func (c *callStream) RecvMsg(m any) error {
 	if c.received {
@@ -35,7 +40,13 @@ func (c *callStream) RecvMsg(m any) error {
 		return err
 	}
 	c.received = true
-	if received, ok := m.(proto.Message); ok && proto.Size(received) > maxStreamMessage {
+	received, ok := m.(proto.Message)
+	if !ok {
+		return nil
+	}
+	size := proto.Size(received)
+	c.link.decoded(size)
+	if size > maxStreamMessage {
 		return rpctypes.ErrGRPCRequestTooLarge
 	}
 	return nil
@@ -73,6 +84,13 @@ func linkOf(ctx context.Context) link {
 		return link{}
 	}
 	return link{w, streamNumber(grpc.ServerTransportStreamFromContext(ctx))}
+}
+
+// decoded notes the size of the message that the call has, until took. What was received may be compressed.
+func (l link) decoded(size int) {
+	if l.wire != nil && size > smallMessage {
+		l.wire.decoded(l.stream, decodedCost*size)
+	}
 }
 
 // took notes that the call has taken a message.

@@ -5,8 +5,9 @@ import "context"
 // heldStream is what gRPC holds for a stream.
 type heldStream struct {
 	received
-	unsent int           // bytes of messages that were given to gRPC, and not written
-	sent   chan struct{} // has room for one; nil: its call has not waited
+	decoded int           // memory of the message that its call has
+	unsent  int           // bytes of messages that were given to gRPC, and not written
+	sent    chan struct{} // has room for one; nil: its call has not waited
 }
 
 // wake wakes the call of a stream when messages were sent.

@@ -155,12 +155,24 @@ func (w *wire) receive(stream uint32, part []byte, more int) {
 	}
 }
 
+// decoded notes that the call of a stream has a message in memory, until took.
+func (w *wire) decoded(stream uint32, memory int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m, ok := w.open[stream]; ok {
+		m.decoded = memory
+		w.held += memory
+		w.settle()
+	}
+}
+
 // took notes that the call of a stream has taken its oldest message, and that gRPC no longer holds it.
 func (w *wire) took(stream uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m, ok := w.open[stream]; ok {
-		w.held -= m.take()
+		w.held -= m.take() + m.decoded
+		m.decoded = 0
 		w.settle()
 	}
 }
@@ -168,7 +180,7 @@ func (w *wire) took(stream uint32) {
 // end forgets a stream. The lock must be held.
 func (w *wire) end(stream uint32) {
 	if m, ok := w.open[stream]; ok {
-		w.held -= m.held
+		w.held -= m.held + m.decoded
 		m.wake()
 		delete(w.open, stream)
 	}
