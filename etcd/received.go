@@ -19,7 +19,7 @@ type received struct {
 	prefix [5]byte   // of gRPC: a flag and the length
 	have   int       // bytes of the prefix
 	left   int       // bytes of the message that have not come
-	since  time.Time // when the present message began; zero: there is none
+	since  time.Time // when the present message began, or was the next to be taken; zero: there is none
 
 	held    int // memory of all
 	present int // of the present message
@@ -83,7 +83,7 @@ func (m *received) complete(more bool, now time.Time) {
 }
 
 // take removes the oldest complete message, and returns the memory that is freed.
-func (m *received) take() (freed int) {
+func (m *received) take(now time.Time) (freed int) {
 	if len(m.waiting) == 0 {
 		return 0
 	}
@@ -95,6 +95,9 @@ func (m *received) take() (freed int) {
 	m.held -= freed
 	if m.waiting = m.waiting[1:]; len(m.waiting) == 0 {
 		m.waiting = nil
+		if !m.since.IsZero() {
+			m.since = now
+		}
 	}
 	return freed
 }

@@ -51,7 +51,7 @@ func TestReceived(t *testing.T) {
 			at += size
 			frames = append(frames, sent{at, memory(size)})
 			for took < len(ends) && ends[took] <= at && r.IntN(3) > 0 {
-				total -= m.take()
+				total -= m.take(now)
 				took++
 			}
 			read := 0
@@ -72,7 +72,7 @@ func TestReceived(t *testing.T) {
 			}
 		}
 		for ; took < len(ends); took++ {
-			m.take()
+			m.take(now)
 		}
 		if m.held != 0 || m.waiting != nil || !m.since.IsZero() {
 			t.Fatalf("seed %d: %d bytes count after the last message was taken", seed, m.held)

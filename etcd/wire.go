@@ -171,7 +171,7 @@ func (w *wire) took(stream uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m, ok := w.open[stream]; ok {
-		w.held -= m.take() + m.decoded
+		w.held -= m.take(time.Now()) + m.decoded
 		m.decoded = 0
 		w.settle()
 	}
@@ -209,13 +209,14 @@ func (w *wire) settle() {
 	}
 }
 
-// endSlow closes the connection if a message does not arrive in time.
+// endSlow closes the connection if a message does not arrive in time. One behind messages that its call has not taken
+// may be held up by this node: the client has used the window of the stream.
 func (w *wire) endSlow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	oldest := time.Duration(-1)
 	for _, m := range w.open {
-		if !m.since.IsZero() {
+		if m.waiting == nil && !m.since.IsZero() {
 			oldest = max(oldest, time.Since(m.since))
 		}
 	}

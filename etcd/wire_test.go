@@ -173,6 +173,37 @@ func TestEmptyEnd(t *testing.T) {
 	})
 }
 
+// TestMessageBehindOthers: a message whose call has not taken the ones before it is not slow. From then on it is.
+func TestMessageBehindOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer client.Close()
+		w := newWire(server, &fakeShare{})
+		defer w.Close()
+		begin := time.Now()
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			f := http2.NewFramer(client, nil)
+			_, _ = io.WriteString(client, http2.ClientPreface)
+			begin := http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte("x"), EndHeaders: true}
+			_ = f.WriteHeaders(begin)
+			_ = f.WriteData(1, false, []byte{0, 0, 0, 0, 1, 'a', 0, 0, 0, 0, 1})
+			time.Sleep(5 * messageTime / 2) // virtual
+			_ = f.WritePing(false, [8]byte{})
+			time.Sleep(messageTime / 2)
+			w.took(1)
+		}()
+		_, err := io.Copy(io.Discard, struct{ io.Reader }{w})
+		took := time.Since(begin)
+		<-sent
+		if err == nil || took < 4*messageTime || took > 4*messageTime+time.Second {
+			t.Errorf("%v after %s, want an error after %s", err, took, 4*messageTime)
+		}
+	})
+}
+
 // TestCallsWithoutRoom refuses calls beyond the share, and serves again when others have ended.
 func TestCallsWithoutRoom(t *testing.T) {
 	t.Parallel()
