@@ -53,6 +53,7 @@ type wire struct {
 
 	mu      sync.Mutex
 	in, out frames
+	fresh   int                    // size of the client's present frame, until it has had content
 	open    map[uint32]*heldStream // streams that the client has opened, and neither side has ended
 	held    int                    // memory of the messages of open
 	calls   int                    // taken of the share
@@ -133,7 +134,8 @@ func (w *wire) opened() {
 
 // begin notes a frame of the client. The lock must be held.
 func (w *wire) begin(f frame) {
-	m, ok := w.open[f.stream]
+	_, ok := w.open[f.stream]
+	w.fresh = f.size
 	switch {
 	case f.kind == http2.FrameHeaders && !ok:
 		w.open[f.stream] = &heldStream{}
@@ -143,16 +145,21 @@ func (w *wire) begin(f frame) {
 			w.resets = now
 		}
 		w.resets = w.resets.Add(resetPause)
-	case f.kind == http2.FrameData && ok && f.size > 0:
-		w.held += m.frame(f.size, time.Now())
 	}
 }
 
 // receive follows the messages of a stream. The lock must be held.
 func (w *wire) receive(stream uint32, part []byte, more int) {
-	if m, ok := w.open[stream]; ok {
-		m.follow(part, more, time.Now())
+	m, ok := w.open[stream]
+	if !ok {
+		return
 	}
+	now := time.Now()
+	if w.fresh > 0 {
+		w.held += m.frame(w.fresh, now)
+		w.fresh = 0
+	}
+	m.follow(part, more, now)
 }
 
 // decoded notes that the call of a stream has a message in memory, until took.

@@ -142,35 +142,41 @@ func TestWireWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestEmptyEnd: a frame without bytes that ends a client's messages begins none, so none is slow.
+// TestEmptyEnd: a frame without content that ends a client's messages begins none, so none is slow.
 func TestEmptyEnd(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		client, server := net.Pipe()
-		defer client.Close()
-		w := newWire(server, &fakeShare{})
-		defer w.Close()
-		sent := make(chan struct{})
-		go func() {
-			defer close(sent)
-			f := http2.NewFramer(client, nil)
-			_, _ = io.WriteString(client, http2.ClientPreface)
-			begin := http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte("x"), EndHeaders: true}
-			_ = f.WriteHeaders(begin)
-			_ = f.WriteData(1, false, []byte{0, 0, 0, 0, 0})
-			_ = f.WriteData(1, true, nil)
-			time.Sleep(2 * messageTime) // virtual
-			_ = f.WritePing(false, [8]byte{})
-			_ = client.Close()
-		}()
-		begin := time.Now()
-		_, _ = io.Copy(io.Discard, struct{ io.Reader }{w})
-		took := time.Since(begin)
-		<-sent
-		if took < 2*messageTime {
-			t.Errorf("the connection was closed after %s", took)
-		}
-	})
+	for name, padding := range map[string][]byte{"empty": nil, "padded": make([]byte, 2)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := net.Pipe()
+				defer client.Close()
+				w := newWire(server, &fakeShare{})
+				defer w.Close()
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					f := http2.NewFramer(client, nil)
+					_, _ = io.WriteString(client, http2.ClientPreface)
+					begin := http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte("x"), EndHeaders: true}
+					_ = f.WriteHeaders(begin)
+					_ = f.WriteData(1, false, []byte{0, 0, 0, 0, 0})
+					_ = f.WriteDataPadded(1, true, nil, padding)
+					time.Sleep(time.Second) // virtual
+					w.took(1)
+					time.Sleep(2 * messageTime)
+					_ = f.WritePing(false, [8]byte{})
+					_ = client.Close()
+				}()
+				begin := time.Now()
+				_, _ = io.Copy(io.Discard, struct{ io.Reader }{w})
+				took := time.Since(begin)
+				<-sent
+				if took < 2*messageTime {
+					t.Errorf("the connection was closed after %s", took)
+				}
+			})
+		})
+	}
 }
 
 // TestMessageBehindOthers: a message whose call has not taken the ones before it is not slow. From then on it is.
