@@ -36,6 +36,7 @@ type task struct {
 type tally struct {
 	Open  int64         `json:"open"` // connections at the end
 	Tried int64         `json:"tried"`
+	Calls int64         `json:"calls"` // that were made as the attack wants them, on connections with several
 	Codes map[int]int64 `json:"codes"` // answers by status
 }
 
@@ -50,6 +51,7 @@ type attacker struct {
 	dialing chan struct{} // bounds the connections that are being made
 	open    atomic.Int64
 	tried   atomic.Int64
+	calls   atomic.Int64
 
 	mu    sync.Mutex
 	codes map[int]int64
@@ -91,7 +93,9 @@ func doTask(ctx context.Context, text string, out io.Writer) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return json.NewEncoder(out).Encode(tally{Open: a.open.Load(), Tried: a.tried.Load(), Codes: a.codes})
+	return json.NewEncoder(out).Encode(tally{
+		Open: a.open.Load(), Tried: a.tried.Load(), Calls: a.calls.Load(), Codes: a.codes,
+	})
 }
 
 // address returns the source address of a caller of the attacker.

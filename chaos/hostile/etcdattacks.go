@@ -133,6 +133,7 @@ func heldCalls(l grpcLimits, open opener) func(context.Context, *attacker) error
 				} else if err != nil {
 					return err
 				}
+				a.calls.Add(1)
 			}
 			placed()
 			a.keep(ctx, h.conn, again)

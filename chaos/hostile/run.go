@@ -278,6 +278,7 @@ func (g *attackers) sum() tally {
 	for _, p := range g.all {
 		all.Open += p.tally.Open
 		all.Tried += p.tally.Tried
+		all.Calls += p.tally.Calls
 		for code, n := range p.tally.Codes {
 			all.Codes[code] += n
 		}

@@ -84,6 +84,9 @@ func (r Result) String() string {
 	text := fmt.Sprintf("%s: %d %s: %d connections made, %d open at the end, answers: %s; %d transfers, %d entries more "+
 		"than writes, %d log lines, %s", r.Name, r.Size, r.Unit, r.Done.Tried, r.Done.Open, strings.Join(codes, ", "),
 		r.Transfers, r.Entries, r.LogLines, r.Took.Round(time.Millisecond))
+	if r.Done.Calls > 0 {
+		text += fmt.Sprintf("; %d calls were made whole", r.Done.Calls)
+	}
 	if r.Scaled != "" {
 		text += "; " + r.Scaled
 	}
