@@ -200,6 +200,17 @@ func (r *restoring) install(merged mergedState) error {
 	return nil
 }
 
+// snapshotDone notes that a snapshot was written, or has replaced the state. raft's main loop goes on then: what is
+// left of a leader's restore is the commit of an empty entry.
+func (n *Node) snapshotDone(restored bool) {
+	if restored {
+		n.restoring.Store(0)
+	}
+	if n.deps.Hooks.Snapshot != nil {
+		n.deps.Hooks.Snapshot(restored)
+	}
+}
+
 func leadershipOver(term uint64) error {
 	return notLeader("not restored: this node's leadership of term %d, whose state the backup was merged into, is over",
 		term)

@@ -372,6 +372,9 @@ func (n *testNode) startOn(store storage.Storage) error {
 			},
 			Snapshot: func(restored bool) {
 				if restored {
+					if node.Restoring() != 0 {
+						n.cluster.t.Error("the state is replaced, and a restore goes on")
+					}
 					n.installs.Add(1)
 				} else {
 					n.snapshots.Add(1)

@@ -203,11 +203,7 @@ func (n *Node) mergeIncarnations(in *startInputs, peer cluster.Peer) error {
 			met[m.ID] = rec.Incarnation
 		}
 	}
-	if err := n.ident.addIncarnations(met); err != nil {
-		return err
-	}
-	in.identity = n.ident.get()
-	return nil
+	return n.ident.addIncarnations(met)
 }
 
 // startInputs returns what is known without a probe.
@@ -264,7 +260,6 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 		case <-ctx.Done():
 			return startExisting, nil // Run ends
 		case <-n.peers.kick: // a hello: its node runs now, and perhaps others do. It may have brought a cluster ID.
-			in.identity = n.ident.get()
 			for id, wake := range wakes {
 				if _, answered := in.answers[id]; !answered { // the answers are hellos, too
 					raftnode.Notify(wake)
@@ -284,6 +279,7 @@ func (n *Node) probeUntilDecided(ctx context.Context, in *startInputs) (bootstra
 				}
 			}
 		}
+		in.identity = n.ident.get()
 		if action, err := decideFirstStart(*in); action != keepProbing || err != nil {
 			return action, err
 		}

@@ -102,7 +102,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 	n.fsm = raftnode.NewFSM(raftnode.FSMConfig{
 		State: n.state, Halt: n.fail, MembersChanged: func() { raftnode.Notify(n.stateKick) },
 		IncarnationCleared: n.peers.incarnationCleared,
-		BatchApplied:       n.batchApplied, SnapshotDone: deps.Hooks.Snapshot,
+		BatchApplied:       n.batchApplied, SnapshotDone: n.snapshotDone,
 	})
 	n.freshness.now, n.freshness.sleep = time.Now, newSuspendWatch(deps.LeaseClock, time.Now())
 	if cfg.Lease {
