@@ -27,6 +27,7 @@ type attempt struct {
 	start  time.Time
 	sent   atomic.Bool
 	cancel context.CancelFunc
+	lost   bool      // of a long poll: its node was hung or disconnected, and an answer may never come
 	a      *response // set when it has ended
 }
 
@@ -117,6 +118,7 @@ func (r *retrier) run() (*response, error) {
 		case <-r.leader:
 			r.onLeaderChange(time.Now())
 		case t := <-r.lostAttempts:
+			t.lost = true
 			r.c.nodes.markDown(t.node, time.Now())
 			r.launch(r.pick()) // beside the silent one
 		case <-r.ctx.Done():
@@ -135,6 +137,12 @@ func (r *retrier) end() {
 
 func (r *retrier) inUse(node string) bool {
 	return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node == node })
+}
+
+// inProgress reports whether an answer is still expected. Nothing watches the node of a lost attempt any more, and the
+// limit of a long poll is far away.
+func (r *retrier) inProgress() bool {
+	return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return !t.lost })
 }
 
 func (r *retrier) pick() string { return r.c.pick(r.q, r.tried, r.inUse) }
@@ -260,8 +268,8 @@ func (r *retrier) scheduleRetry(v classification) {
 	if r.q.retryClass != localRead {
 		r.watch()
 	}
-	if len(r.outstanding) > 0 {
-		return // another attempt is in progress
+	if r.inProgress() {
+		return // another attempt
 	}
 	now := time.Now()
 	if v.wait == 0 && r.c.nodes.hasUntried(now, r.tried, r.inUse) {
@@ -297,7 +305,7 @@ func (r *retrier) tick(now time.Time) {
 		*at = time.Time{}
 		return true
 	}
-	if due(&r.retryAt) && len(r.outstanding) == 0 {
+	if due(&r.retryAt) && !r.inProgress() {
 		r.launch(r.pick())
 	}
 	if due(&r.forwardAt) {
