@@ -52,6 +52,23 @@ func TestMessageWaitsForRaft(t *testing.T) {
 	})
 }
 
+// A leader records the data directory of a node after the hello of their connection. Raft does not run on that node
+// before it adopts the cluster's ID, which the leader's next message brings.
+func TestHelloRepeatedOnceRecorded(t *testing.T) {
+	startingInBubble(t, func(t *testing.T, start func(string) *end) {
+		leader, late := start("n1"), start("n2")
+		late.set(func(p *cluster.Peer) { p.ClusterID = "" })
+		if _, err := leader.append(late, nil); err == nil || late.peer().ClusterID != "" {
+			t.Fatalf("not recorded: %v, cluster ID %q", err, late.peer().ClusterID)
+		}
+		leader.remember("n2", cluster.Record{Incarnation: late.peer().Incarnation})
+		_, _ = leader.append(late, nil) // Raft does not run yet
+		if id := late.peer().ClusterID; id != "c1" {
+			t.Errorf("recorded, and has the cluster ID %q", id)
+		}
+	})
+}
+
 // A leader sends the next heartbeat to a peer that was down as soon as that peer has said hello.
 func TestHeartbeatFollowsTheHello(t *testing.T) {
 	startingInBubble(t, func(t *testing.T, start func(string) *end) {
