@@ -173,7 +173,8 @@ func (p *peer) connect(target string, timeout time.Duration) (*outConn, error) {
 		Conn: conn, rpc: p.r.t.params.rpc,
 		lastReceived: func() time.Time { return p.r.t.acks.Peer(p.id).LastContact },
 		stale: func() bool {
-			return p.resets.Load() != resets || p.r.t.identityChanged(x) || p.r.t.recordedSince(x) || !trust.hasAuthority()
+			return p.resets.Load() != resets || p.r.t.identityChanged(x) || p.r.t.recordedSince(x) ||
+				!trust.hasAuthority()
 		},
 		scan: scanner{limit: maxResponse},
 	}
