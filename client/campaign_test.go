@@ -190,50 +190,6 @@ func TestCampaign_LeavesHungNode(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// The node of a long poll hangs, and the node that is asked beside it refuses once, as one whose disk stalls. The
-// client asks again: it does not wait for the hung node.
-func TestCampaign_RefusedBesideHungNode(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, fc *fakeCluster) {
-		f := fc.withRoles()
-		fc.streams = true // so the client knows the next leader before it is refused there
-		var stalls atomic.Bool
-		f.reject = func(r *http.Request) error {
-			if r.Host == "n2:1" && strings.HasSuffix(r.URL.Path, "/campaign") && stalls.CompareAndSwap(true, false) {
-				return fail(cluster.CodeReadOnly)
-			}
-			return nil
-		}
-		c, other := fc.client("n1", "n2"), fc.client("n2")
-		defer c.Close()
-		defer other.Close()
-		holder, waiter := mustSession(t, other, SessionConfig{}), mustSession(t, c, SessionConfig{})
-		time.Sleep(time.Second) // both know the leader
-		l, err := holder.campaign(t.Context(), CandidateConfig{Role: "r"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		elected := make(chan error, 1)
-		go func() { _, err := waiter.campaign(t.Context(), CandidateConfig{Role: "r"}); elected <- err }()
-		time.Sleep(time.Second)
-		stalls.Store(true)
-		fc.hang("n1")
-		fc.elect("n2")
-		time.Sleep(15 * time.Second)
-		if stalls.Load() {
-			t.Fatal("the next leader has refused nothing")
-		}
-		start := time.Now()
-		if err := l.Resign(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-elected; err != nil {
-			t.Fatal(err)
-		}
-		within(t, start, 0, time.Second)
-	}, "n1", "n2")
-}
-
 // A cancelled campaign leads to no later election, even if it was elected already or its requests are still in
 // flight.
 func TestCampaign_Cancelled(t *testing.T) {

@@ -52,7 +52,7 @@ func (r *retrier) onLeaderChange(now time.Time) {
 
 // hedge handles attempts that have been silent for too long.
 func (r *retrier) hedge(now time.Time) {
-	if r.lostAttempts != nil { // a long poll waits: launch had its node watched
+	if r.lossChanges != nil { // a long poll waits: launch had its node watched
 		r.unwatch()
 		return
 	}

@@ -27,7 +27,7 @@ type attempt struct {
 	start  time.Time
 	sent   atomic.Bool
 	cancel context.CancelFunc
-	lost   bool      // of a long poll: its node was hung or disconnected, and an answer may never come
+	lost   bool      // of a long poll: its node is hung, disconnected or without a leader
 	a      *response // set when it has ended
 }
 
@@ -64,7 +64,7 @@ type retrier struct {
 
 	retryAt, hedgeAt, forwardAt time.Time // zero: not planned
 
-	lostAttempts chan *attempt // of a long poll: attempts whose node is hung or disconnected
+	lossChanges chan *attempt // of a long poll: attempts that are lost now, or no longer
 }
 
 // do makes a call. A success is a response with a 2xx status.
@@ -79,7 +79,7 @@ func (c *Client) do(ctx context.Context, q *call) (a *response, err error) {
 		r.limit = maxAttemptTimeout * 4 // a shorter timeout would only make the outcome unknown
 	}
 	if q.attemptTimeout > 0 {
-		r.limit, r.lostAttempts = q.attemptTimeout, make(chan *attempt)
+		r.limit, r.lossChanges = q.attemptTimeout, make(chan *attempt)
 	}
 	defer r.end()
 	if q.numbered {
@@ -100,7 +100,7 @@ func (r *retrier) run() (*response, error) {
 	if r.ctx.Err() != nil {
 		return nil, r.deadlineError()
 	}
-	if r.q.retryClass != localRead && r.lostAttempts == nil {
+	if r.q.retryClass != localRead && r.lossChanges == nil {
 		r.knownLeader, r.leader = r.c.finder.leader()
 	}
 	r.launch(r.pick())
@@ -117,10 +117,8 @@ func (r *retrier) run() (*response, error) {
 			r.tick(time.Now())
 		case <-r.leader:
 			r.onLeaderChange(time.Now())
-		case t := <-r.lostAttempts:
-			t.lost = true
-			r.c.nodes.markDown(t.node, time.Now())
-			r.launch(r.pick()) // beside the silent one
+		case t := <-r.lossChanges:
+			r.onLossChange(t)
 		case <-r.ctx.Done():
 			return r.waitCancelled()
 		}
@@ -139,21 +137,43 @@ func (r *retrier) inUse(node string) bool {
 	return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node == node })
 }
 
-// inProgress reports whether an answer is still expected. Nothing watches the node of a lost attempt any more, and the
-// limit of a long poll is far away.
+// inProgress reports whether an answer is still expected. One of a lost attempt may never come, and the limit of a long
+// poll is far away.
 func (r *retrier) inProgress() bool {
 	return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return !t.lost })
 }
 
-func (r *retrier) pick() string { return r.c.pick(r.q, r.tried, r.inUse) }
+// pick returns a node for the next attempt: one without an attempt, or else one whose attempts are lost; "" if there is
+// none.
+func (r *retrier) pick() string {
+	if node := r.c.pick(r.q, r.tried, r.inUse); node != "" {
+		return node
+	}
+	return r.c.pick(r.q, r.tried, func(node string) bool {
+		return slices.ContainsFunc(r.outstanding, func(t *attempt) bool { return t.node == node && !t.lost })
+	})
+}
 
-// launch starts an attempt at a node. If maxInFlight attempts are in progress, it cancels the oldest.
+// onLossChange notes that an attempt is lost, or no longer. A lost one stays, since its node may answer yet. Another is
+// made beside it.
+func (r *retrier) onLossChange(t *attempt) {
+	if t.lost = !t.lost; !t.lost {
+		r.c.nodes.markUp(t.node)
+		return
+	}
+	r.c.nodes.markDown(t.node, time.Now())
+	r.launch(r.pick())
+}
+
+// launch starts an attempt at a node. If maxInFlight attempts are in progress, it cancels the oldest lost one, or else
+// the oldest.
 func (r *retrier) launch(node string) {
 	if node == "" || len(r.outstanding) >= maxOutstanding || r.deadlineTooClose() {
 		return
 	}
 	if len(r.outstanding) >= maxInFlight {
-		r.outstanding[0].cancel()
+		lost := slices.IndexFunc(r.outstanding, func(t *attempt) bool { return t.lost })
+		r.outstanding[max(0, lost)].cancel()
 	}
 	now := time.Now()
 	ctx, cancel := context.WithTimeout(r.ctx, r.limit)
@@ -164,17 +184,10 @@ func (r *retrier) launch(node string) {
 	switch {
 	case r.q.retryClass == nonIdempotentWrite:
 		r.hedgeAt = time.Time{}
-	case r.lostAttempts != nil: // a silent long poll stays while its node responds and knows a leader
+	case r.lossChanges != nil: // a silent long poll stays while its node responds and knows a leader
 		r.hedgeAt = now.Add(checkInterval)
-		c, lost := r.c, r.lostAttempts
-		c.spawn(func() {
-			if c.pollNode(ctx, node, new(atomicTime)) {
-				select {
-				case lost <- t:
-				case <-ctx.Done():
-				}
-			}
-		})
+		c, changes := r.c, r.lossChanges
+		c.spawn(func() { c.watchNode(ctx, t, changes) })
 	default:
 		r.hedgeAt = now.Add(r.c.cfg.HedgeAfter*7/8 + rand.N(r.c.cfg.HedgeAfter/4+1))
 	}

@@ -215,16 +215,46 @@ func (c *Client) pollNode(ctx context.Context, node string, lastActivity *atomic
 			fails = 0
 			continue
 		}
-		limit, cancel := context.WithTimeout(ctx, checkTimeout)
-		a := c.askLeader(limit, node)
-		cancel()
-		if a.err == nil && a.status == http.StatusOK {
+		if c.knowsLeader(ctx, node) {
 			fails = 0
 		} else {
 			fails++
 		}
 	}
 	return ctx.Err() == nil
+}
+
+// watchNode sends t to changes whenever pollNode finds its node lost, and when that node knows a leader again. It
+// returns when ctx ends.
+func (c *Client) watchNode(ctx context.Context, t *attempt, changes chan<- *attempt) {
+	send := func() bool {
+		select {
+		case changes <- t:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for c.pollNode(ctx, t.node, new(atomicTime)) && send() && c.awaitLeader(ctx, t.node) && send() {
+	}
+}
+
+// awaitLeader polls a node until it knows a leader. It returns false when ctx ends.
+func (c *Client) awaitLeader(ctx context.Context, node string) bool {
+	for pause(ctx, checkInterval*3/4+rand.N(checkInterval/2)) == nil {
+		if c.knowsLeader(ctx, node) {
+			return true
+		}
+	}
+	return false
+}
+
+// knowsLeader reports whether a node responds within checkTimeout and knows a leader.
+func (c *Client) knowsLeader(ctx context.Context, node string) bool {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	a := c.askLeader(ctx, node)
+	return a.err == nil && a.status == http.StatusOK
 }
 
 // pause waits for d. If ctx ends first, it returns the cause.

@@ -181,7 +181,8 @@ func (t *Transport) identityChanged(x completedHello) bool {
 // recordedSince reports whether a peer without a cluster ID may adopt this node's now, and the hello x has not told it:
 // this node has recorded the peer's data directory since. The peer may wait for the ID before it starts Raft.
 func (t *Transport) recordedSince(x completedHello) bool {
-	return x.peer.ClusterID == "" && !x.mine.MayAdoptClusterID && t.admit(x.peer).MayAdoptClusterID
+	return x.sentIdentity.ClusterID != "" && x.peer.ClusterID == "" && !x.mine.MayAdoptClusterID &&
+		t.admit(x.peer).MayAdoptClusterID
 }
 
 func (t *Transport) reject(kind, reason string) { t.cfg.Rejected(kind, reason) }
