@@ -115,7 +115,7 @@ func TestCluster_SkipsNodeWithoutLeader(t *testing.T) {
 		defer c.Close()
 		fc.elect("n2")
 		for _, id := range []string{"n1", "n3"} {
-			fc.nodes[id].cutOff = true
+			fc.setCutOff(id, true)
 		}
 		for range 6 { // for each first node
 			if view, err := c.Cluster(t.Context()); err != nil || view.LeaderID != "n2" {

@@ -188,6 +188,13 @@ func (fc *fakeCluster) resume(name string) {
 	}
 }
 
+// setCutOff makes a node know no leader, or know it again.
+func (fc *fakeCluster) setCutOff(name string, off bool) {
+	fc.mu.Lock()
+	defer fc.mu.Unlock()
+	fc.nodes[name].cutOff = off
+}
+
 func (fc *fakeCluster) requests(name string) []*http.Request {
 	fc.mu.Lock()
 	defer fc.mu.Unlock()
@@ -260,13 +267,13 @@ func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 func (n *fakeNode) serveLeader(w http.ResponseWriter) {
 	fc := n.fc
 	fc.mu.Lock()
-	leader, term, stale := fc.leader, fc.term, n.stale
+	leader, term, stale, cutOff := fc.leader, fc.term, n.stale, n.cutOff
 	fc.mu.Unlock()
 	if stale != nil {
 		reply(w, stale)
 		return
 	}
-	if leader == "" || n.cutOff {
+	if leader == "" || cutOff {
 		problem(w, cluster.Errorf(cluster.CodeNoLeader, "none"))
 		return
 	}

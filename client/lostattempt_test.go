@@ -86,17 +86,12 @@ func TestCampaign_WaitsAgainAfterLoss(t *testing.T) {
 		go func() { _, err := waiter.campaign(t.Context(), CandidateConfig{Role: "r"}); elected <- err }()
 		time.Sleep(time.Second)
 		fc.kill("n2")
-		setCutOff := func(off bool) {
-			fc.mu.Lock()
-			defer fc.mu.Unlock()
-			fc.nodes["n1"].cutOff = off
-		}
-		setCutOff(true)
+		fc.setCutOff("n1", true)
 		time.Sleep(15 * time.Second)
 		if dialled.Load() < 5 {
 			t.Fatalf("n2 was asked %d times while n1 knew no leader", dialled.Load())
 		}
-		setCutOff(false)
+		fc.setCutOff("n1", false)
 		time.Sleep(5 * time.Second)
 		before := dialled.Load()
 		time.Sleep(30 * time.Second)

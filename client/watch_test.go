@@ -84,7 +84,7 @@ func TestWatch_ResumesAtAnotherNode(t *testing.T) {
 			}
 		},
 		"hung":            func(fc *fakeCluster, _ *streamer) { time.AfterFunc(time.Second, func() { fc.hang("n1") }) },
-		"lost its leader": func(fc *fakeCluster, _ *streamer) { fc.nodes["n1"].cutOff = true },
+		"lost its leader": func(fc *fakeCluster, _ *streamer) { fc.setCutOff("n1", true) },
 	}
 	for name, breakIt := range breaks {
 		t.Run(name, func(t *testing.T) {
