@@ -194,8 +194,29 @@ func (b *browser) open(t *testing.T, url string, width, height int) *page {
 	// then, and draw nothing.
 	p.must("Emulation.setFocusEmulationEnabled", params{"enabled": true}, nil)
 	p.resize(width, height)
-	p.must("Page.navigate", params{"url": url}, nil)
+	p.load(url)
 	return p
+}
+
+// load loads a page. Chromium ends all requests when the machine's network changes, as when another test adds an
+// interface. The browser's user, and this test, then load the page again.
+func (p *page) load(url string) {
+	p.t.Helper()
+	var lost []string
+	for range 10 {
+		p.must("Page.navigate", params{"url": url}, nil)
+		p.wait("the page is loaded", `document.readyState === "complete"`)
+		p.eval(`(() => {
+			const status = {};
+			performance.getEntriesByType("resource").forEach((e) => { status[e.name] = e.responseStatus; });
+			return Object.keys(status).filter((name) => name.endsWith(".js") && status[name] === 0);
+		})()`, &lost)
+		if len(lost) == 0 {
+			return
+		}
+		p.t.Logf("loaded again without %s", lost)
+	}
+	p.t.Fatalf("no answer to the requests for %s", lost)
 }
 
 func (p *page) must(method string, in params, out any) {
