@@ -45,10 +45,11 @@ func Repeats(n int) int {
 	return (n + 2) / 3
 }
 
-// Parallel lets n parallel tests run at a time, for packages whose tests mostly wait. TestMain calls it before the
-// flags are parsed, so that -parallel overrides it.
+// Parallel lets n parallel tests run at a time, for packages whose tests mostly wait. On a slow machine, they wait for
+// each other's computations: fewer run there. TestMain calls it before the flags are parsed, so that -parallel
+// overrides it.
 func Parallel(n int) {
-	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(max(2, n/int(Slowdown())))); err != nil {
 		panic(err)
 	}
 }
