@@ -194,29 +194,8 @@ func (b *browser) open(t *testing.T, url string, width, height int) *page {
 	// then, and draw nothing.
 	p.must("Emulation.setFocusEmulationEnabled", params{"enabled": true}, nil)
 	p.resize(width, height)
-	p.load(url)
+	p.must("Page.navigate", params{"url": url}, nil)
 	return p
-}
-
-// load loads a page. Chromium ends all requests when the machine's network changes, as when another test adds an
-// interface. The browser's user, and this test, then load the page again.
-func (p *page) load(url string) {
-	p.t.Helper()
-	var lost []string
-	for range 10 {
-		p.must("Page.navigate", params{"url": url}, nil)
-		p.wait("the page is loaded", `document.readyState === "complete"`)
-		p.eval(`(() => {
-			const status = {};
-			performance.getEntriesByType("resource").forEach((e) => { status[e.name] = e.responseStatus; });
-			return Object.keys(status).filter((name) => name.endsWith(".js") && status[name] === 0);
-		})()`, &lost)
-		if len(lost) == 0 {
-			return
-		}
-		p.t.Logf("loaded again without %s", lost)
-	}
-	p.t.Fatalf("no answer to the requests for %s", lost)
 }
 
 func (p *page) must(method string, in params, out any) {
@@ -244,6 +223,12 @@ func (p *page) dark(on bool) {
 // eval evaluates an expression, or a promise, into out.
 func (p *page) eval(expression string, out any) {
 	p.t.Helper()
+	if err := p.evaluate(expression, out); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *page) evaluate(expression string, out any) error {
 	var answer struct {
 		Result struct {
 			Value json.RawMessage
@@ -253,17 +238,18 @@ func (p *page) eval(expression string, out any) {
 			Exception struct{ Description string }
 		}
 	}
-	p.must("Runtime.evaluate", params{
+	err := p.b.call(p.session, "Runtime.evaluate", params{
 		"expression": expression, "awaitPromise": true, "returnByValue": true,
 	}, &answer)
-	if e := answer.ExceptionDetails; e != nil {
-		p.t.Fatalf("%s: %s %s", expression, e.Text, e.Exception.Description)
+	if e := answer.ExceptionDetails; err == nil && e != nil {
+		return fmt.Errorf("%s: %s %s", expression, e.Text, e.Exception.Description)
 	}
-	if out != nil {
-		if err := json.Unmarshal(answer.Result.Value, out); err != nil {
-			p.t.Fatalf("%s: %s: %v", expression, answer.Result.Value, err)
+	if err == nil && out != nil {
+		if err = json.Unmarshal(answer.Result.Value, out); err != nil {
+			return fmt.Errorf("%s: %s: %w", expression, answer.Result.Value, err)
 		}
 	}
+	return err
 }
 
 // wait waits until an expression is true in the page.
@@ -271,7 +257,7 @@ func (p *page) wait(what, expression string) {
 	p.t.Helper()
 	until := time.Now().Add(patience)
 	for ok := false; ; {
-		p.eval(fmt.Sprintf(`new Promise((done) => {
+		err := p.evaluate(fmt.Sprintf(`new Promise((done) => {
 			const until = Date.now() + 5000;
 			const look = () => {
 				let ok = false;
@@ -280,8 +266,11 @@ func (p *page) wait(what, expression string) {
 			};
 			look();
 		})`, expression), &ok)
-		if ok {
+		switch {
+		case ok:
 			return
+		case err != nil && !strings.Contains(err.Error(), "navigated"): // a page may load itself again
+			p.t.Fatal(err)
 		}
 		if time.Now().After(until) {
 			p.t.Fatalf("%s: not within %v; the page says:\n%s\nand has loaded:\n%s", what, patience, p.text(), p.loaded())

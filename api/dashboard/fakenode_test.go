@@ -6,8 +6,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,8 @@ import (
 type fakeNode struct {
 	*httptest.Server
 	out chan string // for the stream of the page
+
+	unfinished atomic.Int64 // answers with words.js that break off
 
 	mu      sync.Mutex
 	view    apiv1.DashboardView
@@ -68,6 +72,9 @@ func (f *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if data, media, ok := dashboard.File(name); ok {
 		w.Header().Set("Content-Type", media)
+		if name == "words.js" && f.unfinished.Add(-1) >= 0 {
+			w.Header().Set("Content-Length", strconv.Itoa(2*len(data)))
+		}
 		_, _ = w.Write(data)
 		return
 	}

@@ -128,3 +128,16 @@ func followsTheAuditLog(_ *testing.T, p *page, f *fakeNode) {
 	defer p.moveClock("10_000")() // it is looked at every five seconds
 	p.waitText("DELETE /admin/members/n3")
 }
+
+// The page loads itself again when one of its modules could not be loaded.
+func TestDashboard_LoadsAgain(t *testing.T) {
+	t.Parallel()
+	b := startChromium(t)
+	f := startFakeNode(t)
+	f.unfinished.Store(2)
+	p := b.open(t, f.URL+"/", 1280, 900)
+	p.waitText("n1 leads")
+	if f.unfinished.Load() >= 0 {
+		t.Error("no third answer with words.js")
+	}
+}

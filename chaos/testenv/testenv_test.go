@@ -54,9 +54,12 @@ func TestInMemory(t *testing.T) {
 func TestParallel(t *testing.T) {
 	value := flag.Lookup("test.parallel").Value
 	before := value.String()
-	Parallel(17)
-	if got := value.String(); got != "17" {
-		t.Errorf("-parallel is %s", got)
+	for slow, want := range map[string]string{"1": "17", "3": "5", "5": "3"} {
+		t.Setenv(slowdownEnv, slow)
+		Parallel(17)
+		if got := value.String(); got != want {
+			t.Errorf("%s times as slow: -parallel is %s, want %s", slow, got, want)
+		}
 	}
 	if err := value.Set(before); err != nil {
 		t.Fatal(err)
