@@ -40,6 +40,7 @@ type testCluster struct {
 	proves      bool
 	disbelieved cluster.NodeID // when it claims a newer generation
 	onLook      func()         // called once, when a check has looked at the claims
+	onVerify    func()
 }
 
 func newTestCluster() *testCluster {
@@ -149,6 +150,9 @@ func (w *testCluster) deps() Deps {
 			return true
 		},
 		VerifyLeadership: func(context.Context) error {
+			if seen := get(w, func() func() { return w.onVerify }); seen != nil {
+				seen()
+			}
 			if get(w, func() bool { return w.proves }) {
 				return nil
 			}
@@ -377,6 +381,28 @@ func TestStaleSelf(t *testing.T) {
 		if got := strings.Join(get(w, func() []string { return slices.Clone(w.events) }),
 			","); got != "stale_leader,stale_leader over" || w.detected != 1 {
 			t.Errorf("events %s, %d detected", got, w.detected)
+		}
+	})
+}
+
+// TestStaleSelf_NoticesMeanwhile: a busy node notices the next leader while its own leadership is verified. Then it is
+// a follower, and refuses nothing.
+func TestStaleSelf_NoticesMeanwhile(t *testing.T) {
+	watched(t, func(t *testing.T, w *testCluster, watcher *Detector) {
+		time.Sleep(300 * time.Millisecond)
+		verified := false
+		w.change(func() {
+			w.onVerify = func() { w.change(func() { w.self, verified = w.claim("n1", 6, "n2"), true }) }
+			w.claims["n2"] = w.claim("n2", 6, "n2")
+			w.claims["n3"] = w.claim("n3", 6, "n2")
+		})
+		time.Sleep(10 * time.Millisecond)
+		stepped, events := get(w, func() int { return len(w.stepped) }), get(w, func() int { return len(w.events) })
+		if stepped != 0 || events != 0 || watcher.Refusing() != "" {
+			t.Errorf("deposed %d times, %d events, refusing %q", stepped, events, watcher.Refusing())
+		}
+		if !get(w, func() bool { return verified }) {
+			t.Error("its leadership was not verified")
 		}
 	})
 }

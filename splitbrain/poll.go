@@ -14,7 +14,7 @@ import (
 
 // check collects the claims and evaluates them. Leadership may move between two claims, and a node of an older
 // generation may have stopped, so a conflict of other nodes is checked again. A finding that makes this node step down
-// takes effect immediately.
+// takes effect immediately, unless this node has noticed the next leader while its leadership was verified.
 func (w *Detector) check(ctx context.Context) Report {
 	w.fetchLeaders(ctx)
 	answers := w.fetchLeader(ctx, w.peers())
@@ -26,9 +26,11 @@ func (w *Detector) check(ctx context.Context) Report {
 	}
 	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.StepDownTerm != 0 }) {
 		proof, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
-		in.Proven = w.deps.VerifyLeadership(proof) == nil
+		proven := w.deps.VerifyLeadership(proof) == nil
 		cancel()
-		return Detect(in, time.Now())
+		now := w.input(answers, time.Time{})
+		now.Proven = proven && now.Self.Term == in.Self.Term
+		return Detect(now, time.Now())
 	}
 	poll, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	w.deps.Poll(poll, w.peers())
