@@ -95,7 +95,7 @@ func TestCampaign_WaitsAgainAfterLoss(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		before := dialled.Load()
 		time.Sleep(30 * time.Second)
-		if n := dialled.Load() - before; n > 5 {
+		if n := dialled.Load() - before; n > 60 { // without the end of the loss: some hundreds
 			t.Errorf("n2 was asked %d times in 30 s after n1 knew the leader again", n)
 		}
 		start := time.Now()
