@@ -28,9 +28,9 @@ func (w *Detector) check(ctx context.Context) Report {
 		proof, cancel := context.WithTimeout(ctx, min(w.cfg.TimeoutMax, maxAsk))
 		proven := w.deps.VerifyLeadership(proof) == nil
 		cancel()
-		now := w.input(answers, time.Time{})
-		now.Proven = proven && now.Self.Term == in.Self.Term
-		return Detect(now, time.Now())
+		after := w.input(answers, time.Time{})
+		after.Proven = proven && after.Self.Term == in.Self.Term
+		return Detect(after, time.Now())
 	}
 	poll, cancel := context.WithTimeout(ctx, w.probeTimeout())
 	w.deps.Poll(poll, w.peers())

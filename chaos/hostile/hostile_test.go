@@ -86,7 +86,7 @@ func TestAttacks(t *testing.T) {
 func form(t *testing.T) Form {
 	t.Helper()
 	program, err := os.Executable()
-	if raced { // the race detector finds nothing in the attackers, and makes each take three times the processor
+	if raced { // the race detector finds nothing in the attackers, which would take the nodes' processor time for it
 		program = filepath.Join(t.TempDir(), "attacker")
 		var out []byte
 		if out, err = exec.Command("go", "test", "-c", "-o", program, ".").CombinedOutput(); err != nil {
