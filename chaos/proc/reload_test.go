@@ -164,6 +164,7 @@ func (y *tally) drive(ctx context.Context, s *secured, name string, fresh bool, 
 			y.mu.Unlock()
 		}
 		y.done.Add(1)
+		pause(5 * time.Millisecond) // as many requests as the steps need
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // firstLeaderWithin is how soon new nodes have a leader that all know.
@@ -47,7 +49,7 @@ func firstElection(t *testing.T, size int) (took time.Duration) {
 // TestKillAllUnderLoad repeatedly kills all nodes with kill -9 at the same time, under write load.
 func TestKillAllUnderLoad(t *testing.T) {
 	t.Parallel()
-	cycles := 50
+	cycles := testenv.Repeats(50)
 	if testing.Short() {
 		cycles = 5
 	}

@@ -7,13 +7,15 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // TestRestoresUnderKills restores a backup again and again, and kills a node at a random moment of it: the leader, the
 // node that was asked, or another one. All nodes must agree soon after that, and no process may end by itself.
 func TestRestoresUnderKills(t *testing.T) {
 	t.Parallel()
-	rounds, seed := setting(t, "ITERATIONS", 16), setting(t, "SEED", int(time.Now().Unix()%1_000_000))
+	rounds, seed := testenv.Repeats(setting(t, "ITERATIONS", 16)), setting(t, "SEED", int(time.Now().Unix()%1_000_000))
 	if testing.Short() {
 		rounds = 3
 	}
