@@ -38,8 +38,8 @@ module-path: ## gives the module the path PATH=host/owner/name, in one commit, f
 test: ## every test, without the vet of make lint; the summary has the skipped ones with their reasons, and what failed tests said
 	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -timeout $(TEST_TIMEOUT) $(PKGS)
 
-race: ## every test under the race detector
-	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout $(TEST_TIMEOUT) $(PKGS)
+race: ## every test under the race detector, of PKGS=./state RUN=TestFeed only some
+	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout $(TEST_TIMEOUT) $(if $(RUN),-run '$(RUN)') $(PKGS)
 
 lint: ## formatting, vet, staticcheck, tidy go.mod
 	@out=$$($(GO) tool gofumpt -l .) || exit 1; if [ -n "$$out" ]; then echo "not gofumpt'ed:"; echo "$$out"; exit 1; fi

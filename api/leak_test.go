@@ -84,10 +84,9 @@ func TestNothingStaysTaken(t *testing.T) {
 							r.Header.Set("Authorization", "Bearer "+tokens[role])
 							r.Header.Set("Accept", apiv1.TypeEventStream)
 							serveAndLeave(at, r)
-							if used := at.budgetsInUse(); used != nil {
-								t.Fatalf("%s %s%s by %s, body %q, %s: %v", row.Method, row.Pattern, query, role, name,
-									where, used)
-							}
+						}
+						if used := at.budgetsInUse(); used != nil {
+							t.Fatalf("%s %s by %s, body %q, %s: %v", row.Method, row.Pattern, role, name, where, used)
 						}
 					}
 				}
