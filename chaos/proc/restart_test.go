@@ -64,14 +64,14 @@ func TestKillAllUnderLoad(t *testing.T) {
 		} else if id != clusterID {
 			t.Fatalf("cycle %d: cluster ID %q became %q", i, clusterID, id)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+i*7%250)*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+i*67%250)*time.Millisecond)
 		w.run(ctx)
 		cancel()
 		c.KillAll()
 	}
 	start(t, c)
 	w.check(t)
-	if w.total < 10*cycles {
+	if w.total < 3*cycles {
 		t.Errorf("only %d writes were acknowledged: the load was none", w.total)
 	}
 	t.Logf("%d cycles, %d writes acknowledged, none lost", cycles, w.total)
