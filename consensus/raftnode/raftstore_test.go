@@ -220,26 +220,28 @@ func TestTermDoesNotWaitForNobody(t *testing.T) {
 // TestFirstEntryWaitsForTheLeaderStart: a new leader's no-op is written together with its leader-start. No reader gets
 // the no-op before that.
 func TestFirstEntryWaitsForTheLeaderStart(t *testing.T) {
-	state, voters := raft.Leader, 3
-	d, s := newDiary(t, &state, &voters)
-	mustStore(t, s, noop(4))
-	var e raft.Log
-	if err := s.GetLog(4, &e); err != ErrNoopPending {
-		t.Errorf("read before it is durable: %v", err)
-	}
-	if last, err := s.LastIndex(); last != 4 || err != nil {
-		t.Errorf("last index %d, %v", last, err)
-	}
-	wantWrites(t, d)
-	mustStore(t, s, command(5))
-	mustSettle(t, s)
-	wantWrites(t, d, "entries [4 5]")
-	if err := s.GetLog(4, &e); errors.Is(err, ErrNoopPending) {
-		t.Error("it still waits")
-	}
-	mustStore(t, s, command(6))
-	mustSettle(t, s)
-	wantWrites(t, d, "entries [4 5]", "entries [6]")
+	synctest.Test(t, func(t *testing.T) { // time alone writes the no-op, too
+		state, voters := raft.Leader, 3
+		d, s := newDiary(t, &state, &voters)
+		mustStore(t, s, noop(4))
+		var e raft.Log
+		if err := s.GetLog(4, &e); err != ErrNoopPending {
+			t.Errorf("read before it is durable: %v", err)
+		}
+		if last, err := s.LastIndex(); last != 4 || err != nil {
+			t.Errorf("last index %d, %v", last, err)
+		}
+		wantWrites(t, d)
+		mustStore(t, s, command(5))
+		mustSettle(t, s)
+		wantWrites(t, d, "entries [4 5]")
+		if err := s.GetLog(4, &e); errors.Is(err, ErrNoopPending) {
+			t.Error("it still waits")
+		}
+		mustStore(t, s, command(6))
+		mustSettle(t, s)
+		wantWrites(t, d, "entries [4 5]", "entries [6]")
+	})
 }
 
 // TestFirstEntryThatMustNotWait: a follower acknowledges the entries that it stores, so it writes them first. A leader
