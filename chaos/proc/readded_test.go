@@ -2,9 +2,11 @@ package proc
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -83,8 +85,14 @@ func TestRemovedNodeIsAddedAgain(t *testing.T) {
 	do("remove", n.ID)
 	stop()
 
+	logged := len(s.Log(n)) // it may have heard of its removal before it stopped
 	start()
-	awaitLog(t, s.Cluster, n, "refusal=removed")
+	eventually(t, soon, func() error {
+		if !strings.Contains(s.Log(n)[logged:], "refusal=removed") {
+			return errors.New("the removed node does not know that it is refused")
+		}
+		return nil
+	})
 	stop()
 	if err := os.RemoveAll(s.DataDir(n)); err != nil {
 		t.Fatal(err)
