@@ -223,6 +223,23 @@ func (f lostFuture) Error() error {
 	return raft.ErrRaftShutdown
 }
 
+// AddNonvoter adds a nonvoter to the newest configuration, whether or not the state machine has taken it.
+func (n *Node) AddNonvoter(ctx context.Context, id, address string) error {
+	inst := n.inst.Load()
+	return n.changeConfiguration(ctx, inst, func(uint64) raft.IndexFuture {
+		return inst.AddNonvoter(raft.ServerID(id), raft.ServerAddress(address), 0, 0)
+	})
+}
+
+// EntriesCommitted reports whether the library has committed every entry of the log.
+func (n *Node) EntriesCommitted() bool {
+	inst := n.inst.Load()
+	return inst.CommitIndex() == inst.LastIndex()
+}
+
+// Stopping is closed when the node's Raft begins to end.
+func (n *Node) Stopping() <-chan struct{} { return n.inst.Load().Stopping }
+
 // ChangeWithoutAnswer asks for a change of the configuration that the library does not answer before until is closed.
 func (n *Node) ChangeWithoutAnswer(ctx context.Context, until <-chan struct{}) error {
 	return n.changeConfiguration(ctx, n.inst.Load(), func(uint64) raft.IndexFuture { return lostFuture{until: until} })

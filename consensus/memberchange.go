@@ -319,7 +319,7 @@ func (n *Node) changeConfiguration(ctx context.Context, inst *raftnode.Instance,
 	defer n.lease.revoke() // sends before the new configuration was committed no longer count
 	f := change(n.fsm.LastConfiguration())
 	done := make(chan error, 1)
-	n.answers.Go(func() { done <- f.Error() })
+	inst.Answers.Go(func() { done <- f.Error() })
 	select {
 	case err := <-done:
 		inst.NoteResult(err)

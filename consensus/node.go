@@ -59,7 +59,6 @@ type Node struct {
 	tasks []func(ctx context.Context, term uint64) // set before Run
 
 	jobs     sync.WaitGroup // restores whose callers may have returned
-	answers  sync.WaitGroup // wait for the library's answer to a change of the configuration; a lost one has no end
 	startLog atomic.Uint64  // last index of the log when Raft started
 
 	mu               sync.Mutex // guards the fields below; nothing blocks under it
@@ -264,9 +263,9 @@ func (n *Node) runUnlessStorageFails(what func() error) error {
 
 // stop ends one Raft node, in this order:
 //
-//  1. Leader tasks, reads, transfers and watching end. New proposals are rejected. Those in flight get a moment, as
-//     does a question after a failed transfer: while it shuts down, the library can lose the result of a committed
-//     entry. One that is not committed, because the others have gone, ends with 2.
+//  1. Leader tasks, reads, transfers and watching end. New proposals are rejected. Those in flight get a moment, as do
+//     changes of the configuration, and a question after a failed transfer: while it shuts down, the library can lose
+//     the result of a committed entry. One that is not committed, because the others have gone, ends with 2.
 //  2. Raft starts to shut down, which frees callers that wait to hand it something.
 //  3. The transport is closed: the library waits for its messages in flight.
 //  4. After a fatal storage error the storage is closed now: the library's goroutines block in it. Otherwise the
@@ -280,7 +279,7 @@ func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGr
 	if !waitFor(loops.Wait, stopWait) {
 		errs = append(errs, errors.New("leader tasks did not end"))
 	}
-	n.awaitInFlight()
+	n.awaitInFlight(inst)
 	letRestore := n.awaitRestore()
 	if !waitFor(probes.Wait, stopWait) {
 		n.log.Warn("stopping with a question about a failed transfer in progress")
@@ -296,7 +295,9 @@ func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGr
 	if !waitFor(func() { flights.Wait(); probes.Wait(); n.jobs.Wait() }, stopWait) {
 		errs = append(errs, errors.New("a proposal or restore was never answered by raft"))
 	}
-	if !waitFor(n.answers.Wait, lostAnswerWait) { // the library loses what its state machine has not taken yet
+	last, cancel := context.WithTimeout(context.Background(), lostAnswerWait)
+	defer cancel()
+	if !inst.Answers.Await(last) {
 		n.log.Info("raft has ended without an answer to a change of the configuration")
 	}
 	n.inst.CompareAndSwap(inst, nil)
@@ -308,13 +309,16 @@ func (n *Node) stop(inst *raftnode.Instance, loops, probes, flights *sync.WaitGr
 	return errors.Join(errs...)
 }
 
-// awaitInFlight waits until the batch in flight is completed. A leader without a quorum completes it when it steps
-// down, so the wait is as long as that takes.
-func (n *Node) awaitInFlight() {
+// awaitInFlight waits until the batch in flight is completed, and each change of the configuration. A leader without a
+// quorum completes them when it steps down, so the wait is as long as that takes.
+func (n *Node) awaitInFlight(inst *raftnode.Instance) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*n.cfg.TimeoutMax)
 	defer cancel()
 	if err := n.queue.idle(ctx); err != nil {
 		n.log.Warn("stopping with proposals in flight")
+	}
+	if !inst.Answers.Await(ctx) {
+		n.log.Warn("stopping with a change of the configuration in flight")
 	}
 }
 

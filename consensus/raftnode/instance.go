@@ -50,6 +50,9 @@ type Instance struct {
 	// with it.
 	Conflicting atomic.Pointer[OfferedSnapshot]
 
+	// Answers of the library to changes of the configuration.
+	Answers Answers
+
 	startedWith uint64 // the index of the log's last entry at the start
 
 	transferMu sync.Mutex
