@@ -3,6 +3,7 @@ package consensus_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ func TestStopAwaitsAnswers(t *testing.T) {
 	t.Parallel()
 	_, leader := startCalmCluster(t, 1)
 	free := make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
 	hold := func() { <-free }
 	leader.applied.Store(&hold)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +51,7 @@ func TestStopAwaitsAnswers(t *testing.T) {
 		t.Error("a change is answered before it is applied")
 	case <-time.After(timeoutMin): // without the wait, the library ends in this time
 	}
-	close(free)
+	release()
 	<-stopped
 	cancel() // for those whose answers are lost
 	for range changes {

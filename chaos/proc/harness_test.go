@@ -174,8 +174,14 @@ func eventually(t *testing.T, within time.Duration, ok func() error) {
 // awaitLog waits until a node has logged a text.
 func awaitLog(t *testing.T, c *Cluster, n *Node, text string) {
 	t.Helper()
+	awaitLogFrom(t, c, n, 0, text)
+}
+
+// awaitLogFrom waits until a node has logged a text after so many bytes of its log.
+func awaitLogFrom(t *testing.T, c *Cluster, n *Node, from int, text string) {
+	t.Helper()
 	eventually(t, soon, func() error {
-		if !strings.Contains(c.Log(n), text) {
+		if !strings.Contains(c.Log(n)[from:], text) {
 			return fmt.Errorf("%s has not logged %q", n.ID, text)
 		}
 		return nil

@@ -2,11 +2,9 @@ package proc
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -87,12 +85,7 @@ func TestRemovedNodeIsAddedAgain(t *testing.T) {
 
 	logged := len(s.Log(n)) // it may have heard of its removal before it stopped
 	start()
-	eventually(t, soon, func() error {
-		if !strings.Contains(s.Log(n)[logged:], "refusal=removed") {
-			return errors.New("the removed node does not know that it is refused")
-		}
-		return nil
-	})
+	awaitLogFrom(t, s.Cluster, n, logged, "refusal=removed")
 	stop()
 	if err := os.RemoveAll(s.DataDir(n)); err != nil {
 		t.Fatal(err)

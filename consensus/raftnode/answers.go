@@ -7,7 +7,8 @@ import (
 
 // Answers counts the goroutines that wait for the library's answers to changes of the configuration. The zero value
 // counts none. The library loses an answer when it ends before its state machine has taken the entry
-// (hashicorp/raft#498): that goroutine has no end, and is counted without end. The methods may be called concurrently.
+// (hashicorp/raft#498): that goroutine has no end, and is counted without end. The methods may be called concurrently,
+// also Go while Await waits, which a sync.WaitGroup does not allow.
 type Answers struct {
 	mu   sync.Mutex
 	open int
