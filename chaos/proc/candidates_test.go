@@ -68,7 +68,6 @@ func (r *runner) start() error {
 	r.cmd = exec.Command(self)
 	r.cmd.Env = append(os.Environ(), candidateEnv+"="+string(task))
 	r.cmd.Stderr = os.Stderr
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if r.in, err = r.cmd.StdinPipe(); err != nil {
 		return err
 	}
@@ -76,7 +75,7 @@ func (r *runner) start() error {
 	if err != nil {
 		return err
 	}
-	if err := r.cmd.Start(); err != nil {
+	if err := startTied(r.cmd); err != nil {
 		return err
 	}
 	r.heard.Go(func() {

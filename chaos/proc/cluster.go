@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"northstar/chaos/ports"
@@ -161,8 +160,7 @@ func (c *Cluster) StartNode(n *Node) error {
 	n.log = f
 	n.Cmd = exec.Command(argv[0], argv[1:]...)
 	n.Cmd.Stdout, n.Cmd.Stderr = f, f
-	n.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return n.Cmd.Start()
+	return startTied(n.Cmd)
 }
 
 // Kill ends one node with SIGKILL and waits for it.

@@ -271,8 +271,7 @@ func startTwin(t *testing.T, c *Cluster, of *Node) *Node {
 	twin.Cmd = exec.Command(bin, "run", "--id", of.ID, "--data-dir", dir, "--raft-addr", twin.Raft, "--http-addr",
 		twin.HTTP)
 	twin.Cmd.Stdout, twin.Cmd.Stderr = twin.log, twin.log
-	twin.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := twin.Cmd.Start(); err != nil {
+	if err := startTied(twin.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
