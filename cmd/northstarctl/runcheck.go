@@ -52,7 +52,7 @@ func (r *runCmd) monitor(a *app, e client.Elector, check *checkCommand) (*client
 	if r.Check != "" {
 		cfg.Healthy = func(ctx context.Context) error {
 			err := check.run(ctx, a, r.Check, checkEnviron(r.Role, m.Stats().Token))
-			if err != nil {
+			if err != nil && !errors.Is(err, errRunEnds) {
 				fmt.Fprintf(a.stderr, "northstarctl: check of role %s failed: %v\n", r.Role, err)
 			}
 			return err
@@ -107,11 +107,31 @@ func checkEnviron(role string, token uint64) []string {
 	return env
 }
 
-// checkCommand runs the health check as a child of run, at most one at a time.
-type checkCommand struct{ running sync.WaitGroup }
+// errRunEnds is the result of a check that would begin after run has waited for its checks.
+var errRunEnds = errors.New("run ends")
+
+// checkCommand runs the health check as a child of run, at most one at a time, and none after awaitEnd.
+type checkCommand struct {
+	mu      sync.Mutex // guards closed: nothing is added to running once it is awaited
+	closed  bool
+	running sync.WaitGroup
+}
+
+// begin counts a check as running. It reports false after awaitEnd.
+func (c *checkCommand) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.running.Add(1)
+	}
+	return !c.closed
+}
 
 // awaitEnd waits until no check is running. Their contexts have ended.
 func (c *checkCommand) awaitEnd() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	ended := make(chan struct{})
 	go func() { defer close(ended); c.running.Wait() }()
 	select {
@@ -122,7 +142,9 @@ func (c *checkCommand) awaitEnd() {
 
 // run runs a shell command in its own process group, and kills the group when it has exited or ctx ends.
 func (c *checkCommand) run(ctx context.Context, a *app, command string, env []string) error {
-	c.running.Add(1)
+	if !c.begin() {
+		return errRunEnds
+	}
 	defer c.running.Done()
 	runtime.LockOSThread() // the kernel kills the check when the thread that started it exits
 	defer runtime.UnlockOSThread()

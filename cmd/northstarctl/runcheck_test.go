@@ -173,3 +173,17 @@ func TestCheckCommand_KillsItsGroup(t *testing.T) {
 		}
 	}
 }
+
+// A goroutine may be about to start a check when run has ended.
+func TestCheckCommand_NoneAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	var check checkCommand
+	check.awaitEnd()
+	ran := filepath.Join(t.TempDir(), "ran")
+	if err := check.run(t.Context(), &app{stderr: io.Discard}, ": > "+ran, nil); err == nil {
+		t.Error("a check ran after the end")
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("its command was started")
+	}
+}
