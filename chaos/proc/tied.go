@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startTied starts a process that the kernel kills when this process ends. The kernel kills it when the thread that
-// started it ends, and a node that runs in this process ends threads: the thread is kept until cmd has exited.
+// startTied starts a process that the kernel kills when this process ends. To the kernel, that is the end of the thread
+// that started it, and a node that runs in this process ends threads. So this thread is kept until cmd has exited.
 func startTied(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"runtime"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,14 +37,12 @@ func TestStartTied(t *testing.T) {
 		_ = in.Close()
 		_ = cmd.Wait()
 	})
-	for ends := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", thread)); os.IsNotExist(err) {
-			break
+	eventually(t, soon, func() error {
+		if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", thread)); !os.IsNotExist(err) {
+			return fmt.Errorf("thread %d has not ended", thread)
 		}
-		if time.Now().After(ends) {
-			t.Fatal("the thread does not end")
-		}
-	}
+		return nil
+	})
 	if _, err := io.WriteString(in, "here\n"); err != nil {
 		t.Fatal(err)
 	}
