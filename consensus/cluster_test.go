@@ -120,6 +120,7 @@ type testNode struct {
 	cluster   *testCluster
 	cut       atomic.Bool                                  // from everybody, in both directions
 	slowTo    atomic.Value                                 // cluster.NodeID: appends to it take too long
+	hangNext  atomic.Value                                 // cluster.NodeID: the next append to it hangs
 	faults    atomic.Pointer[func(transport.Message) bool] // messages to drop
 	ordered   atomic.Bool                                  // its elections count as ordered
 	idle      atomic.Bool                                  // it may start no election by itself
@@ -153,6 +154,9 @@ func (n *testNode) Outgoing(m transport.Message) transport.Fault {
 	}
 	if slow, _ := n.slowTo.Load().(cluster.NodeID); slow == m.To && m.Kind == "append" {
 		return transport.Fault{Delay: 4 * timeoutMax}
+	}
+	if m.Kind == "append" && n.hangNext.CompareAndSwap(m.To, cluster.NodeID("")) {
+		return transport.Fault{Delay: 2 * testTimeout}
 	}
 	return transport.Fault{}
 }

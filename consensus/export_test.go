@@ -37,9 +37,15 @@ func (n *Node) LogBytes() (size int) {
 	return size
 }
 
-// LibraryTransfer asks the library for a transfer, past all checks.
-func (n *Node) LibraryTransfer(id, addr string) {
-	_ = n.inst.Load().Raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr))
+// LibraryTransfer asks the library for a transfer, past all checks, and returns its answer.
+func (n *Node) LibraryTransfer(id, addr string) error {
+	return n.inst.Load().Raft.LeadershipTransferToServer(raft.ServerID(id), raft.ServerAddress(addr)).Error()
+}
+
+// HoldAside makes further calls of SetAside wait for release.
+func (n *Node) HoldAside() (release func()) {
+	n.aside.sem <- struct{}{}
+	return func() { <-n.aside.sem }
 }
 
 // ProbeFlag asks the library whether it takes entries again, as after a transfer that did not arrive. The channel is

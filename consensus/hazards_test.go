@@ -1,53 +1,59 @@
 package consensus_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"northstar/cluster"
 )
-
-// stuckTransfers is how often the tests below try: whether a transfer hangs depends on what the library's goroutine for
-// the peer was just doing.
-const stuckTransfers = 5
 
 // beginStuckTransfer has a second transfer to a peer that lags wait inside the library of a cluster's leader.
 func beginStuckTransfer(t *testing.T) (c *testCluster, old *testNode) {
 	t.Helper()
 	c, _ = startCluster(t, 3)
-	var lagging *testNode
-	old = c.onLeader("a write that one peer does not get", func(n *testNode) error {
-		lagging = c.others(n)[0]
+	old = c.onLeader("two transfers to a peer that takes no append", func(n *testNode) error {
+		lagging := c.others(n)[0]
 		eventually(t, "nobody lags", func() bool {
 			return n.Status().Role != cluster.Leader || healthy(n, lagging.id) && healthy(n, c.others(n)[1].id)
 		})
-		// The peer answers no append in time, so that its replication is busy.
-		n.slowTo.Store(lagging.id)
+		n.hangNext.Store(lagging.id)
 		err := n.put("b", "1")
+		if err == nil {
+			eventually(t, "an append to it hangs", func() bool {
+				return n.hangNext.Load() != lagging.id || n.Status().Role != cluster.Leader
+			})
+			// The first leaves a request in the library's channel, which holds one. The second waits for its place.
+			if err = transferTimesOut(t, n, lagging); err == nil {
+				err = transferTimesOut(t, n, lagging)
+			}
+		}
 		if err != nil {
-			n.slowTo.Store(cluster.NodeID(""))
+			t.Log(err)
+			n.hangNext.Store(cluster.NodeID(""))
 		}
 		return err
 	})
-	for range 3 { // each after the library has given the one before up
-		old.LibraryTransfer(string(lagging.id), lagging.addr)
-		time.Sleep(timeoutMin + timeoutMin/4) // there is no event to wait for
-	}
-	old.LibraryTransfer(string(lagging.id), lagging.addr)
 	return c, old
 }
 
-// untilStuck runs a test until the library got stuck in it, and its Raft node was rebuilt.
-func untilStuck(t *testing.T, test func(t *testing.T) (rebuilt bool)) {
+// transferTimesOut asks the library for a transfer once the one before has ended, and requires that this one times out.
+func transferTimesOut(t *testing.T, leader, target *testNode) (err error) {
 	t.Helper()
-	for try := range stuckTransfers {
-		rebuilt := false
-		if !t.Run(fmt.Sprint(try+1), func(t *testing.T) { rebuilt = test(t) }) || rebuilt {
-			return
-		}
+	eventually(t, "the transfer before has ended", func() bool {
+		err = leader.LibraryTransfer(string(target.id), target.addr)
+		return !errors.Is(err, raft.ErrLeadershipTransferInProgress)
+	})
+	switch {
+	case err == nil:
+		return fmt.Errorf("leadership was lost in a transfer to %s", target.id)
+	case err.Error() != "leadership transfer timeout":
+		return fmt.Errorf("a transfer to %s: %w", target.id, err)
 	}
-	t.Errorf("nothing was rebuilt: the library did not get stuck in %d tries, or nobody noticed", stuckTransfers)
+	return nil
 }
 
 // TestStuckTransfer reproduces the flag that the library never clears. A second transfer to a lagging peer waits
@@ -55,24 +61,20 @@ func untilStuck(t *testing.T, test func(t *testing.T) (rebuilt bool)) {
 // even when it leads again. The watchdog must notice and rebuild the Raft node.
 func TestStuckTransfer(t *testing.T) {
 	t.Parallel()
-	untilStuck(t, func(t *testing.T) bool {
-		c, old := beginStuckTransfer(t)
-		before := old.Instance()
-		old.cut.Store(true)
-		eventually(t, "it loses leadership", func() bool { return old.Status().Role != cluster.Leader })
-		next := c.leader()
-		old.slowTo.Store(cluster.NodeID(""))
-		old.cut.Store(false)
-		eventually(t, "it leads again, or was rebuilt", func() bool {
-			if healthy(next, old.id) {
-				_ = next.TransferTo(within(t, testTimeout), to(old.id))
-			}
-			return old.Status().Role == cluster.Leader || old.Instance() != before
-		})
-		c.write("c", "1")
-		c.everywhere("c", "1")
+	c, old := beginStuckTransfer(t)
+	before := old.Instance()
+	old.cut.Store(true)
+	eventually(t, "it loses leadership", func() bool { return old.Status().Role != cluster.Leader })
+	c.leader()
+	old.cut.Store(false)
+	eventually(t, "it is rebuilt when it leads again", func() bool {
+		if l := c.leader(); l != old && healthy(l, old.id) {
+			_ = l.TransferTo(within(t, testTimeout), to(old.id))
+		}
 		return old.Instance() != before
 	})
+	c.write("c", "1")
+	c.everywhere("c", "1")
 }
 
 // TestStopWhileAMessageHangs stops a leader one of whose messages gets no answer. The library closes its transport only

@@ -41,6 +41,7 @@ type Node struct {
 	caughtUp         atomic.Bool // the state holds what was committed when this node started
 	freshness        freshness
 	catchUp          catchUp
+	aside            asideTurn
 	peersProbed      atomic.Bool   // every member was probed since this process started
 	replacing        atomic.Uint64 // the term of a restore whose new state may be uncommitted; 0: none
 	changeSem        chan struct{} // capacity 1: the holder may change the membership, transfer or restore
@@ -84,7 +85,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		subscribers: newSubscribers(),
 		changeSem:   make(chan struct{}, 1), installing: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),
-		running:   make(chan struct{}),
+		running: make(chan struct{}), aside: asideTurn{sem: make(chan struct{}, 1)},
 		elections: newElectionTracker(cfg.Self.NodeID, cfg.TimeoutMax),
 		leaderCh:  make(chan struct{}), readyCh: make(chan struct{}),
 		catchUp: catchUp{progress: make(chan struct{}, 1)},

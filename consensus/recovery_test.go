@@ -239,10 +239,19 @@ func TestRecoverTwoOfFive(t *testing.T) {
 	}
 	checkRecovered(t, fresh, acked)
 	old := behind.Identity()
+	release := behind.HoldAside() // as by the recovered node's hello, which names this node
+	ended, end := context.WithCancel(t.Context())
+	end()
+	wantCode(t, behind.SetAside(ended, order.Confirm, fresh.id, g), cluster.CodeBusy)
+	release()
 	eventually(t, "its data is set aside", func() bool {
-		return behind.SetAside(within(t, testTimeout), order.Confirm,
-			fresh.id, g) == nil
+		return behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g) == nil
 	})
+	behind.cut.Store(true)
+	if err := behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g); err != nil {
+		t.Errorf("another order for the same generation: %v", err)
+	}
+	behind.cut.Store(false)
 	behind.restart()
 	eventually(t, "the other survivor is a voter again",
 		func() bool { return behind.Status().Suffrage() == cluster.Voter && behind.has("after", "recovery") })

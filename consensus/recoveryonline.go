@@ -175,9 +175,15 @@ func (n *Node) generationPending() bool {
 	return f.Recovery != nil && n.View().Generation().Number < f.Generation.Number
 }
 
+// asideTurn lets one call of SetAside run at a time.
+type asideTurn struct {
+	sem        chan struct{}      // capacity 1
+	generation cluster.Generation // for which the next start sets the data aside; changed by the holder of sem
+}
+
 // SetAside makes this node start without data at its next start. It keeps the present data apart, and waits as a member
 // to be admitted to generation, whose leader is leader. It first asks the leader to confirm the generation. The caller
-// restarts the node. Errors: CodeBadRequest; any other is the disk's.
+// restarts the node. Errors: CodeBadRequest; CodeBusy when ctx ends while another call runs; any other is the disk's.
 func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.NodeID,
 	generation cluster.Generation,
 ) error {
@@ -191,6 +197,15 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 	case mine.Generation.Number >= generation.Number:
 		return cluster.Errorf(cluster.CodeBadRequest, "follow: generation %d is not newer than this node's, %d",
 			generation.Number, mine.Generation.Number)
+	}
+	select { // the recovered node's order and its hello may come at the same time
+	case n.aside.sem <- struct{}{}:
+		defer func() { <-n.aside.sem }()
+	case <-ctx.Done():
+		return cluster.Errorf(cluster.CodeBusy, "this node already sets its data aside: %w", ctx.Err())
+	}
+	if n.aside.generation == generation {
+		return nil
 	}
 	server, ok := cluster.FindServer(n.Servers(), leader)
 	if !ok || leader == mine.NodeID {
@@ -214,6 +229,7 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 	if err := n.store.SetAside(name, identityName, append(data, '\n')); err != nil {
 		return err
 	}
+	n.aside.generation = generation
 	n.log.Warn("data will be set aside: node rejoins the new generation with an empty log", "generation",
 		generation.Number, "kept_as", name)
 	return nil
