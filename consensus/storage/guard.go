@@ -30,10 +30,10 @@ const (
 	cacheBytes   = 8 << 20
 	cacheEntries = 8192
 
-	spaceEvery           = 200 * time.Millisecond
-	hangChecksPerTimeout = 20 // a hung operation is noticed within exitAfter/hangChecksPerTimeout
-	maxBlock             = 10 * time.Second
-	joinTimeout          = time.Second
+	spaceEvery     = 200 * time.Millisecond
+	hangCheckEvery = exitAfter / 20
+	maxBlock       = 10 * time.Second
+	joinTimeout    = time.Second
 )
 
 // GuardConfig is what a Guarded needs in addition to the storage.
@@ -62,6 +62,7 @@ type Guarded struct {
 	logger  hclog.Logger
 
 	watch     *latencyTracker
+	awake     awakeTime    // used by Run's goroutine only
 	hang      *time.Timer  // fires when an operation may hang
 	hangDue   atomic.Int64 // when it should, since watch's epoch
 	cache     *cache
@@ -113,7 +114,7 @@ func (g *Guarded) Run(ctx context.Context) error {
 		defer close(spaceDone)
 		g.runPeriodically(ctx, spaceEvery, g.CheckSpace)
 	}()
-	g.runPeriodically(ctx, exitAfter/hangChecksPerTimeout, g.checkHung)
+	g.runPeriodically(ctx, hangCheckEvery, g.checkHung)
 
 	// On a hung disk a check of the space may never return; the process ends.
 	t := time.NewTimer(joinTimeout)
@@ -138,10 +139,29 @@ func (g *Guarded) runPeriodically(ctx context.Context, d time.Duration, check fu
 	}
 }
 
+// checkHung fails the storage when an operation is outstanding for too long. The time in which this process did not run
+// says nothing about the disk.
 func (g *Guarded) checkHung() {
-	if op, d := g.watch.oldest(time.Now()); d > exitAfter {
+	now := time.Now()
+	ran := g.awake.observe(now)
+	if op, d := g.watch.oldest(now); min(d, ran) > exitAfter {
 		g.fail(fmt.Errorf("the disk hangs: %s outstanding for %s", op, d.Round(time.Millisecond)))
 	}
+}
+
+// awakeTime measures for how long a process has run without a pause, as by SIGSTOP.
+type awakeTime struct {
+	last  time.Time // of the last observation
+	since time.Time // of the first one, or of the first one after a pause
+}
+
+// observe returns the time since the process has begun to run, or has gone on. It is called once every hangCheckEvery.
+func (a *awakeTime) observe(now time.Time) time.Duration {
+	if a.last.IsZero() || now.Sub(a.last) > 2*hangCheckEvery {
+		a.since = now
+	}
+	a.last = now
+	return now.Sub(a.since)
 }
 
 // Log returns the guarded Raft log. The log caches the entries that it stores and returns them again, so

@@ -141,6 +141,37 @@ func TestCloseOfAHungStorage(t *testing.T) {
 	}
 }
 
+// TestPauseIsNoHungDisk: a process is stopped while an operation is outstanding. The time of the pause does not count.
+func TestPauseIsNoHungDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemStorage()
+		g, _ := guardOver(m)
+		free := make(chan struct{})
+		m.setHook(func(op string) error { <-free; return nil })
+		saved := make(chan error, 1)
+		go func() { saved <- g.Save("file", nil) }()
+		synctest.Wait()
+		g.checkHung()
+		for range 3 {
+			time.Sleep(exitAfter + time.Second) // nothing runs
+			g.checkHung()
+			if err := g.Err(); err != nil {
+				t.Fatalf("after a pause: %v", err)
+			}
+		}
+		ran := time.Duration(0)
+		for ; g.Err() == nil && ran <= 2*exitAfter; ran += hangCheckEvery {
+			time.Sleep(hangCheckEvery)
+			g.checkHung()
+		}
+		if want := exitAfter + hangCheckEvery; ran != want {
+			t.Errorf("hung after %v without a pause, want %v", ran, want)
+		}
+		close(free)
+		<-saved
+	})
+}
+
 func TestSnapshotProgress(t *testing.T) {
 	g := guardDir(t, t.TempDir())
 	makeSnapshot(t, g, 5, 1)
