@@ -14,9 +14,9 @@ import (
 // ownNetwork is the variable that says that this process is in a network namespace of its own.
 const ownNetwork = "NORTHSTAR_DASHBOARD_NETWORK"
 
-// TestMain runs the tests of root in a network namespace that has only the loopback interface. Chromium ends all
-// requests in flight when an interface of its network comes or goes (ERR_NETWORK_CHANGED), and other packages' tests of
-// root make interfaces.
+// TestMain runs the tests of root in a network namespace that has only the loopback interface. Chromium ends
+// requests that are about to connect when an interface of its network comes or goes. Other packages' tests of root make
+// interfaces.
 func TestMain(m *testing.M) {
 	if os.Geteuid() == 0 && os.Getenv(ownNetwork) == "" {
 		// Without the privilege, as in some containers, the tests of other packages make no interfaces either.

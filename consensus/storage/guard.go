@@ -31,7 +31,7 @@ const (
 	cacheEntries = 8192
 
 	spaceEvery     = 200 * time.Millisecond
-	hangCheckEvery = exitAfter / 20
+	hangCheckEvery = exitAfter / 20 // a hung operation is noticed within it
 	maxBlock       = 10 * time.Second
 	joinTimeout    = time.Second
 )
