@@ -169,7 +169,7 @@ func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.
 			LastIndex: s.LastIndex, Outcome: "recovered",
 		}
 		if s.ID != plan.Chosen {
-			telling.Go(func() { out.Survivors[i].Outcome = c.notifySurvivor(ctx, s.ID, in) })
+			telling.Go(func() { out.Survivors[i].Outcome = c.notifySurvivor(ctx, s.ID, in, g) })
 		}
 	}
 	telling.Wait()
@@ -179,25 +179,54 @@ func (c *request) recovered(ctx context.Context, in apiv1.Recover, plan cluster.
 // notifyTimeout is how long one survivor may take to archive its data.
 const notifyTimeout = 10 * time.Second
 
-// notifySurvivor has another survivor archive its data, and returns its result.
-func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
-	const meant = "its data is not set aside yet: start it, or repeat the call: "
-	addr := c.s.httpAddress(id)
-	if addr == "" {
-		return meant + "its HTTP address is not known"
-	}
+// notifySurvivor has another survivor archive its data, and returns its result. A survivor can also learn of generation
+// g from the recovered node's hello: it then restarts, and the request fails. So its return to g is a success, too.
+func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv1.Recover,
+	g cluster.Generation,
+) string {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	resp, err := c.s.forward.Post(ctx, c.Caller(), addr, apiv1.PathRecover, in)
-	if err != nil {
-		return meant + err.Error()
-	}
-	if resp.Status == http.StatusOK {
+	failure := c.orderSetAside(ctx, id, in)
+	if failure == "" || c.awaitReturn(ctx, id, g) {
 		return "set aside"
+	}
+	return "its data is not set aside yet: start it, or repeat the call: " + failure
+}
+
+// orderSetAside has another survivor archive its data. It returns why that failed, "" if it did not.
+func (c *request) orderSetAside(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
+	addr := c.s.httpAddress(id)
+	if addr == "" {
+		return "its HTTP address is not known"
+	}
+	resp, err := c.s.forward.Post(ctx, c.Caller(), addr, apiv1.PathRecover, in)
+	switch {
+	case err != nil:
+		return err.Error()
+	case resp.Status == http.StatusOK:
+		return ""
 	}
 	var p apiv1.Problem
 	if json.Unmarshal(resp.Body, &p) != nil || p.Detail == "" {
-		return fmt.Sprintf("%sit answered %d", meant, resp.Status)
+		return fmt.Sprintf("it answered %d", resp.Status)
 	}
-	return meant + p.Detail
+	return p.Detail
+}
+
+// awaitReturn reports whether a survivor registers in generation g, with a new data directory, before ctx ends.
+func (c *request) awaitReturn(ctx context.Context, id cluster.NodeID, g cluster.Generation) bool {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		v := c.s.reads.View()
+		m, ok := v.Member(id)
+		if ok && !m.Removed && v.Generation() == g && m.Incarnation != "" { // the recovery has cleared the old one
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }

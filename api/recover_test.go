@@ -5,9 +5,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"northstar/api/apiv1"
 	"northstar/cluster"
+	"northstar/state"
 )
 
 // survivors are the nodes n1 and n2, which are left of five. n2 has more.
@@ -153,6 +155,46 @@ func TestRecover_ReportsSurvivorsNotArchived(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	})
+}
+
+// A survivor that learns of the recovery from a hello restarts while the request is on its way. Only its return to the
+// new generation, with a new data directory, counts as a success.
+func TestRecover_SurvivorThatRestarts(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		incarnation string
+		outcome     string
+	}{
+		"comes back": {"new", `"outcome":"set aside"`},
+		"stays away": {"", `"outcome":"its data is not set aside yet: start it, or repeat the call: restarting"`},
+	} {
+		virtually(t, name, func(t *testing.T) {
+			s := twoOfFive(t)
+			s.n1.fake.set(func() { s.n1.fake.fail = cluster.Errorf(cluster.CodeNoLeader, "restarting") })
+			s.n2.fake.apply(state.Command{Kind: state.KindClusterInit, Now: 1, ClusterInit: &state.ClusterInit{
+				ClusterID: "c1", Generation: cluster.Generation{Number: 1},
+			}})
+			m, _ := s.n2.fake.View().Member("n1")
+			m.Incarnation = "old"
+			s.n2.fake.addRecord(m)
+			returned := make(chan struct{})
+			go func() {
+				defer close(returned)
+				time.Sleep(2 * time.Second)
+				s.n2.fake.apply(state.Command{Kind: state.KindRecovery, Now: 2, Recovery: &state.Recovery{
+					Generation: cluster.Generation{Number: 2, RecoveryID: "r"}, Readmit: []cluster.NodeID{"n1"},
+				}})
+				time.Sleep(2 * time.Second)
+				m.Incarnation = tt.incarnation
+				s.n2.fake.addRecord(m)
+			}()
+			r := recover2(s.n2, `{"survivors":["n1","n2"],"confirm":"c1","force":true,"reason":"drill"}`)
+			if r.status != 200 || !strings.Contains(r.body, tt.outcome) {
+				t.Errorf("%+v", r)
+			}
+			<-returned
+		})
+	}
 }
 
 func TestRecoverRefuses(t *testing.T) {

@@ -52,7 +52,8 @@ func (r *runCmd) monitor(a *app, e client.Elector, check *checkCommand) (*client
 	if r.Check != "" {
 		cfg.Healthy = func(ctx context.Context) error {
 			err := check.run(ctx, a, r.Check, checkEnviron(r.Role, m.Stats().Token))
-			if err != nil && !errors.Is(err, errRunEnds) {
+			ended := errors.Is(err, errRunEnds) || errors.Is(ctx.Err(), context.Canceled) // no verdict
+			if err != nil && !ended {
 				fmt.Fprintf(a.stderr, "northstarctl: check of role %s failed: %v\n", r.Role, err)
 			}
 			return err

@@ -104,6 +104,9 @@ func testRunCheckBesideRestarts(t *testing.T, endpoint string, c *client.Client)
 	r.line("ran")
 	r.line("ran") // a killed check would have ended the tenure
 	r.exit(exitDone)
+	if text := r.stderr.String(); strings.Contains(text, "check of role") {
+		t.Errorf("the check that run has cancelled is reported as failed: %s", text)
+	}
 	if h, err := c.RoleHistory(t.Context(), "survives"); err != nil || len(h.Items) != 1 {
 		t.Errorf("%+v, %v", h, err)
 	}
