@@ -40,8 +40,6 @@ var wallClock = map[string]string{
 	"state/restore.go revisionAt":                 "a lower bound of revisions, beside others (docs/decisions/055-revisions-after-a-restore.md)",
 	"state/view.go Time":                          "shown",
 	"consensus/storage/reserve.go HoldReserve":    "no time: the size of a file",
-	"transport/monitor/claims.go Claim":           "no time: this node",
-	"transport/monitor/monitors.go reconcile":     "no time: this node",
 	"telemetry/gauges.go collectInstallation":     "shown",
 	"telemetry/journal.go append":                 "shown",
 }

@@ -117,12 +117,29 @@ func oversized(t *testing.T, path string, text []byte) (problems []string) {
 					doc = d.Doc
 				}
 				if it, ok := ts.Type.(*ast.InterfaceType); ok {
-					exceeds(ts, doc, "methods", ts.Name.Name, it.Methods.NumFields(), maxMethods)
+					exceeds(ts, doc, "methods", ts.Name.Name, methods(it), maxMethods)
 				}
 			}
 		}
 	}
 	return problems
+}
+
+// methods counts an interface's methods, with those of the interfaces of the same file that it embeds.
+func methods(it *ast.InterfaceType) (n int) {
+	for _, field := range it.Methods.List {
+		name, ok := field.Type.(*ast.Ident)
+		if !ok || name.Obj == nil {
+			n += max(1, len(field.Names))
+			continue
+		}
+		if spec, ok := name.Obj.Decl.(*ast.TypeSpec); ok {
+			if embedded, ok := spec.Type.(*ast.InterfaceType); ok {
+				n += methods(embedded)
+			}
+		}
+	}
+	return n
 }
 
 func TestLongLines(t *testing.T) {
@@ -161,6 +178,7 @@ func TestSizesCanFail(t *testing.T) {
 		"file":       {strings.Repeat("\n", maxFileLines+1), 1},
 		"parameters": {"func f(a, b, c, d, e, f, g int) {}\n", 1},
 		"interface":  {"type i interface{ A(); B(); C(); D(); E(); F(); G(); H(); I() }\n", 1},
+		"embedded":   {"type i interface{ A(); B(); C(); j }\ntype j interface { D(); E(); F(); G(); H(); I() }\n", 1},
 		"none":       {"func f() {}\n", 0},
 	} {
 		if got := oversized(t, "x.go", []byte("package x\n"+c.text)); len(got) != c.want {

@@ -103,6 +103,16 @@ func (d *deferredNode) MayStartElection(by cluster.ElectionCause) bool {
 		(by != cluster.CauseLeaderFailed || d.Node.MayStartElection() && !d.n.idle.Load())
 }
 
+// ReplicationPaused reports whether its disk stalls or it steps down, as for a whole node.
+func (d *deferredNode) ReplicationPaused() bool {
+	return d.DiskHangs(true) && !d.n.loud.Load() || d.StepDownPending()
+}
+
+func (*deferredNode) OnHeard(cluster.NodeID, *cluster.Claim)      {}
+func (*deferredNode) OnConnectionLost(cluster.ConnectionLoss)     {}
+func (*deferredNode) Rejected(string, string)                     {}
+func (*deferredNode) InstallRepeated(cluster.NodeID, uint64, int) {}
+
 // testNode is one node over its restarts.
 type testNode struct {
 	t     *testing.T
@@ -313,13 +323,8 @@ func (n *testNode) startOn(store storage.Storage) error {
 	tr, err := transport.New(transport.Config{
 		Listener: ln, Advertise: n.addr, ClusterName: "test", Logger: logger,
 		TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
-		Membership: members, Elections: members, Lease: cfg.Lease,
-		ReadOnly:          func() bool { return node.ReadOnly() },
-		ReplicationPaused: func() bool { return node.DiskHangs(true) && !n.loud.Load() || node.StepDownPending() },
-		Claim:             func() cluster.Claim { return node.Claim() },
-		Faults:            n,
-		ConnectionLost:    func(cluster.ConnectionLoss) {},
-		Rejected:          func(string, string) {},
+		Membership: members, Elections: members, Replication: members, Claims: members, Events: members,
+		Lease: cfg.Lease, Faults: n,
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		},

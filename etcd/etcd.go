@@ -76,7 +76,7 @@ type Node interface {
 }
 
 // Call is one call that was authenticated and admitted. Its caller is the client. Methods may be called by any
-// goroutine; their errors are *cluster.Error.
+// goroutine; their errors are *cluster.Error. Large because one call may propose, read, hold leases and take limits.
 type Call interface {
 	// Context ends with the call, and with its cause when the caller's credentials of a stream are no longer valid.
 	Context() context.Context

@@ -25,7 +25,7 @@ func TestAuditOfAFastClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.receiveAuditBatch(t.Context(), "n2", batch); err != nil {
+		if err := (peerMessages{n.Node}).Relayed(t.Context(), "n2", batch); err != nil {
 			t.Fatal(err)
 		}
 	}

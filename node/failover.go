@@ -50,15 +50,6 @@ func (n *Node) needlessElection(cause string, e cluster.Event) {
 	n.transport.Announce()
 }
 
-// claim returns this node's claim for its peers.
-func (n *Node) claim() cluster.Claim {
-	c := n.consensus.Claim()
-	n.failover.AnnotateClaim(&c)
-	c.ServiceRefused, c.DuplicateIDs = n.splitBrain.Refusing() != "", n.splitBrain.DuplicateIDs()
-	c.Superseded = n.consensus.GenerationSuperseded()
-	return c
-}
-
 // electionFacts returns what failover recorded about the election of a term that this node won.
 func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	f := n.failover.Facts(term)

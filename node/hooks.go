@@ -49,21 +49,6 @@ func (n *Node) readyEvent(t consensus.StartTimes) cluster.Event {
 	}
 }
 
-// installRepeated counts and reports a snapshot that this leader sends again. The transport delays repeated ones, up to
-// ten seconds each.
-func (n *Node) installRepeated(peer cluster.NodeID, index uint64, times int) {
-	n.metrics.InstallRepeated(string(peer))
-	n.journal.Warn(cluster.Event{
-		Type: "node",
-		Message: fmt.Sprintf(
-			"node %s has installed the snapshot of entry %d already and needs it again (repetition %d)",
-			peer, index, times),
-		Fields: map[string]any{
-			"kind": "snapshot_install_repeated", "peer": string(peer), "index": index, "times": times,
-		},
-	})
-}
-
 // recordLeader records, and so logs, a change of the leader. The loss of a leader is a warning.
 func recordLeader(journal *telemetry.Journal, id cluster.NodeID, term uint64) {
 	if id == "" {

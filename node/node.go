@@ -262,22 +262,6 @@ func (n *Node) Failover() *failover.Controller { return n.failover }
 // autoFailoverEnabled reports whether the cluster may replace a leader, or elect its first, without an operator.
 func (n *Node) autoFailoverEnabled() bool { return n.consensus.ElectionView().AutoFailover(time.Now()) }
 
-// replicationPaused reports whether this node must not send AppendEntries, so that others elect a leader: its
-// disk hangs, it hears no majority, or it must not lead.
-func (n *Node) replicationPaused() bool {
-	hangs := n.consensus.DiskHangs(n.cfg.Failover.Fast) && n.failover.Replaceable()
-	switch {
-	case n.consensus.StepDownPending():
-		return true
-	case !hangs && !n.failover.Yields(), !n.autoFailoverEnabled():
-		return false
-	}
-	if hangs {
-		n.failover.OnDiskHangs()
-	}
-	return true
-}
-
 // Names of the reloaded files in metrics.
 const (
 	fileTokens  = "tokens"

@@ -42,14 +42,7 @@ func (n *Node) transportConfig(members transport.Membership) transport.Config {
 	return transport.Config{
 		Listener: n.raftListener, CrashSocketPort: n.crashSocket.Port(), Dial: n.env.Dial, Advertise: n.raftAddr,
 		Membership: members, Elections: elections{n},
-		Claim: n.claim, ConnectionLost: func(l cluster.ConnectionLoss) { n.failover.OnConnectionLost(l) },
-		Heard:   func(from cluster.NodeID, c *cluster.Claim) { n.failover.OnHeard(from, c) },
-		Relayed: n.receiveAuditBatch,
-		Called: func(ctx context.Context, from cluster.NodeID, request []byte) []byte {
-			return n.api.Calls().Handle(ctx, from, request)
-		},
-		Rejected: n.metrics.RPCRejected, InstallRepeated: n.installRepeated,
-		ReadOnly: func() bool { return n.consensus.ReadOnly() }, ReplicationPaused: n.replicationPaused,
+		Replication: peerMessages{n}, Claims: peerMessages{n}, Handler: peerMessages{n}, Events: peerMessages{n},
 		TLS: n.tls, ClusterName: n.cfg.ClusterName, Lease: n.cfg.Election.Lease,
 		TimeoutMin: n.cfg.Election.TimeoutMin, TimeoutMax: n.cfg.Election.TimeoutMax,
 		Faults: n.env.Faults, Logger: n.log,
@@ -355,18 +348,6 @@ func (n *Node) sendAudit(ctx context.Context, batch state.Command) error {
 func (n *Node) auditDropped() map[string]uint64 {
 	dropped := n.consensus.View().AuditCounts().Dropped
 	return map[string]uint64{"clients": dropped[state.AuditClients], "operators": dropped[state.AuditOperators]}
-}
-
-// receiveAuditBatch commits a batch of another member.
-func (n *Node) receiveAuditBatch(ctx context.Context, from cluster.NodeID, data []byte) error {
-	batch, err := state.DecodeBatch(data)
-	if err != nil {
-		return err
-	}
-	if len(batch) != 1 || batch[0].Kind != state.KindAudit {
-		return fmt.Errorf("node %s sends %d commands where one batch of audit records belongs", from, len(batch))
-	}
-	return n.proposeAudit(ctx, batch[0])
 }
 
 // proposeAudit commits a batch. No record of it is later than now, by this leader's clock: much older ones are dropped,

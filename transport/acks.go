@@ -144,7 +144,7 @@ func (r *Raft) sending(to cluster.NodeID, term, match uint64, at time.Time) sent
 }
 
 func (r *Raft) record(s sentAppend, respTerm uint64, success bool) {
-	r.t.cfg.Heard(s.to, nil)
+	r.t.cfg.Claims.OnHeard(s.to, nil)
 	if success && respTerm == s.term {
 		// If that hello is of a later process than the answer, it counts no less: that process grants no votes for
 		// twice as long after its start.

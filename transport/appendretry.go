@@ -111,7 +111,7 @@ func (r *Raft) awaitRetryable(err error, to cluster.NodeID, target raft.ServerAd
 	case errors.Is(err, errNoSpace):
 		over, heard = func() bool { return r.hasSpace(to, failed) }, false
 	case errors.Is(err, errReplicationPaused):
-		over, heard = func() bool { return !r.t.cfg.ReplicationPaused() }, false
+		over, heard = func() bool { return !r.t.cfg.Replication.ReplicationPaused() }, false
 	}
 	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)
 	defer look.Stop()

@@ -27,8 +27,8 @@ func knows(n *end, others ...*end) {
 func TestCall(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
-	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
-		c.Called = func(ctx context.Context, from cluster.NodeID, request []byte) []byte {
+	n1 := newEnd(t, "n1", func(_ *Config, e *end) {
+		e.called = func(ctx context.Context, from cluster.NodeID, request []byte) []byte {
 			if string(request) == "slow" {
 				select {
 				case <-release:
@@ -106,8 +106,8 @@ func TestCall_NotSent(t *testing.T) {
 // A member that is removed while its connection is open is not served any longer.
 func TestCall_RemovedMeanwhile(t *testing.T) {
 	t.Parallel()
-	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
-		c.Called = func(context.Context, cluster.NodeID, []byte) []byte { return []byte("served") }
+	n1 := newEnd(t, "n1", func(_ *Config, e *end) {
+		e.called = func(context.Context, cluster.NodeID, []byte) []byte { return []byte("served") }
 	})
 	n2 := newEnd(t, "n2")
 	knows(n2, n1)
@@ -125,8 +125,8 @@ func TestCall_RemovedMeanwhile(t *testing.T) {
 // The end of a call's context ends it, also if the other node never answers.
 func TestCall_ContextEnds(t *testing.T) {
 	t.Parallel()
-	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
-		c.Called = func(ctx context.Context, _ cluster.NodeID, _ []byte) []byte {
+	n1 := newEnd(t, "n1", func(_ *Config, e *end) {
+		e.called = func(ctx context.Context, _ cluster.NodeID, _ []byte) []byte {
 			<-ctx.Done()
 			return nil
 		}
@@ -166,8 +166,8 @@ func (c mutedConn) Write(p []byte) (int, error) {
 
 // handled is a handler that answers "slow" when release is closed, and other requests immediately.
 func handled(begun chan<- struct{}, release <-chan struct{}) option {
-	return func(c *Config, _ *end) {
-		c.Called = func(ctx context.Context, _ cluster.NodeID, request []byte) []byte {
+	return func(_ *Config, e *end) {
+		e.called = func(ctx context.Context, _ cluster.NodeID, request []byte) []byte {
 			if string(request) == "slow" {
 				select {
 				case begun <- struct{}{}:
@@ -328,8 +328,8 @@ func (d *deadlines) SetReadDeadline(at time.Time) error { d.read = at; return ni
 func TestCall_BytesInProgress(t *testing.T) {
 	t.Parallel()
 	release, entered := make(chan struct{}), make(chan struct{}, 8)
-	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
-		c.Called = func(ctx context.Context, _ cluster.NodeID, request []byte) []byte {
+	n1 := newEnd(t, "n1", func(_ *Config, e *end) {
+		e.called = func(ctx context.Context, _ cluster.NodeID, request []byte) []byte {
 			if len(request) == maxCall {
 				entered <- struct{}{}
 				select {

@@ -37,7 +37,7 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 		if errors.Is(err, errMalformed) {
 			t.rejectConn(conn, helloReason(err), err)
 		}
-		if err != nil || t.cfg.Called == nil {
+		if err != nil || t.cfg.Handler == nil {
 			break
 		}
 		if err := t.checkCaller(x.peer); err != nil {
@@ -57,7 +57,7 @@ func (t *Transport) called(ctx context.Context, x completedHello, conn net.Conn,
 				s.respond(number|notHandled, nil)
 				return
 			}
-			s.respond(number, t.cfg.Called(ctx, x.peer.NodeID, request))
+			s.respond(number, t.cfg.Handler.Called(ctx, x.peer.NodeID, request))
 		})
 	}
 	cancel()

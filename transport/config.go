@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"northstar/cluster"
+	"northstar/transport/monitor"
 )
 
 // Config is what a Transport needs; a field may be nil only where its comment says so. Its functions and interfaces are
@@ -21,33 +22,16 @@ type Config struct {
 	// Dial opens a connection to a peer. It must resolve host names each time.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Advertise is the address that other nodes dial: Raft's LocalAddr.
-	Advertise  string
-	Membership Membership
-	Elections  Elections
-	// Claim returns this node's claim, without the fields that Transport.Claim fills in. It is called often.
-	Claim func() cluster.Claim
-	// ConnectionLost is called when a peer's process, or the kernel for a dead one, ends its monitor connection.
-	ConnectionLost func(cluster.ConnectionLoss)
-	// Heard is called for each Raft message of a peer, with a nil claim, and for each claim. It is called often, and
-	// must not block. Optional.
-	Heard func(from cluster.NodeID, claim *cluster.Claim)
-	// Relayed handles a message that another member sent with Relay; that member receives the text of an error. It may
-	// block until ctx ends. Nil rejects relayed messages.
-	Relayed func(ctx context.Context, from cluster.NodeID, message []byte) error
-	// Called handles a request that another member sent with Call, and returns the response. It may block until ctx
-	// ends. Nil rejects calls.
-	Called func(ctx context.Context, from cluster.NodeID, request []byte) []byte
-	// Rejected counts rejected connections and messages (rpc_rejected_total). Both strings are from small fixed sets.
-	Rejected func(kind, reason string)
-	// InstallRepeated is called before this node, as leader, sends a snapshot again that the peer has already installed
-	// so many times. Optional.
-	InstallRepeated func(peer cluster.NodeID, index uint64, times int)
-	// ReadOnly reports whether appends with entries, and snapshots, are rejected because disk space is short.
-	// Heartbeats pass. It is called for each message.
-	ReadOnly func() bool
-	// ReplicationPaused reports whether this node's own appends and snapshots fail, so that the followers elect
-	// another leader. It is called for each message.
-	ReplicationPaused func() bool
+	Advertise   string
+	Membership  Membership
+	Elections   Elections
+	Replication Replication
+	// Claims are those of this node and its peers. OnHeard is also called for each Raft message of a peer, with a nil
+	// claim.
+	Claims monitor.Claims
+	// Handler answers other members. Nil rejects their calls and relayed messages.
+	Handler Handler
+	Events  Events
 	// TLS authenticates both sides of every connection. Nil: plain TCP.
 	TLS *TLS
 	// ClusterName is the cluster's name in node certificates.
@@ -112,6 +96,33 @@ type Elections interface {
 	VoteAnswered(v cluster.VoteGiven, kind string)
 }
 
+// Replication decides whether this node replicates at present. Both methods are called for each message.
+type Replication interface {
+	// ReadOnly reports whether appends with entries, and snapshots, are rejected because disk space is short.
+	// Heartbeats pass.
+	ReadOnly() bool
+	// ReplicationPaused reports whether this node's own appends and snapshots fail, so that the followers elect
+	// another leader.
+	ReplicationPaused() bool
+}
+
+// Handler handles messages of other members. Both methods may block until ctx ends.
+type Handler interface {
+	// Relayed handles a message that another member sent with Relay; that member receives the text of an error.
+	Relayed(ctx context.Context, from cluster.NodeID, message []byte) error
+	// Called handles a request that another member sent with Call, and returns the response.
+	Called(ctx context.Context, from cluster.NodeID, request []byte) []byte
+}
+
+// Events is notified of what an operator may want to know.
+type Events interface {
+	// Rejected counts rejected connections and messages (rpc_rejected_total). Both strings are from small fixed sets.
+	Rejected(kind, reason string)
+	// InstallRepeated is called before this node, as leader, sends a snapshot again that the peer has already installed
+	// so many times.
+	InstallRepeated(peer cluster.NodeID, index uint64, times int)
+}
+
 // RaftLog is the log of a RaftNode.
 type RaftLog interface {
 	// LastEntry returns the position of the last entry, in log or snapshot.
@@ -140,11 +151,8 @@ type RaftState interface {
 	ElectionBlocked() bool
 }
 
-// RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
-// must not block, unless their comment says so.
-type RaftNode interface {
-	RaftLog
-	RaftState
+// RaftProgress is what a RaftNode does with the messages that it has got.
+type RaftProgress interface {
 	// Progress returns the last applied index, and a number that grows while a snapshot is restored, as its bytes do.
 	Progress() (applied, restored uint64)
 	// Restoring returns the size of the snapshot with which Raft's main loop, as leader, replaces the state; 0: none.
@@ -157,6 +165,14 @@ type RaftNode interface {
 	// last is the index of the append's last entry, or of the entry before it, if that is of the same term; else 0.
 	// The leader has sent the append after sentAfter; zero: unknown.
 	LeaderCommit(index, last uint64, sentAfter time.Time)
+}
+
+// RaftNode is the raft.Raft that uses the transport, as the guards see it. Its methods are called concurrently. They
+// must not block, unless their comment says so. Large because the guards need all three parts of one Raft.
+type RaftNode interface {
+	RaftLog
+	RaftState
+	RaftProgress
 }
 
 // Message describes an outgoing Raft message to the fault hook.

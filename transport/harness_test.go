@@ -57,6 +57,10 @@ type end struct {
 
 	// What a test decides; nil: nothing.
 	onHello         func()
+	onHeard         func(claim *cluster.Claim)
+	called          func(ctx context.Context, from cluster.NodeID, request []byte) []byte
+	relayed         func(from cluster.NodeID, message []byte) error
+	installRepeated func(peer cluster.NodeID, index uint64, times int)
 	commitMessage   func(term uint64) (*raft.AppendEntriesRequest, error)
 	vetoPreVote     func(candidate cluster.NodeID) string
 	mayIgnoreLeader func(candidate cluster.NodeID, term uint64, now time.Time) bool
@@ -98,29 +102,18 @@ func newEndOn(t testing.TB, id cluster.NodeID, ln net.Listener, opts ...option) 
 	e.leader.Store(cluster.NodeID("n1"))
 	cfg := Config{
 		Listener: ln, Advertise: e.addr, Membership: e, Elections: testElections{e: e},
-		Rejected: func(kind, reason string) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.rejects[kind+"/"+reason]++
-		},
-		Claim: func() cluster.Claim {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return e.claim
-		},
-		ConnectionLost: func(l cluster.ConnectionLoss) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.losses = append(e.losses, l)
-		},
+		Replication: e, Claims: e, Events: e,
 		ClusterName: "test", TimeoutMin: testMin, TimeoutMax: testMax,
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		},
-		ReadOnly: e.readOnly.Load, ReplicationPaused: e.replicationPaused.Load, Logger: hclog.NewNullLogger(),
+		Logger: hclog.NewNullLogger(),
 	}
 	for _, o := range opts {
 		o(&cfg, e)
+	}
+	if e.called != nil || e.relayed != nil {
+		cfg.Handler = e
 	}
 	tr, err := New(cfg)
 	if err != nil {
@@ -234,6 +227,47 @@ func (e *end) CommitMessage(term uint64) (*raft.AppendEntriesRequest, error) {
 func (e *end) TrackVote(bool)          {}
 func (e *end) FlushBeforeReply() error { return nil }
 func (e *end) ElectionBlocked() bool   { return e.electionBlocked.Load() }
+
+func (e *end) ReadOnly() bool          { return e.readOnly.Load() }
+func (e *end) ReplicationPaused() bool { return e.replicationPaused.Load() }
+
+func (e *end) Claim() cluster.Claim {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.claim
+}
+
+func (e *end) OnHeard(_ cluster.NodeID, claim *cluster.Claim) {
+	if e.onHeard != nil {
+		e.onHeard(claim)
+	}
+}
+
+func (e *end) OnConnectionLost(l cluster.ConnectionLoss) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.losses = append(e.losses, l)
+}
+
+func (e *end) Called(ctx context.Context, from cluster.NodeID, request []byte) []byte {
+	return e.called(ctx, from, request)
+}
+
+func (e *end) Relayed(_ context.Context, from cluster.NodeID, message []byte) error {
+	return e.relayed(from, message)
+}
+
+func (e *end) Rejected(kind, reason string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.rejects[kind+"/"+reason]++
+}
+
+func (e *end) InstallRepeated(peer cluster.NodeID, index uint64, times int) {
+	if e.installRepeated != nil {
+		e.installRepeated(peer, index, times)
+	}
+}
 
 // testElections calls the functions of its end.
 type testElections struct{ e *end }

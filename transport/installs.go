@@ -74,9 +74,7 @@ func (r *Raft) delayRepeatedInstall(peer cluster.NodeID, of snapshotInstall) {
 	if times == 0 {
 		return
 	}
-	if r.t.cfg.InstallRepeated != nil {
-		r.t.cfg.InstallRepeated(peer, of.index, times)
-	}
+	r.t.cfg.Events.InstallRepeated(peer, of.index, times)
 	ctx, cancel := context.WithTimeout(r.ctx, installDelay(times, r.t.cfg.TimeoutMin))
 	defer cancel()
 	look := time.NewTicker(r.t.cfg.TimeoutMin / 3)

@@ -56,12 +56,12 @@ func TestOutsiderReachesNotRaft(t *testing.T) {
 func TestOutsiderCallsNobody(t *testing.T) {
 	t.Parallel()
 	served := make(chan cluster.NodeID, 32)
-	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
-		c.Called = func(_ context.Context, from cluster.NodeID, _ []byte) []byte {
+	n1 := newEnd(t, "n1", func(_ *Config, e *end) {
+		e.called = func(_ context.Context, from cluster.NodeID, _ []byte) []byte {
 			served <- from
 			return nil
 		}
-		c.Relayed = func(_ context.Context, from cluster.NodeID, _ []byte) error {
+		e.relayed = func(from cluster.NodeID, _ []byte) error {
 			served <- from
 			return nil
 		}
@@ -100,9 +100,9 @@ func TestOutsiderClaimsNothing(t *testing.T) {
 	t.Parallel()
 	for _, clusterID := range []string{"", "c1"} {
 		var heard atomic.Int64
-		n1 := newEnd(t, "n1", func(c *Config, e *end) {
+		n1 := newEnd(t, "n1", func(_ *Config, e *end) {
 			e.records["n0"] = cluster.Record{Unknown: true}
-			c.Heard = func(_ cluster.NodeID, claim *cluster.Claim) {
+			e.onHeard = func(claim *cluster.Claim) {
 				if claim != nil {
 					heard.Add(1)
 				}

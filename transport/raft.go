@@ -142,7 +142,7 @@ func (r *Raft) sendAppend(
 		m.Kind = "heartbeat"
 	}
 	s := r.sending(m.To, args.Term, args.PrevLogEntry+uint64(len(args.Entries)), start)
-	if r.t.cfg.ReplicationPaused() {
+	if r.t.cfg.Replication.ReplicationPaused() {
 		return r.fail(start, errReplicationPaused)
 	}
 	if err := r.mayReplicateTo(m.To, target); err != nil {
@@ -195,7 +195,7 @@ func (r *Raft) InstallSnapshot(
 ) error {
 	start := time.Now()
 	m := r.message(id, "snapshot", args.Term, int(args.Size))
-	if r.t.cfg.ReplicationPaused() {
+	if r.t.cfg.Replication.ReplicationPaused() {
 		return r.fail(start, errReplicationPaused)
 	}
 	if err := r.mayReplicateTo(m.To, target); err != nil {

@@ -45,7 +45,7 @@ func (r *Raft) handle(p *peer, rpc raft.RPC) {
 		return
 	}
 	sentAfter := p.recordContact(time.Now())
-	r.t.cfg.Heard(p.id, nil)
+	r.t.cfg.Claims.OnHeard(p.id, nil)
 	defer p.pending.Add(-1)
 	tooMany := p.pending.Add(1) > maxPending
 	m := incoming{r: r, p: p, rpc: rpc, sentAfter: sentAfter}
@@ -148,7 +148,7 @@ func (m incoming) appendEntries(c *raft.AppendEntriesRequest) {
 	if !m.adopted(c.Term) {
 		return
 	}
-	if len(c.Entries) > 0 && m.r.t.cfg.ReadOnly() {
+	if len(c.Entries) > 0 && m.r.t.cfg.Replication.ReadOnly() {
 		m.refuse("read_only", fmt.Errorf("%w and takes no entries", errNoSpace))
 		return
 	}

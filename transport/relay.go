@@ -71,9 +71,9 @@ func (t *Transport) relayed(ctx context.Context, x completedHello, conn net.Conn
 	ctx, cancel := context.WithTimeout(ctx, t.params.hello)
 	defer cancel()
 	why := ""
-	if t.cfg.Relayed == nil {
+	if t.cfg.Handler == nil {
 		why = "this node accepts no relayed messages"
-	} else if err := t.cfg.Relayed(ctx, x.peer.NodeID, message); err != nil {
+	} else if err := t.cfg.Handler.Relayed(ctx, x.peer.NodeID, message); err != nil {
 		why = err.Error()
 		why = why[:min(len(why), maxHello)]
 	}

@@ -19,8 +19,8 @@ func TestRelay(t *testing.T) {
 	}
 	taken := make(chan got, 8)
 	var answer error
-	n1 := newEnd(t, "n1", func(c *Config, _ *end) {
-		c.Relayed = func(_ context.Context, from cluster.NodeID, message []byte) error {
+	n1 := newEnd(t, "n1", func(_ *Config, e *end) {
+		e.relayed = func(from cluster.NodeID, message []byte) error {
 			taken <- got{from, message}
 			return answer
 		}

@@ -33,7 +33,7 @@ func (m incoming) installSnapshot(c *raft.InstallSnapshotRequest) {
 	if !m.adopted(c.Term) {
 		return
 	}
-	if m.r.t.cfg.ReadOnly() {
+	if m.r.t.cfg.Replication.ReadOnly() {
 		m.refuse("read_only", fmt.Errorf("%w and takes no snapshot", errNoSpace))
 		return
 	}

@@ -99,8 +99,8 @@ func TestRepeatedInstallIsDelayed(t *testing.T) {
 		}
 		n1.stop()
 		n2.stop()
-	}, func(cfg *Config, e *end) {
-		cfg.InstallRepeated = func(peer cluster.NodeID, index uint64, times int) {
+	}, func(_ *Config, e *end) {
+		e.installRepeated = func(peer cluster.NodeID, index uint64, times int) {
 			if peer != "n2" || index < 200 {
 				t.Errorf("told of %s, %d", peer, index)
 			}

@@ -88,14 +88,11 @@ func New(cfg Config) (*Transport, error) {
 	need(cfg.Advertise != "", "advertised address")
 	need(cfg.Membership != nil, "membership")
 	need(cfg.TimeoutMin > 0 && cfg.TimeoutMax >= cfg.TimeoutMin, "valid election timeouts")
-	need(cfg.Dial != nil && cfg.Elections != nil && cfg.Claim != nil && cfg.ConnectionLost != nil &&
-		cfg.Rejected != nil && cfg.ReadOnly != nil && cfg.ReplicationPaused != nil && cfg.Logger != nil, "callback")
+	need(cfg.Elections != nil && cfg.Replication != nil && cfg.Claims != nil && cfg.Events != nil, "callbacks")
+	need(cfg.Dial != nil && cfg.Logger != nil, "dialer and logger")
 	need(cfg.TLS == nil || cfg.ClusterName != "", "cluster name, which certificates need")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
-	}
-	if cfg.Heard == nil {
-		cfg.Heard = func(cluster.NodeID, *cluster.Claim) {}
 	}
 	log := cfg.Logger.Named("transport")
 	t := &Transport{
@@ -107,8 +104,7 @@ func New(cfg Config) (*Transport, error) {
 		params: timingOf(cfg.TimeoutMin, cfg.TimeoutMax),
 	}
 	t.monitors = monitor.New(monitor.Config{
-		Host: monitorHost{t}, Local: cfg.Membership.LocalPeer, Servers: cfg.Membership.Servers,
-		Claim: cfg.Claim, Lost: cfg.ConnectionLost, Heard: cfg.Heard,
+		Host: monitorHost{t}, Members: cfg.Membership, Claims: cfg.Claims,
 		CrashSocketPort: cfg.CrashSocketPort, TimeoutMin: cfg.TimeoutMin, TimeoutMax: cfg.TimeoutMax,
 		RPCTimeout: t.params.rpc, HelloTimeout: t.params.hello, Logger: log,
 	})
@@ -185,7 +181,7 @@ func (t *Transport) recordedSince(x completedHello) bool {
 		t.admit(x.peer).MayAdoptClusterID
 }
 
-func (t *Transport) reject(kind, reason string) { t.cfg.Rejected(kind, reason) }
+func (t *Transport) reject(kind, reason string) { t.cfg.Events.Rejected(kind, reason) }
 
 // sleep waits for d, or until done is closed.
 func sleep(d time.Duration, done <-chan struct{}) {

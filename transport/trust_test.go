@@ -47,8 +47,8 @@ func TestConnectionsEndWithTheirAuthority(t *testing.T) {
 	old, next := newAuthority(t), newAuthority(t)
 	trusted := load2(t, next, old, "northstar://test/node/n1")
 	served := make(chan cluster.NodeID, 64)
-	n1 := newEnd(t, "n1", withTLS(trusted), func(c *Config, _ *end) {
-		c.Called = func(_ context.Context, from cluster.NodeID, _ []byte) []byte {
+	n1 := newEnd(t, "n1", withTLS(trusted), func(_ *Config, e *end) {
+		e.called = func(_ context.Context, from cluster.NodeID, _ []byte) []byte {
 			served <- from
 			return []byte("done")
 		}
@@ -121,8 +121,8 @@ func TestDialledConnectionsEndWithTheirAuthority(t *testing.T) {
 	old, next := newAuthority(t), newAuthority(t)
 	trusted := load2(t, next, old, "northstar://test/node/n1")
 	n1 := newEnd(t, "n1", withTLS(trusted))
-	served := func(c *Config, _ *end) {
-		c.Called = func(context.Context, cluster.NodeID, []byte) []byte { return []byte("done") }
+	served := func(_ *Config, e *end) {
+		e.called = func(context.Context, cluster.NodeID, []byte) []byte { return []byte("done") }
 	}
 	stolen := newEnd(t, "n2", withTLS(load2(t, old, next, "northstar://test/node/n2")), served)
 	member := newEnd(t, "n3", withTLS(load2(t, next, old, "northstar://test/node/n3")), served)

@@ -19,7 +19,7 @@ import (
 )
 
 // Consensus is what this package uses of consensus. Its methods may be called by any goroutine; their errors are
-// *cluster.Error unless said otherwise.
+// *cluster.Error unless said otherwise. Large because Subscriptions is a part that Calls uses apart.
 type Consensus interface {
 	// Propose returns once the command is applied here. CodeNoLeader: it is not applied. CodeOutcomeUnknown: it may be.
 	Propose(ctx context.Context, c state.Command) (state.Result, error)

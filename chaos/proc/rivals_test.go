@@ -70,10 +70,8 @@ func forgePeer(t *testing.T, identity cluster.Identity, servers []cluster.Server
 	f.tr, err = transport.New(transport.Config{
 		Listener: peers, Advertise: raftAddr, ClusterName: "northstar", TimeoutMin: patientMax / 2,
 		TimeoutMax: patientMax,
-		Membership: forgedMembership{self: f.self, servers: servers}, Claim: f.said, Elections: raftDecides{},
-		ConnectionLost: func(cluster.ConnectionLoss) {}, Rejected: func(string, string) {},
-		ReadOnly: func() bool { return false }, ReplicationPaused: func() bool { return false },
-		Logger: hclog.NewNullLogger(),
+		Membership: forgedMembership{self: f.self, servers: servers}, Elections: raftDecides{},
+		Replication: f, Claims: f, Events: f, Logger: hclog.NewNullLogger(),
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		},
@@ -132,15 +130,22 @@ func (f *forged) say(change func(*cluster.Claim)) {
 	change(&f.claim)
 }
 
-func (f *forged) said() cluster.Claim {
+func (f *forged) Claim() cluster.Claim {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.claim
 }
 
+func (*forged) OnHeard(cluster.NodeID, *cluster.Claim)      {}
+func (*forged) OnConnectionLost(cluster.ConnectionLoss)     {}
+func (*forged) ReadOnly() bool                              { return false }
+func (*forged) ReplicationPaused() bool                     { return false }
+func (*forged) Rejected(string, string)                     {}
+func (*forged) InstallRepeated(cluster.NodeID, uint64, int) {}
+
 // ServeHTTP answers GET /leader as a node with the same claim does.
 func (f *forged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c := f.said()
+	c := f.Claim()
 	if r.URL.Path != apiv1.PathLeader || c.LeaderID == "" {
 		http.NotFound(w, r)
 		return
@@ -240,7 +245,7 @@ func TestTwoLeadersInOneTerm(t *testing.T) {
 		}
 		return nil
 	})
-	if s := mustStatus(t, third); s.Term <= f.said().Term || s.LeaderID == liar.ID {
+	if s := mustStatus(t, third); s.Term <= f.Claim().Term || s.LeaderID == liar.ID {
 		t.Errorf("%+v", s)
 	}
 	for _, n := range []*Node{lead, third} {

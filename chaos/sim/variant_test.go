@@ -32,9 +32,7 @@ func (v variant) build(env Env) (Node, error) {
 		Listener: listener, Dial: env.Proc.Dial, Advertise: addr,
 		Membership: n, Elections: timersDecide{n: n},
 		ClusterName: "sim", TimeoutMin: timeoutMin, TimeoutMax: timeoutMax,
-		ReadOnly: func() bool { return n.ReadOnly() }, ReplicationPaused: func() bool { return n.DiskHangs(true) },
-		Claim: func() cluster.Claim { return cluster.Claim{} }, ConnectionLost: func(cluster.ConnectionLoss) {},
-		Rejected: func(string, string) {}, Faults: env.Faults, Logger: env.Logger,
+		Replication: n, Claims: timersDecide{n: n}, Events: timersDecide{n: n}, Faults: env.Faults, Logger: env.Logger,
 	})
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -102,6 +100,9 @@ func (raftDecides) VoteReceived(cluster.VoteResponse)      {}
 func (raftDecides) VoteAnswered(cluster.VoteGiven, string) {}
 func (raftDecides) TermRaised(uint64)                      {}
 
+// ReplicationPaused reports whether its disk hangs.
+func (n *composed) ReplicationPaused() bool { return n.DiskHangs(true) }
+
 // timersDecide is a node without failover: Raft's timers elect.
 type timersDecide struct {
 	raftDecides
@@ -111,6 +112,12 @@ type timersDecide struct {
 func (t timersDecide) MayStartElection(by cluster.ElectionCause) bool {
 	return by != cluster.CauseLeaderFailed || t.n.MayStartElection()
 }
+
+func (timersDecide) Claim() cluster.Claim                        { return cluster.Claim{} }
+func (timersDecide) OnHeard(cluster.NodeID, *cluster.Claim)      {}
+func (timersDecide) OnConnectionLost(cluster.ConnectionLoss)     {}
+func (timersDecide) Rejected(string, string)                     {}
+func (timersDecide) InstallRepeated(cluster.NodeID, uint64, int) {}
 
 // Run runs both. The transport ends last: the node still needs it to stop.
 func (n *composed) Run(ctx context.Context) error {

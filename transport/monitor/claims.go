@@ -10,8 +10,8 @@ import (
 
 // Claim returns this node's claim: Config.Claim's, with its identity and what its connections know of the leader.
 func (ms *Monitors) Claim() cluster.Claim {
-	c := ms.cfg.Claim()
-	self := ms.cfg.Local()
+	c := ms.cfg.Claims.Claim()
+	self := ms.cfg.Members.LocalPeer()
 	c.NodeID, c.ClusterID, c.Generation, c.BootID = self.NodeID, self.ClusterID, self.Generation, self.BootID
 	c.CrashSocketPort = ms.cfg.CrashSocketPort
 	if c.LeaderID == self.NodeID {

@@ -60,7 +60,7 @@ func (m *monitor) record(claim cluster.Claim, rtt time.Duration, now time.Time, 
 	}
 	seen := m.seen
 	m.mu.Unlock()
-	m.cfg.Heard(m.id, &claim)
+	m.cfg.Claims.OnHeard(m.id, &claim)
 	m.notify()
 	return seen
 }
@@ -181,7 +181,9 @@ func (m *monitor) disconnected(c *monitorConn, cause error) {
 }
 
 func (m *monitor) reportLoss(c *monitorConn, cause error) {
-	m.cfg.Lost(cluster.ConnectionLoss{Peer: m.id, BootID: c.peer.BootID, At: time.Now(), Cause: cause})
+	m.cfg.Claims.OnConnectionLost(cluster.ConnectionLoss{
+		Peer: m.id, BootID: c.peer.BootID, At: time.Now(), Cause: cause,
+	})
 }
 
 // serveConn serves a connection until it ends, and returns why. heard reports whether the peer ever sent a frame.

@@ -24,11 +24,12 @@ const testMin = 150 * time.Millisecond
 
 // host is a node of a network of pipes.
 type host struct {
-	id    cluster.NodeID
-	nodes map[cluster.NodeID]*host // by address, which is the ID
-	ms    *Monitors
-	ctx   context.Context
-	jobs  sync.WaitGroup
+	id      cluster.NodeID
+	nodes   map[cluster.NodeID]*host // by address, which is the ID
+	servers *[]cluster.Server        // shared by all
+	ms      *Monitors
+	ctx     context.Context
+	jobs    sync.WaitGroup
 
 	mu      sync.Mutex
 	outside map[cluster.NodeID]bool // no members
@@ -39,7 +40,11 @@ type host struct {
 	lost  atomic.Int64 // connections of a dead process, perhaps
 }
 
-func (h *host) peer() cluster.Peer {
+func (h *host) Claim() cluster.Claim                    { return cluster.Claim{} }
+func (h *host) OnConnectionLost(cluster.ConnectionLoss) { h.lost.Add(1) }
+func (h *host) Servers() []cluster.Server               { return *h.servers }
+
+func (h *host) LocalPeer() cluster.Peer {
 	return cluster.Peer{Identity: cluster.Identity{NodeID: h.id, ClusterID: "c1"}, BootID: "boot-" + string(h.id)}
 }
 
@@ -54,10 +59,10 @@ func (h *host) Open(ctx context.Context, addr string, _ cluster.NodeID) (net.Con
 		return nil, cluster.Peer{}, errors.New("nobody there")
 	}
 	here, there := net.Pipe()
-	if !other.Spawn(func(ctx context.Context) { _ = other.ms.Accept(ctx, h.peer(), there, func() {}) }) {
+	if !other.Spawn(func(ctx context.Context) { _ = other.ms.Accept(ctx, h.LocalPeer(), there, func() {}) }) {
 		return nil, cluster.Peer{}, errors.New("it has stopped")
 	}
-	return here, other.peer(), nil
+	return here, other.LocalPeer(), nil
 }
 
 func (h *host) Dial(context.Context, string) (net.Conn, error) {
@@ -72,7 +77,7 @@ func (h *host) Admit(p cluster.Peer) (member bool, err error) {
 func (h *host) Connected(cluster.Peer, uint64)       {}
 func (h *host) LastMessage(cluster.NodeID) time.Time { return time.Time{} }
 
-func (h *host) onHeard(from cluster.NodeID, _ *cluster.Claim) {
+func (h *host) OnHeard(from cluster.NodeID, _ *cluster.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.heard[from]++
@@ -102,13 +107,10 @@ func newHosts(ctx context.Context, n int) (hosts []*host) {
 	var servers []cluster.Server
 	cut := new(atomic.Bool)
 	for i := range n {
-		h := &host{cut: cut, id: cluster.NodeID(fmt.Sprintf("n%d", i+1)), nodes: nodes, ctx: ctx}
+		h := &host{cut: cut, id: cluster.NodeID(fmt.Sprintf("n%d", i+1)), nodes: nodes, servers: &servers, ctx: ctx}
 		h.outside, h.heard = map[cluster.NodeID]bool{}, map[cluster.NodeID]int{}
 		h.ms = New(Config{
-			Host: h, Local: h.peer, Servers: func() []cluster.Server { return servers },
-			Claim:      func() cluster.Claim { return cluster.Claim{} },
-			Lost:       func(cluster.ConnectionLoss) { h.lost.Add(1) },
-			Heard:      h.onHeard,
+			Host: h, Members: h, Claims: h,
 			TimeoutMin: testMin, TimeoutMax: 2 * testMin, RPCTimeout: 2 * testMin, HelloTimeout: time.Second,
 			Logger: hclog.NewNullLogger(),
 		})

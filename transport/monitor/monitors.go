@@ -63,17 +63,29 @@ type Host interface {
 	ApplyFaults(to cluster.NodeID, c *cluster.Claim, gone <-chan struct{}) (send bool)
 }
 
-// Config is what New needs. The functions are called often and concurrently, and must not block.
+// Members is this node, and the members of its cluster.
+type Members interface {
+	// LocalPeer returns this node as its hellos describe it.
+	LocalPeer() cluster.Peer
+	// Servers returns Raft's latest configuration.
+	Servers() []cluster.Server
+}
+
+// Claims are what this node says of itself, and hears of its peers.
+type Claims interface {
+	// Claim returns this node's claim, without the fields that Monitors.Claim fills in.
+	Claim() cluster.Claim
+	// OnHeard is called for each claim that has arrived.
+	OnHeard(from cluster.NodeID, claim *cluster.Claim)
+	// OnConnectionLost is called when a peer's process, or the kernel for a dead one, ends its monitor connection.
+	OnConnectionLost(cluster.ConnectionLoss)
+}
+
+// Config is what New needs. Methods of Members and Claims are called often and concurrently, and must not block.
 type Config struct {
-	Host    Host
-	Local   func() cluster.Peer     // this node as its hellos describe it
-	Servers func() []cluster.Server // Raft's latest configuration
-	// this node's claim, without the fields that Monitors.Claim fills in
-	Claim func() cluster.Claim
-	// a peer's process has ended its connection, or the kernel did so
-	Lost func(cluster.ConnectionLoss)
-	// a claim has arrived
-	Heard                  func(from cluster.NodeID, claim *cluster.Claim)
+	Host                   Host
+	Members                Members
+	Claims                 Claims
 	CrashSocketPort        int           // of this process; 0 if it has no crash socket
 	TimeoutMin, TimeoutMax time.Duration // the election timeouts
 	RPCTimeout             time.Duration // of a dial with its hello, and of a write
@@ -188,7 +200,7 @@ func wake(ch chan struct{}) {
 
 // Address returns the address of a peer, "" if it is not a server.
 func (ms *Monitors) Address(id cluster.NodeID) string {
-	s, _ := cluster.FindServer(ms.cfg.Servers(), id)
+	s, _ := cluster.FindServer(ms.cfg.Members.Servers(), id)
 	return s.Address
 }
 
@@ -274,8 +286,8 @@ func (ms *Monitors) pollAll() {
 
 // reconcile starts and stops dialling according to the configuration.
 func (ms *Monitors) reconcile(ctx context.Context, dialling *sync.WaitGroup) {
-	self := ms.cfg.Local().NodeID
-	servers := ms.cfg.Servers()
+	self := ms.cfg.Members.LocalPeer().NodeID
+	servers := ms.cfg.Members.Servers()
 	for _, s := range servers {
 		if s.ID <= self {
 			continue
