@@ -13,7 +13,7 @@ TEST_TIMEOUT ?= 45m
 SHARED  := export NORTHSTAR_PROGRAMS=$$(mktemp -d); trap 'rm -rf "$$NORTHSTAR_PROGRAMS"' EXIT;
 LDFLAGS := -X northstar/node.Version=$(VERSION) -X main.version=$(VERSION)
 
-.PHONY: build demo test race lint openapi bench etcd consul etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay big-snapshot hostile explore mutants flaky nightly fuzz axe screenshots steps page-cost release release-test manifests module-path adapters patroni etcd-crashes etcd-gap clean
+.PHONY: build demo test race lint openapi bench etcd consul etcd-compat etcd-diff portable verify sim chaos chaos-long chaos-replay big-snapshot hostile explore mutants flaky long nightly fuzz axe screenshots steps page-cost release release-test manifests module-path adapters patroni etcd-crashes etcd-gap clean
 
 build: ## bin/northstar-node and bin/northstarctl
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -120,8 +120,12 @@ flaky: ## every test package N=20 times under the race detector, but for those t
 fuzz: ## every fuzz target for FUZZTIME=30s each, four at a time
 	@GO='$(GO)' .ci/fuzz $(or $(FUZZTIME),30s)
 
-nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, real processes, hostile clients, the etcd API under faults and beside etcd, long fuzzing, flaky tests
-	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' 'chaos-long SECONDS=3600' big-snapshot hostile etcd-crashes etcd-diff 'fuzz FUZZTIME=5m' flaky release-test; do \
+long: ## the long forms of tests: each bit of a log file, 200 transfers, 20 that fail in each way, 100 plans, contests for 10 minutes, a fleet of 10,000 sessions
+	NORTHSTAR_EXHAUSTIVE=1 $(GO) test ./consensus/storage -run EveryBit -count=1 -timeout 0
+	NORTHSTAR_TRANSFERS=200 NORTHSTAR_TRANSFER_FAULTS=20 NORTHSTAR_PLANS=100 NORTHSTAR_CONTEST=10m NORTHSTAR_FLEET=10000 $(GO) test ./chaos/proc -run '^Test(TransfersUnderLoad|TransferTarget.*|PlansComeTrue|Candidates|Fleet)$$' -count=1 -v -timeout 0
+
+nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, all tests with all repetitions, their long forms, real processes, hostile clients, the etcd API under faults and beside etcd, modules of their own, long fuzzing, flaky tests
+	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' test race long 'chaos-long SECONDS=3600' big-snapshot hostile etcd adapters etcd-compat etcd-crashes etcd-diff 'fuzz FUZZTIME=5m' flaky release-test; do \
 	  echo "=== make $$step"; $(MAKE) $$step || failed="$$failed [$$step]"; \
 	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 

@@ -56,7 +56,7 @@ func copyCI(t *testing.T, change func(script string) string) (cmd *exec.Cmd, dir
 		"df":    "exit 1", // no room in memory: all that the script writes is below TMPDIR
 		"mount": "exit 1",
 		"id":    "echo 0", // the script may install packages
-		"go":    `[ "$1" != list ] || printf 'northstar/api\nnorthstar/cluster\n'`,
+		"go":    `[ "$1" != list ] || printf 'northstar/api\nnorthstar/state\n'`,
 	}
 	for _, name := range strings.Fields("apt-get renice make gcc ip pg_ctlcluster npm npx chromium promtool curl " +
 		"python3 javac haproxy amtool") {
