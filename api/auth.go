@@ -306,7 +306,7 @@ func (a *authenticator) identifyDirect(r *http.Request) (identity, error) {
 		return identity{name: "loopback", role: token.Operator}, nil
 	case tokens == nil:
 		return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
-			"this node has no auth.tokens: a client certificate is needed, or a request from this machine to its IP address or localhost")
+			"no tokens are configured (auth.tokens): use a client certificate, or connect from this machine to localhost or an IP address")
 	}
 	return identity{}, cluster.Errorf(cluster.CodeUnauthenticated,
 		"Authorization: a bearer token or a client certificate is needed")

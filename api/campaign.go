@@ -170,7 +170,7 @@ func (c *request) proposeAndWait(ctx context.Context, cmd state.Command) (*state
 	})
 	switch {
 	case !lives:
-		return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q has ended while it waited for role %q",
+		return nil, cluster.Errorf(cluster.CodeSessionEnded, "session %q ended while waiting for role %q",
 			p.Session, p.Role)
 	case c.r.Context().Err() != nil && role.Waits(p.Session):
 		return role, c.revoked()
@@ -217,21 +217,22 @@ func (c *request) followRole(
 }
 
 // lockDelayText explains the lock delay of a role after a restore or a recovery.
-const lockDelayText = "since the state was replaced it waits, %v in all, for who may still believe to hold it"
+const lockDelayText = "a lock delay of %v follows a restore or recovery, because a previous holder may still be active"
 
 // notElectedError refuses a candidate that does not hold the role.
 func notElectedError(v *state.View, r *state.Role) *cluster.Error {
 	if r.RevokedFrom != "" {
 		return cluster.Errorf(cluster.CodeRoleHeld,
-			"role %q is vacant: it was taken from session %q, which has not resigned from it yet, nor ended", r.Name,
-			r.RevokedFrom)
+			"role %q is vacant: an operator revoked it from session %q, which has neither acknowledged that yet nor ended",
+			r.Name, r.RevokedFrom)
 	}
 	if d := v.LockDelay(r); d > 0 && !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld, "role %q is vacant: "+lockDelayText, r.Name, d)
 	}
 	if !r.Held() {
 		return cluster.Errorf(cluster.CodeRoleHeld,
-			"role %q is vacant, but this candidate may not hold it yet: it is not eligible, or others and their takeover delay come first", r.Name)
+			"role %q is vacant, but this candidate is not next: it is not eligible, or a candidate before it waits out a takeover delay",
+			r.Name)
 	}
 	return cluster.Errorf(cluster.CodeRoleHeld, "role %q is held by %q", r.Name, r.Current.Holder)
 }

@@ -18,7 +18,7 @@ import (
 func getLeader(c *request) error {
 	st := c.s.reads.Status()
 	if st.LeaderID == "" {
-		return problem.NoLeader("node %s knows no leader", c.s.deps.Node.ID)
+		return problem.NoLeader("no leader known (node %s)", c.s.deps.Node.ID)
 	}
 	c.Header().Set(apiv1.HeaderCluster, st.ClusterID)
 	c.Header().Set(apiv1.HeaderGeneration, st.Generation.HeaderValue())

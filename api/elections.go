@@ -263,7 +263,7 @@ func (c *request) askMember(ctx context.Context, id cluster.NodeID, path string,
 		return json.Unmarshal(answer.Body, out)
 	case http.StatusGone:
 		return cluster.Errorf(cluster.CodeHistoryCompacted,
-			"since: an event of an earlier process of node %s, or one that it no longer keeps", id)
+			"since: this event is no longer available on node %s, which has restarted or discarded old events", id)
 	}
 	return fmt.Errorf("node %s answered %d", id, answer.Status)
 }

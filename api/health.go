@@ -59,8 +59,8 @@ func (s *Server) checks(now time.Time) (checks, notes []apiv1.Check, ready bool)
 	}
 	add("leader", st.LeaderID != "", fmt.Sprintf("%s, term %d", st.LeaderID, st.Term), leaderless)
 	add("caught_up", st.CaughtUp, fmt.Sprintf("applied index %d", st.AppliedIndex),
-		fmt.Sprintf("applied index %d: what was committed before the start is not all applied", st.AppliedIndex))
-	add("not_draining", life != cluster.Draining, "serving", "this node is drained, or about to stop")
+		fmt.Sprintf("applied index %d: not all entries that were committed before the start are applied yet", st.AppliedIndex))
+	add("not_draining", life != cluster.Draining, "serving", "this node is draining")
 	add("not_dead", life != cluster.Dead, string(life), "the cluster refuses this node: "+st.DeadReason)
 	refusing := s.deps.SplitBrain.Refusing()
 	add("no_split_brain", refusing == "", "no other leader or cluster is known", refusing)
@@ -96,7 +96,7 @@ func (c *request) notReady(checks []apiv1.Check) error {
 	if why := c.s.deps.SplitBrain.Refusing(); why != "" {
 		e = c.s.splitBrainUnready(why)
 	} else if !checks[0].OK {
-		e = problem.NoLeader("node %s knows no leader", c.s.deps.Node.ID)
+		e = problem.NoLeader("no leader known (node %s)", c.s.deps.Node.ID)
 	}
 	body, err := json.MarshalIndent(notReadyProblem{c.s.problem(e), checkLines(checks)}, "", " ")
 	if err != nil {
@@ -148,7 +148,7 @@ func getFollowerHealth(c *request) error {
 	case why != "":
 		return c.s.splitBrainUnready(why)
 	case st.LeaderID == "":
-		return problem.NoLeader("node %s knows no leader", id)
+		return problem.NoLeader("no leader known (node %s)", id)
 	case st.Role != cluster.Follower: // waiting does not make it one
 		e := cluster.Errorf(cluster.CodeConditionFailed, "node %s is %s, not follower", id, st.Role)
 		e.Status = http.StatusServiceUnavailable

@@ -89,7 +89,7 @@ func TestQueue_TimeoutNamesLeaderProblem(t *testing.T) {
 		says := func(n *node, path string) {
 			t.Helper()
 			p := n.do("PUT", path, "v").is(t, 503, cluster.CodeNoLeader)
-			if !strings.Contains(p.Detail, "leader n1 of term 2 does not serve") ||
+			if !strings.Contains(p.Detail, "leader n1 (term 2) is not ready") ||
 				!strings.Contains(p.Detail, "some lock is missing") {
 				t.Error(p.Detail)
 			}

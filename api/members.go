@@ -153,7 +153,8 @@ func (c *request) changeMember(done string, change cluster.MemberChange, plans p
 		err = c.s.applyChange(ctx, change)
 		if plan.MovesLeader && !changesRecordOnly(change) && cluster.IsCode(err, cluster.CodeNoLeader) {
 			return cluster.Errorf(cluster.CodeTermStale,
-				"plan_id: node %s has handed leadership over, as planned, which began another term: make a new plan for the rest", plan.Leader)
+				"plan_id: node %s transferred leadership as planned, so the term changed: make a new plan for the remaining change",
+				plan.Leader)
 		}
 		return err
 	}})

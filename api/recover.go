@@ -112,11 +112,11 @@ func (c *request) recoverAt(ctx context.Context, id cluster.NodeID) error {
 	switch {
 	case c.forwarded:
 		return cluster.Errorf(cluster.CodeTermStale,
-			"node %s finds that node %s has the freshest log, the node that was asked did not: ask again",
+			"node %s finds the most up-to-date log on node %s, and the node that forwarded this request did not: try again",
 			c.s.deps.Node.ID, id)
 	case addr == "":
 		return problem.BadRequest(
-			"survivors: node %s has the freshest log, and its HTTP address is not known here: ask it directly", id)
+			"survivors: node %s has the most up-to-date log, but its HTTP address is unknown: call it directly", id)
 	}
 	return c.sendTo(ctx, id, addr, c.body)
 }

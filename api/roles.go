@@ -71,7 +71,7 @@ func vacantError(v *state.View, r *state.Role) *cluster.Error {
 		e.Detail += fmt.Sprintf("; candidates that wait for it: %d", len(r.Queue))
 	}
 	if r.RevokedFrom != "" {
-		e.Detail += fmt.Sprintf("; it was taken from session %q, which has not resigned from it yet", r.RevokedFrom)
+		e.Detail += fmt.Sprintf("; an operator revoked it from session %q, which has not acknowledged that yet", r.RevokedFrom)
 	}
 	if d := v.LockDelay(r); d > 0 {
 		e.Detail += fmt.Sprintf("; "+lockDelayText, d)
@@ -318,7 +318,8 @@ func (c *request) planRole(ch roleMoveParams, r *state.Role) cluster.Plan {
 	if s, lives := c.s.reads.View().Session(r.Current.Session); lives && next.Session != s.ID {
 		p.Affected = cluster.Affected{Roles: 1, Sessions: 1}
 		p.Warnings = []string{fmt.Sprintf(
-			"its token is refused immediately, and no session is elected until %q has resigned from it or its session has ended, which it does %v after its last renewal: it is not renewed until then", r.Current.Holder, s.TTL)}
+			"the fencing token becomes invalid immediately, and the next candidate is elected when %q has released the role or its session has expired, %v after its last renewal (it is not renewed until the release)",
+			r.Current.Holder, s.TTL)}
 	}
 	return p
 }
@@ -350,7 +351,7 @@ func (c *request) roleMoveResult(before, after *state.Role) apiv1.RoleChange {
 			c.s.reads.View().LockDelay(after))
 	default:
 		out.Message = fmt.Sprintf(
-			"role %s was taken from %s; %s is elected when that has resigned from it or its session has ended",
+			"role %s was revoked from %s; %s is elected when the previous holder has released the role or its session has ended",
 			after.Name, holderName(old.Holder), holderName(next.Name))
 	}
 	return out

@@ -612,7 +612,7 @@ func TestEviction_OfUnresponsiveHolder(t *testing.T) {
 		eventually(t, func() bool { return n.revokedFrom("r") == a })
 		n.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeNotFound)
 		if r := into[apiv1.Role](t, n.do("GET", "/v1/roles/r?all", "")); r.Holder != "" || len(r.Candidates) != 1 ||
-			r.Candidates[0].SessionID != b || !strings.Contains(r.Vacant, "it was taken from session") {
+			r.Candidates[0].SessionID != b || !strings.Contains(r.Vacant, "an operator revoked it from session") {
 			t.Errorf("the queue of a vacant role: %+v", r)
 		}
 		n.do("GET", "/v1/roles/unheard?all", "").is(t, 404, cluster.CodeNotFound)
@@ -686,7 +686,7 @@ func TestRole_ReportsLockDelay(t *testing.T) {
 			leader.campaign("r", a, 0).is(t, 409, cluster.CodeRoleHeld),
 			leader.do("GET", "/v1/roles/r", "").is(t, 404, cluster.CodeNotFound),
 		} {
-			if !strings.Contains(p.Detail, "waits, 10s in all") {
+			if !strings.Contains(p.Detail, "lock delay of 10s") {
 				t.Errorf("it is not said that somebody is waited for: %s", p.Detail)
 			}
 		}

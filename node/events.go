@@ -88,7 +88,7 @@ func (l *eventList) addMembers(prev, next stateSnapshot) {
 	}
 	for _, id := range sortedKeys(before) {
 		if after[id] == "" {
-			l.addMember(id, "left the configuration")
+			l.addMember(id, "was removed from the Raft configuration")
 		}
 	}
 	for _, id := range sortedKeys(next.members) {

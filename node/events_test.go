@@ -53,7 +53,7 @@ func TestDiffEvents(t *testing.T) {
 		},
 		{
 			"leaves", base(nil), base(func(o *stateSnapshot) { o.status.Servers = o.status.Servers[:1] }),
-			[]string{"member: member n2 left the configuration"},
+			[]string{"member: member n2 was removed from the Raft configuration"},
 		},
 		{"record", base(nil), base(func(o *stateSnapshot) {
 			o.members["n2"] = cluster.Member{ID: "n2", Priority: 5, Zone: "eu", HTTPAddress: "b:1"}

@@ -60,15 +60,15 @@ func (k *SessionManager) Detach(ctx context.Context, list []cluster.Attachment) 
 	}
 	for _, end := range ends {
 		if err := end.wait(ctx); err != nil {
-			return noLeader("the end of a session whose connection broke is on its way: %w", err)
+			return noLeader("the end of a session whose connection closed is not applied yet: %w", err)
 		}
 		if !end.ended {
-			return noLeader("the end of a session whose connection broke could not be proposed")
+			return noLeader("the end of a session whose connection closed could not be proposed")
 		}
 	}
 	if unsure { // and the next leader would not know of the closed connection
 		return noLeader(
-			"a session whose connection broke ends soon, unless another one holds it that this new leader has not heard of yet")
+			"a session whose connection closed ends soon, unless another node reports a connection attached to it")
 	}
 	return nil
 }

@@ -159,7 +159,7 @@ func (k *SessionManager) electReadyRoles(ctx context.Context, r *leaderState) {
 		return
 	}
 	if _, err := k.deps.Consensus.Propose(ctx, state.Command{Kind: state.KindRoleElect, RoleElect: elect}); err != nil {
-		k.logger.Debug("elections that are due are tried again", "roles", len(elect.Roles), "error", err)
+		k.logger.Debug("role elections failed, retrying", "roles", len(elect.Roles), "error", err)
 	}
 }
 

@@ -160,7 +160,7 @@ type Affected struct {
 
 // Recover is the body of POST /admin/recover.
 type Recover struct {
-	Survivors []string       `json:"survivors" doc:"every node that is left; the one with the freshest log becomes the only voter of a new generation"`
+	Survivors []string       `json:"survivors" doc:"every node that is left; the one with the most up-to-date log becomes the only voter of a new generation"`
 	Confirm   string         `json:"confirm" doc:"the cluster's ID"`
 	Force     bool           `json:"force" doc:"must be true, but for a dry run: what the survivors never received is lost"`
 	Reason    string         `json:"reason" doc:"required, but for a dry run"`

@@ -238,7 +238,7 @@ func (s *Server) report(
 		addr = s.Forward.AddressOf(leader.ID)
 	}
 	if addr == "" {
-		return out, problem.NoLeader("node %s knows no leader", s.Forward.Self)
+		return out, problem.NoLeader("no leader known (node %s)", s.Forward.Self)
 	}
 	resp, err := s.Forward.Post(ctx, forward.Caller{Authorization: credential}, addr, apiv1.PathAttached,
 		apiv1.AttachReport{Live: encode(live), Closed: encode(closed)})
@@ -246,7 +246,7 @@ func (s *Server) report(
 	case err != nil:
 		return out, problem.NoLeader("leader %s at %s %w", leader.ID, addr, fmt.Errorf("%w: %w", errUnanswered, err))
 	case resp.Status != http.StatusOK:
-		return out, problem.NoLeader("node %s, which was taken for the leader, answered %d", leader.ID, resp.Status)
+		return out, problem.NoLeader("leader %s answered with status %d", leader.ID, resp.Status)
 	}
 	if err := json.Unmarshal(resp.Body, &out); err != nil {
 		return out, fmt.Errorf("leader %s at %s %w in JSON: %w", leader.ID, addr, errUnanswered, err)

@@ -101,7 +101,7 @@ export function clusterActions(view) {
             danger: true,
             reasonRequired: true,
             force: true,
-            help: "Only if the other nodes never come back. Of the survivors, the node with the freshest log becomes the only voter of a new generation. What the survivors never received is lost.",
+            help: "Only if the other nodes never come back. Of the survivors, the node with the most up-to-date log becomes the only voter of a new generation. What the survivors never received is lost.",
             fields: [
               {
                 name: "survivors",

@@ -158,7 +158,7 @@ func (f *Forwarder) exchange(req *http.Request, c Caller, limit int64) (PeerResp
 	defer discardBody(resp.Body)
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	if err != nil {
-		return PeerResponse{}, fmt.Errorf("%s broke off its answer: %w", req.URL.Host, err)
+		return PeerResponse{}, fmt.Errorf("%s closed the connection during the response: %w", req.URL.Host, err)
 	}
 	return PeerResponse{resp.StatusCode, resp.Header, body}, nil
 }

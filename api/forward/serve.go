@@ -192,7 +192,7 @@ func (w *Wait) Next(ctx context.Context, last error) error {
 	case w.untilDeadline:
 		left = maxBackoff
 	case left <= 0:
-		return w.timeout(last, "it was held for "+limit.String())
+		return w.timeout(last, "request queued for "+limit.String())
 	}
 	if !w.untilDeadline {
 		leave, err := w.f.EnterQueue(ctx, w.client)
@@ -213,7 +213,7 @@ func (w *Wait) Next(ctx context.Context, last error) error {
 	case <-w.leader.Changed.Done():
 	case <-timer.C:
 	case <-ctx.Done():
-		return w.timeout(last, "the request's time is over")
+		return w.timeout(last, "request deadline exceeded")
 	}
 	return nil
 }
@@ -222,10 +222,10 @@ func (w *Wait) Next(ctx context.Context, last error) error {
 func (w *Wait) timeout(last error, why string) error {
 	leader := w.f.Leader.Current()
 	if leader.ID == "" {
-		return problem.NoLeader("node %s knows no leader; %s", w.f.Self, why)
+		return problem.NoLeader("no leader known (node %s): %s", w.f.Self, why)
 	}
 	if e := (*cluster.Error)(nil); errors.As(last, &e) {
-		why += ": " + e.Detail
+		why += "; last error: " + e.Detail
 	}
-	return problem.NoLeader("leader %s of term %d does not serve; %s", leader.ID, leader.Term, why)
+	return problem.NoLeader("leader %s (term %d) is not ready: %s", leader.ID, leader.Term, why)
 }

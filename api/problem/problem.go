@@ -109,8 +109,8 @@ func SessionEnded(id string) *cluster.Error {
 
 // RoleRevoked refuses to renew a session from which an operator has revoked a role.
 func RoleRevoked(session, role string, token uint64) *cluster.Error {
-	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: role %q was taken from it. "+
-		"Stop what it does for that role and resign from it: DELETE %s/%s?session_id=%s&token=%d",
+	return cluster.Errorf(cluster.CodeFenced, "session %q is not renewed: an operator revoked role %q from it. "+
+		"Stop the work for that role, then acknowledge: DELETE %s/%s?session_id=%s&token=%d",
 		session, role, apiv1.PathRoles, role, session, token)
 }
 

@@ -23,7 +23,7 @@ func TestDeadVoterIsRemoved(t *testing.T) {
 		dead = append(dead, gone)
 	}
 	first, second := dead[1], dead[0] // of four, and of three
-	removed := fmt.Sprintf("member %s left the configuration", first.ID)
+	removed := fmt.Sprintf("member %s was removed from the Raft configuration", first.ID)
 	var told *Node
 	eventually(t, 2*soon, func() error {
 		for _, n := range others(four, first) {

@@ -42,7 +42,7 @@ type Dir struct {
 }
 
 // Open opens a data directory, and creates what a new one lacks. Errors: *LockedError if another process uses it,
-// *DamagedError for damage, unless an older snapshot and the log stand in for a damaged snapshot.
+// *DamagedError for damage, unless an older snapshot and the log cover the entries of a damaged snapshot.
 func Open(o Options) (*Dir, error) {
 	logger := o.Logger.Named("storage")
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {

@@ -171,7 +171,7 @@ func checkContinuity(logPath string, s indexRanges, found snapshotScan) error {
 		return nil
 	}
 	if found.err != nil {
-		return fmt.Errorf("%w (no other snapshot and the log stand in for it)", found.err)
+		return fmt.Errorf("%w (no other snapshot covers its entries together with the log)", found.err)
 	}
 	return &DamagedError{Path: logPath, What: what}
 }

@@ -307,7 +307,7 @@ func (s snapshotScan) removeUnusable(dir string, logger hclog.Logger) error {
 	if len(s.damaged) == 0 {
 		return nil
 	}
-	logger.Warn("damaged snapshots set aside: other ones and the log stand in for them", "paths", s.damaged, "error",
+	logger.Warn("moved damaged snapshots: other snapshots and the log cover their entries", "paths", s.damaged, "error",
 		s.err)
 	if err := os.MkdirAll(filepath.Join(dir, damagedName), 0o700); err != nil {
 		return err
