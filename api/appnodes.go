@@ -22,7 +22,7 @@ func putNode(c *request, in apiv1.NodePut) error {
 		in.Status = string(state.AppActive)
 	}
 	if l := in.Load; l != nil && (l.Connections < 0 || l.Jobs < 0 || l.CPU < 0 || l.Memory < 0) {
-		return problem.BadRequest("load: want numbers of at least 0, got connections %d, jobs %d, cpu %v, memory %v",
+		return problem.BadRequest("load: must be numbers of at least 0 (got connections %d, jobs %d, cpu %v, memory %v)",
 			l.Connections, l.Jobs, l.CPU, l.Memory)
 	}
 	put := state.AppNodePut{Node: state.AppNode{
@@ -113,7 +113,7 @@ func listNodes(c *request) error {
 	switch state.AppStatus(status) {
 	case "", state.AppJoining, state.AppActive, state.AppDraining, state.AppDead:
 	default:
-		return problem.BadRequest("status: want joining, active, draining or dead, got %q", status)
+		return problem.BadRequest("status: must be joining, active, draining or dead (got %q)", status)
 	}
 	return c.read(func(*state.View) error {
 		return replyItems(c, listing[*state.AppNode]{

@@ -87,7 +87,7 @@ func TestNodes(t *testing.T) {
 			}
 			for more, field := range map[string]string{
 				",'status':'dead'": "status", ",'http_port':65536": "http_port", ",'load':{'cpu':-0.5}": "load",
-				",'load':{'cpu':'a'}": "load.cpu: want a number", ",'load':{'cores':2}": "load.cores",
+				",'load':{'cpu':'a'}": "load.cpu: must be a number", ",'load':{'cores':2}": "load.cores",
 				",'load':{'CPU':1}": "load.CPU", ",'load':{'cpu':1,'cpu':2}": "load.cpu", ",'load':7": "load",
 				",'roles':['']": "roles", ",'rolls':[]": "rolls",
 			} {

@@ -22,12 +22,12 @@ func listAudit(c *request) error {
 	}
 	class, filtered := auditClasses[c.query.Get("class")]
 	if c.query.Has("class") && !filtered {
-		return problem.BadRequest("class: want clients or operators, got %q", c.query.Get("class"))
+		return problem.BadRequest("class: must be clients or operators (got %q)", c.query.Get("class"))
 	}
 	var since uint64
 	if c.query.Has("since") {
 		if since, err = strconv.ParseUint(c.query.Get("since"), 10, 64); err != nil {
-			return problem.BadRequest("since: want the seq of a record, got %q", c.query.Get("since"))
+			return problem.BadRequest("since: must be the seq of a record (got %q)", c.query.Get("since"))
 		}
 	}
 	who := c.query.Get("who")

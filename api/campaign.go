@@ -68,11 +68,11 @@ const maxCampaignDuration = apiv1.MaxWaitMS*time.Millisecond + campaignGrace
 
 func (c *request) campaignCommand(in apiv1.Campaign) (state.Command, error) {
 	if in.WaitMS < 0 || in.WaitMS > apiv1.MaxWaitMS {
-		return state.Command{}, problem.BadRequest("wait_ms: want 0 to %d, got %d", apiv1.MaxWaitMS, in.WaitMS)
+		return state.Command{}, problem.BadRequest("wait_ms: must be 0 to %d (got %d)", apiv1.MaxWaitMS, in.WaitMS)
 	}
 	most := state.MaxTakeoverDelay.Milliseconds()
 	if in.TakeoverDelayMS < 0 || in.TakeoverDelayMS > most {
-		return state.Command{}, problem.BadRequest("takeover_delay_ms: want 0 to %d, got %d", most, in.TakeoverDelayMS)
+		return state.Command{}, problem.BadRequest("takeover_delay_ms: must be 0 to %d (got %d)", most, in.TakeoverDelayMS)
 	}
 	cmd := state.Command{Kind: state.KindRoleCampaign, RoleCampaign: &state.RoleCampaign{
 		Role: c.param, Session: in.SessionID, Value: in.Value, Wait: in.WaitMS > 0,

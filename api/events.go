@@ -30,7 +30,7 @@ func listEvents(c *request) error {
 	since, typ := c.query.Get("since"), c.query.Get("type")
 	// Another node that asks may know types that this node does not.
 	if typ != "" && !c.forwarded && !slices.Contains(cluster.EventTypes, typ) {
-		return problem.BadRequest("type: want %s, got %q", strings.Join(cluster.EventTypes, ", "), typ)
+		return problem.BadRequest("type: must be one of %s (got %q)", strings.Join(cluster.EventTypes, ", "), typ)
 	}
 	if c.wantsStream() {
 		return streamEvents(c)

@@ -22,7 +22,7 @@ func postTransfer(c *request, in apiv1.Transfer) error {
 		timeout = *in.TimeoutMS
 	}
 	if timeout < 1 || timeout > apiv1.MaxTimeoutMS {
-		return problem.BadRequest("timeout_ms: want 1 to %d, got %d", apiv1.MaxTimeoutMS, timeout)
+		return problem.BadRequest("timeout_ms: must be 1 to %d (got %d)", apiv1.MaxTimeoutMS, timeout)
 	}
 	order, err := c.leadershipRequest(cluster.ActionTransfer, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
@@ -172,7 +172,7 @@ const (
 
 func checkReason(reason string) error {
 	if len(reason) > maxReason {
-		return problem.BadRequest("reason: want at most %d bytes, got %d", maxReason, len(reason))
+		return problem.BadRequest("reason: must be at most %d bytes (got %d)", maxReason, len(reason))
 	}
 	return nil
 }
@@ -263,7 +263,7 @@ func checkAutoFailover(in apiv1.AutoFailover) (ttl time.Duration, err error) {
 	case *in.Enabled:
 		return 0, problem.BadRequest("ttl_ms: only a pause has one")
 	case *in.TTLMS < 1 || *in.TTLMS > maxPause.Milliseconds():
-		return 0, problem.BadRequest("ttl_ms: want 1 to %d, got %d", maxPause.Milliseconds(), *in.TTLMS)
+		return 0, problem.BadRequest("ttl_ms: must be 1 to %d (got %d)", maxPause.Milliseconds(), *in.TTLMS)
 	}
 	return time.Duration(*in.TTLMS) * time.Millisecond, nil
 }

@@ -35,7 +35,7 @@ func decodeJSON(body []byte, v any) error {
 // checkKeys reads one object of type t, a struct or a map, at path. Each key must be known and occur once.
 func checkKeys(dec *json.Decoder, t reflect.Type, path string) error {
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
-		return problem.BadRequest("body: want a JSON object")
+		return problem.BadRequest("body: must be a JSON object")
 	}
 	known := jsonFields(t)
 	seen := make(map[string]bool)
@@ -108,7 +108,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 func jsonProblem(err error) error {
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) && typ.Field != "" {
-		return problem.BadRequest("%s: want %s, got a JSON %s", typ.Field, jsonType(typ.Type), typ.Value)
+		return problem.BadRequest("%s: must be %s (got a JSON %s)", typ.Field, jsonType(typ.Type), typ.Value)
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF

@@ -116,7 +116,7 @@ func (c *request) readAfter(barrier func(context.Context) error, answer func(*st
 		c.setStaleness(st)
 		return answer(c.s.reads.View())
 	default:
-		return problem.BadRequest("consistency: want %s, %s or %s, got %q", apiv1.Linearizable, apiv1.Lease,
+		return problem.BadRequest("consistency: must be %s, %s or %s (got %q)", apiv1.Linearizable, apiv1.Lease,
 			apiv1.Stale, level)
 	}
 	err = c.onLeader(c.ctx, forward.Request{Idempotent: true, Local: barrier})
@@ -206,7 +206,7 @@ func pageBytes(items []state.Item) (size int) {
 func (c *request) keyParam(name string) (string, error) {
 	v := c.query.Get(name)
 	if len(v) > apiv1.MaxKeyBytes {
-		return "", problem.BadRequest("%s: want at most %d bytes, got %d", name, apiv1.MaxKeyBytes, len(v))
+		return "", problem.BadRequest("%s: must be at most %d bytes (got %d)", name, apiv1.MaxKeyBytes, len(v))
 	}
 	if !utf8.ValidString(v) {
 		return "", problem.BadRequest("%s: not valid UTF-8", name)
@@ -313,7 +313,7 @@ func (c *request) watchStart() (uint64, error) {
 	}
 	if value == "" {
 		if c.query.Has("since") {
-			return 0, problem.BadRequest("since: want a revision, got nothing")
+			return 0, problem.BadRequest("since: must be a revision (got nothing)")
 		}
 		// A state that lacks entries of this node's own log would show old changes as new ones.
 		if err := c.s.reads.Status().CheckCaughtUp(); err != nil {
@@ -323,7 +323,7 @@ func (c *request) watchStart() (uint64, error) {
 	}
 	rev, err := strconv.ParseUint(value, 10, 53)
 	if err != nil {
-		return 0, problem.BadRequest("%s: want a revision, got %q", name, value)
+		return 0, problem.BadRequest("%s: must be a revision (got %q)", name, value)
 	}
 	return rev, nil
 }

@@ -23,7 +23,7 @@ func putKey(c *request) error {
 	session := c.query.Get("ttl_session")
 	// an unset variable of a script: must not create a key without a session
 	if session == "" && c.query.Has("ttl_session") {
-		return problem.BadRequest("ttl_session: want the ID of a session, got nothing")
+		return problem.BadRequest("ttl_session: must be the ID of a session (got nothing)")
 	}
 	if c.body, err = c.value(); err != nil {
 		return err
@@ -100,13 +100,13 @@ func (c *request) writeKey(w keyWrite) error {
 
 // value reads the body of a put, within the limits of one value, of all bodies together, and of the request's time.
 func (c *request) value() (body []byte, err error) {
-	tooLarge := problem.Status(http.StatusRequestEntityTooLarge, "value: want at most %d bytes", apiv1.MaxValueBytes)
 	length := c.r.ContentLength
 	switch {
 	case length == 0:
 		return nil, nil
 	case length > apiv1.MaxValueBytes:
-		return nil, tooLarge
+		return nil, problem.Status(http.StatusRequestEntityTooLarge, "value: must be at most %d bytes (got %d)",
+			apiv1.MaxValueBytes, length)
 	}
 	if err := c.takeBody(apiv1.MaxValueBytes); err != nil {
 		return nil, err
@@ -125,15 +125,16 @@ func (c *request) value() (body []byte, err error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case len(body) > apiv1.MaxValueBytes:
-		return nil, tooLarge
+	case len(body) > apiv1.MaxValueBytes: // in chunks: how much would follow is not known
+		return nil, problem.Status(http.StatusRequestEntityTooLarge, "value: must be at most %d bytes",
+			apiv1.MaxValueBytes)
 	}
 	return body, nil
 }
 
 func (c *request) checkContentEncoding() error {
 	if enc := firstValue(c.r.Header, "Content-Encoding"); enc != "" && enc != "identity" {
-		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: want none, got %q", enc)
+		return problem.Status(http.StatusUnsupportedMediaType, "Content-Encoding: must be absent or identity (got %q)", enc)
 	}
 	return nil
 }
@@ -179,7 +180,7 @@ func parseConditions(h http.Header) (conditions, error) {
 		return cond, problem.BadRequest("If-Match, If-None-Match: given more than once")
 	case len(none) == 1:
 		if strings.TrimSpace(none[0]) != "*" {
-			return cond, problem.BadRequest("If-None-Match: want *, got %q", none[0])
+			return cond, problem.BadRequest("If-None-Match: must be * (got %q)", none[0])
 		}
 		cond.ifAbsent = true
 	case len(match) == 1 && strings.TrimSpace(match[0]) == "*":
@@ -187,7 +188,7 @@ func parseConditions(h http.Header) (conditions, error) {
 	case len(match) == 1:
 		rev, err := parseETag(strings.TrimSpace(match[0]))
 		if err != nil {
-			return cond, problem.BadRequest(`If-Match: want one revision in quotes, such as "17", or *, got %q`, match[0])
+			return cond, problem.BadRequest(`If-Match: must be * or one revision in quotes, such as "17" (got %q)`, match[0])
 		}
 		cond.ifRevision = &rev
 	}
@@ -209,11 +210,11 @@ func parseFence(h http.Header) (*state.FencingToken, error) {
 	}
 	at := strings.LastIndexByte(values[0], '=')
 	if len(values) > 1 || at < 1 {
-		return nil, problem.BadRequest("%s: want ROLE=TOKEN once, got %q", apiv1.HeaderFence, values)
+		return nil, problem.BadRequest("%s: must be ROLE=TOKEN, given once (got %q)", apiv1.HeaderFence, values)
 	}
 	tok, err := strconv.ParseUint(values[0][at+1:], 10, 64)
 	if err != nil {
-		return nil, problem.BadRequest("%s: want an integer as token, got %q", apiv1.HeaderFence, values[0])
+		return nil, problem.BadRequest("%s: TOKEN in ROLE=TOKEN must be an integer (got %q)", apiv1.HeaderFence, values[0])
 	}
 	role := values[0][:at]
 	if err := state.CheckRole(role); err != nil {
@@ -230,8 +231,8 @@ func (c *request) idempotency(w keyWrite) (*state.Idempotency, error) {
 		return nil, nil
 	}
 	if n := len(values[0]); len(values) > 1 || n == 0 || n > apiv1.MaxIdempotencyKeyBytes {
-		return nil, problem.BadRequest("%s: want one string of 1 to %d bytes", apiv1.HeaderIdempotencyKey,
-			apiv1.MaxIdempotencyKeyBytes)
+		return nil, problem.BadRequest("%s: must be given once, with 1 to %d bytes (got %d times, first with %d bytes)",
+			apiv1.HeaderIdempotencyKey, apiv1.MaxIdempotencyKeyBytes, len(values), n)
 	}
 	print := w.fingerprint(c.r.Method, c.param, c.query.Get("ttl_session"), c.body)
 	id := &state.Idempotency{Key: c.caller.name + "\n" + values[0], RequestHash: print[:]}

@@ -262,7 +262,7 @@ func asProblem(p []byte) []byte {
 	case !bytes.HasPrefix(p, plainPrefix):
 		return nil
 	case bytes.HasPrefix(p, noExpectation):
-		return malformedRequestResponse("417", "Expect: want 100-continue")
+		return malformedRequestResponse("417", "Expect: must be 100-continue")
 	}
 	if head, detail, ok := bytes.Cut(p, plainHeaders); ok {
 		return malformedRequestResponse(string(head[len(plainPrefix):]), string(detail))

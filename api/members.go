@@ -68,7 +68,7 @@ func parsePatch(in apiv1.MemberPatch) (cluster.MemberPatch, error) {
 		RaftAddress: in.RaftAddress, HTTPAddress: in.HTTPAddress, Readmit: in.Readmit,
 	}
 	if in.Priority != nil && (*in.Priority < 0 || *in.Priority > cluster.MaxPriority) {
-		return out, problem.BadRequest("priority: want 0 to %d, got %d", cluster.MaxPriority, *in.Priority)
+		return out, problem.BadRequest("priority: must be 0 to %d (got %d)", cluster.MaxPriority, *in.Priority)
 	}
 	if in.Zone != nil {
 		if err := cluster.CheckZone(*in.Zone); err != nil {
@@ -221,7 +221,7 @@ func parseSuffrage(s string) (cluster.Suffrage, error) {
 	case cluster.Voter, cluster.NonVoter:
 		return v, nil
 	}
-	return "", problem.BadRequest("suffrage: want %s or %s, got %q", cluster.Voter, cluster.NonVoter, s)
+	return "", problem.BadRequest("suffrage: must be %s or %s (got %q)", cluster.Voter, cluster.NonVoter, s)
 }
 
 // checkAddresses checks addresses that other nodes and clients connect to; nil is not checked.
@@ -240,10 +240,10 @@ func checkAddresses(raft, http *string) error {
 func checkAddress(field, s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || len(s) > 260 {
-		return problem.BadRequest("%s: want host:port, got %q", field, s)
+		return problem.BadRequest("%s: must be HOST:PORT, at most 260 bytes (got %q)", field, s)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return problem.BadRequest("%s: want a port from 1 to 65535, got %q", field, port)
+		return problem.BadRequest("%s: port must be 1 to 65535 (got %q)", field, port)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
 		return problem.BadRequest("%s: %s is no address that others can connect to", field, host)

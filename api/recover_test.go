@@ -208,7 +208,7 @@ func TestRecoverRefuses(t *testing.T) {
 		}{
 			{"no reason", `{"survivors":["n1","n2"],"confirm":"c1","force":true}`, 400, cluster.CodeBadRequest, "reason: required"},
 			{"no force", `{"survivors":["n1","n2"],"confirm":"c1","reason":"r"}`, 400, cluster.CodeBadRequest, "force: must be true"},
-			{"another cluster", `{"survivors":["n1","n2"],"confirm":"c2","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "confirm: want the cluster's ID c1"},
+			{"another cluster", `{"survivors":["n1","n2"],"confirm":"c2","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "confirm: must be the cluster's ID c1"},
 			{"nobody", `{"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "survivors"},
 			{"no ID", `{"survivors":["N 1"],"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "survivors"},
 			{"one is not named", `{"survivors":["n1"],"confirm":"c1","force":true,"reason":"r"}`, 400, cluster.CodeBadRequest, "n2 answers and is not named"},

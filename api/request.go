@@ -242,9 +242,9 @@ func (c *request) queryInt(name string, def, lowest, highest int64) (int64, erro
 	n, err := strconv.ParseInt(c.query.Get(name), 10, 64)
 	if err != nil || n < lowest || n > highest {
 		if highest == math.MaxInt64 {
-			return 0, problem.BadRequest("%s: want an integer of at least %d, got %q", name, lowest, c.query.Get(name))
+			return 0, problem.BadRequest("%s: must be an integer of at least %d (got %q)", name, lowest, c.query.Get(name))
 		}
-		return 0, problem.BadRequest("%s: want an integer from %d to %d, got %q", name, lowest, highest,
+		return 0, problem.BadRequest("%s: must be an integer from %d to %d (got %q)", name, lowest, highest,
 			c.query.Get(name))
 	}
 	return n, nil
@@ -271,7 +271,7 @@ func (c *request) queryBool(name string) (bool, error) {
 	case "0", "false":
 		return false, nil
 	default:
-		return false, problem.BadRequest("%s: want true or false, got %q", name, v)
+		return false, problem.BadRequest("%s: must be true or false (got %q)", name, v)
 	}
 }
 
@@ -326,7 +326,7 @@ func (c *request) decodeBody(v any) (err error) {
 	case err != nil, len(c.body) == 0: // chunks say only at their end that there is nothing
 		return err
 	case len(c.body) > maxJSONBody:
-		return problem.Status(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", maxJSONBody)
+		return problem.Status(http.StatusRequestEntityTooLarge, "body: must be at most %d bytes", maxJSONBody)
 	}
 	c.captureAuditFields(c.body)
 	return decodeJSON(c.body, v)
@@ -343,7 +343,7 @@ func (c *request) checkMedia(want string) error {
 		(media == want || media == "application/x-www-form-urlencoded") {
 		return nil
 	}
-	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: want %s, got %q", want, said)
+	return problem.Status(http.StatusUnsupportedMediaType, "Content-Type: must be %s (got %q)", want, said)
 }
 
 // reply answers 200 with v as JSON. A large answer counts until its client has read it, but not that to what has

@@ -106,7 +106,7 @@ func TestSessionRequestsAreChecked(t *testing.T) {
 			"{'ttl_ms':'1s'}":                    "ttl_ms",
 			"{'ttl':1000}":                       "ttl",
 			"{'meta':{'a':1}}":                   "meta",
-			"{'meta':[]}":                        "meta: want an object",
+			"{'meta':[]}":                        "meta: must be an object",
 			"{'name':'" + long(257) + "'}":       "name",
 			"{'meta':{'a':'" + long(5000) + "'}": "body",
 		} {
@@ -116,7 +116,7 @@ func TestSessionRequestsAreChecked(t *testing.T) {
 			}
 		}
 		if p := n.post("/v1/sessions", "{'ttl_ms':-1}").is(t, 400, cluster.CodeBadRequest); !strings.HasSuffix(p.Detail,
-			"got -1") {
+			"(got -1)") {
 			t.Errorf("the value is not named: %s", p.Detail)
 		}
 		n.post("/v1/sessions/renew", "{'session_ids':[]}").is(t, 400, cluster.CodeBadRequest)

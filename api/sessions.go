@@ -40,7 +40,7 @@ func createSession(c *request, in apiv1.SessionCreate) error {
 		ttl = *in.TTLMS
 	}
 	if least := state.MinSessionTTL.Milliseconds(); ttl < least || ttl > most {
-		return problem.BadRequest("ttl_ms: want %d to %d, got %d", least, most, ttl)
+		return problem.BadRequest("ttl_ms: must be %d to %d (got %d)", least, most, ttl)
 	}
 	nonce, err := c.s.nonce()
 	if err != nil {
@@ -93,7 +93,7 @@ func renewSession(c *request, _ struct{}) error {
 
 func renewSessions(c *request, in apiv1.RenewMany) error {
 	if n := len(in.SessionIDs); n < 1 || n > apiv1.MaxRenewals {
-		return problem.BadRequest("session_ids: want 1 to %d, got %d", apiv1.MaxRenewals, n)
+		return problem.BadRequest("session_ids: must be 1 to %d IDs (got %d)", apiv1.MaxRenewals, n)
 	}
 	for _, id := range in.SessionIDs {
 		if err := state.CheckSession("session_ids", id); err != nil {
@@ -198,11 +198,11 @@ func endSessions(c *request, in apiv1.SessionEnd) error {
 	for name, value := range map[string]string{"identity": identity, "prefix": prefix} {
 		// an unset variable of a script: must not end the sessions of everyone
 		if value == "" && c.query.Has(name) {
-			return problem.BadRequest("%s: want some text, got nothing", name)
+			return problem.BadRequest("%s: must not be empty", name)
 		}
 	}
 	if identity == "" && prefix == "" {
-		return problem.BadRequest("identity, prefix: want at least one of them")
+		return problem.BadRequest("identity, prefix: at least one of them is required")
 	}
 	if own := c.caller.header(); !c.caller.role.Allows(token.Operator) {
 		if identity = cmp.Or(identity, own); identity != own {

@@ -68,7 +68,7 @@ func run(args []string) error {
 	b.flags(fs)
 	names := strings.Join(slices.Sorted(maps.Keys(parts)), ", ")
 	if len(args) == 0 {
-		return fmt.Errorf("want one of: %s", names)
+		return fmt.Errorf("no benchmark named: must be one of %s", names)
 	}
 	switch {
 	case args[0] == holdCommand && len(args) > 2:
@@ -78,7 +78,7 @@ func run(args []string) error {
 	}
 	todo, ok := parts[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown benchmark %q: want one of %s", args[0], names)
+		return fmt.Errorf("benchmark must be one of %s (got %q)", names, args[0])
 	}
 	if err := fs.Parse(args[1:]); err != nil {
 		return err

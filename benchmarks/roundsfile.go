@@ -35,7 +35,7 @@ func readRounds(path string) (*roundsFile, error) {
 	}
 	header, rest, _ := strings.Cut(string(text), "\n")
 	if header != roundsHeader {
-		return nil, fmt.Errorf("%s: the first line is %q, want %q", path, header, roundsHeader)
+		return nil, fmt.Errorf("%s: the first line must be %q (got %q)", path, roundsHeader, header)
 	}
 	records, err := csv.NewReader(strings.NewReader(rest)).ReadAll()
 	if err != nil {
@@ -43,7 +43,7 @@ func readRounds(path string) (*roundsFile, error) {
 	}
 	for i, rec := range records {
 		if len(rec) != 6 {
-			return nil, fmt.Errorf("%s: round %d has %d fields, want 6", path, i+1, len(rec))
+			return nil, fmt.Errorf("%s: round %d must have 6 fields (got %d)", path, i+1, len(rec))
 		}
 		r.append(fmt.Sprintf("%s,%s,%q", rec[0], rec[1], rec[2]), rec[4], rec[5])
 	}

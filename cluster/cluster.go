@@ -22,8 +22,8 @@ var nodeIDPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 // ParseNodeID checks the form of a node ID.
 func ParseNodeID(s string) (NodeID, error) {
 	if !nodeIDPattern.MatchString(s) {
-		return "", fmt.Errorf("node ID %q: want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit",
-			s)
+		return "", fmt.Errorf(
+			"node ID must be 1 to 63 characters of a-z, 0-9, '.', '_' and '-', and start with a letter or digit (got %q)", s)
 	}
 	return NodeID(s), nil
 }
@@ -80,7 +80,7 @@ const (
 func CheckZone(zone string) error {
 	switch {
 	case len(zone) > MaxZoneBytes:
-		return fmt.Errorf("want at most %d bytes, got %d", MaxZoneBytes, len(zone))
+		return fmt.Errorf("must be at most %d bytes (got %d)", MaxZoneBytes, len(zone))
 	case !utf8.ValidString(zone) || strings.ContainsFunc(zone, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return fmt.Errorf("%q is not printable", zone)
 	}
@@ -90,7 +90,7 @@ func CheckZone(zone string) error {
 // CheckClusterName returns what is wrong with the name of a cluster, which is the host in the URIs of certificates.
 // Such a name has no '@' and no empty part between dots. A colon must begin a port.
 func CheckClusterName(name string) error {
-	const want = "want 1 to %d characters that can be the host of a URL, without an empty part between dots"
+	const want = "must be 1 to %d characters that can be the host of a URL, without an empty part between dots"
 	uri := "northstar://" + name + "/node/n1"
 	u, err := url.Parse(uri)
 	if err != nil || u.Host != name || u.String() != uri || url.PathEscape(name) != name ||
@@ -119,7 +119,7 @@ func (g Generation) HeaderValue() string {
 func ParseGeneration(s string) (g Generation, err error) {
 	number, recovery, _ := strings.Cut(s, " ")
 	if g.Number, err = strconv.ParseUint(number, 10, 64); err != nil {
-		return g, fmt.Errorf("%q is no generation: want a number, and a recovery's ID behind a space", s)
+		return g, fmt.Errorf("generation must be a number, or a number, a space and a recovery ID (got %q)", s)
 	}
 	g.RecoveryID = recovery
 	return g, nil

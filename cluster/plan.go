@@ -136,7 +136,7 @@ func (p Plan) Check(id string) *Error {
 
 // ParsePlanID splits an ID into its parts. The error is CodeBadRequest.
 func ParsePlanID(id string) (action string, term uint64, target NodeID, err *Error) {
-	bad := Errorf(CodeBadRequest, "plan_id: want what a dry run gave, got %q", id)
+	bad := Errorf(CodeBadRequest, "plan_id: must be the plan_id of a dry run (got %q)", id)
 	action, rest, ok := strings.Cut(id, ".")
 	number, rest, ok2 := strings.Cut(rest, ".")
 	at := strings.LastIndexByte(rest, '.') // node IDs may contain dots

@@ -67,7 +67,7 @@ func PlanRecovery(o RecoveryRequest, in RecoveryInputs) (RecoveryPlan, error) {
 			in.Identity.NodeID)
 	}
 	if o.Confirm != in.Identity.ClusterID {
-		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: want the cluster's ID %s, got %q",
+		return RecoveryPlan{}, Errorf(CodeBadRequest, "confirm: must be the cluster's ID %s (got %q)",
 			in.Identity.ClusterID,
 			o.Confirm)
 	}

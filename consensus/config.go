@@ -177,15 +177,16 @@ func (c *Config) validate() error {
 	check(err == nil, "id: %w", err)
 	check(c.Self.RaftAddress != "", "raft-advertise: must not be empty")
 	check(c.Self.BootID != "", "boot ID: must not be empty")
-	check(c.TimeoutMin >= 10*time.Millisecond, "election.timeout-min %v: want at least 10ms", c.TimeoutMin)
-	check(c.TimeoutMax == 2*c.TimeoutMin, "election.timeout-max %v: must be twice election.timeout-min, %v",
-		c.TimeoutMax, c.TimeoutMin)
-	check(c.TrailingLogs >= raftnode.MinTrailingLogs, "snapshot.trailing-logs %d: want at least %d", c.TrailingLogs,
-		raftnode.MinTrailingLogs)
+	check(c.TimeoutMin >= 10*time.Millisecond, "election.timeout-min: must be at least 10ms (got %v)", c.TimeoutMin)
+	check(c.TimeoutMax == 2*c.TimeoutMin, "election.timeout-max: must be twice election.timeout-min, %v (got %v)",
+		c.TimeoutMin, c.TimeoutMax)
+	check(c.TrailingLogs >= raftnode.MinTrailingLogs, "snapshot.trailing-logs: must be at least %d (got %d)",
+		raftnode.MinTrailingLogs, c.TrailingLogs)
 	check(c.SnapshotThreshold > 0, "snapshot.threshold: must not be 0")
-	check(c.SnapshotInterval >= raftnode.MinSnapshotInterval, "snapshot.interval %v: want at least %v",
-		c.SnapshotInterval, raftnode.MinSnapshotInterval)
-	check(c.LeaseDrift >= 0 && c.LeaseDrift < 1, "election.lease-drift %v: want 0 to 1", c.LeaseDrift)
+	check(c.SnapshotInterval >= raftnode.MinSnapshotInterval, "snapshot.interval: must be at least %v (got %v)",
+		raftnode.MinSnapshotInterval, c.SnapshotInterval)
+	check(c.LeaseDrift >= 0 && c.LeaseDrift < 1, "election.lease-drift: must be at least 0 and less than 1 (got %v)",
+		c.LeaseDrift)
 	return errors.Join(errs...)
 }
 

@@ -2,7 +2,6 @@ package consensus
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/hashicorp/raft"
 
@@ -42,10 +41,11 @@ func checkPatch(
 	p cluster.MemberPatch, server cluster.Server, servers []cluster.Server, members []cluster.Member,
 ) *cluster.Error {
 	if p.Priority != nil && (*p.Priority < 0 || *p.Priority > cluster.MaxPriority) {
-		return badField("priority", *p.Priority, fmt.Sprintf("want 0 to %d", cluster.MaxPriority))
+		return cluster.Errorf(cluster.CodeBadRequest, "priority: must be 0 to %d (got %d)", cluster.MaxPriority,
+			*p.Priority)
 	}
 	if p.Suffrage != nil && *p.Suffrage != cluster.Voter && *p.Suffrage != cluster.NonVoter {
-		return badField("suffrage", *p.Suffrage, "want voter or nonvoter")
+		return cluster.Errorf(cluster.CodeBadRequest, "suffrage: must be voter or nonvoter (got %q)", *p.Suffrage)
 	}
 	if p.Suffrage != nil && p.Readmit {
 		return badField("suffrage", *p.Suffrage, "cannot be set together with readmit, which sets it")

@@ -379,8 +379,8 @@ func (n *Node) submit(inst *raftnode.Instance, batch []*proposal) raft.ApplyFutu
 		return nil
 	}
 	if len(data) > maxEntryBytes { // followers would refuse it, and nothing more would be committed
-		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "%d bytes in one log entry: want at most %d", len(data),
-			maxEntryBytes))
+		failAll(batch, cluster.Errorf(cluster.CodeBadRequest, "one log entry must be at most %d bytes (got %d)",
+			maxEntryBytes, len(data)))
 		return nil
 	}
 	n.subscribers.carry(inst.CommitIndex())

@@ -76,7 +76,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 		return next, cluster.Errorf(cluster.CodeBadRequest,
 			"node %s belongs to no cluster yet: there is nothing to recover", self)
 	case order.Confirm != next.ClusterID:
-		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", next.ClusterID,
+		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: must be the cluster's ID %s (got %q)", next.ClusterID,
 			order.Confirm)
 	case next.Recovery != nil && !next.Recovery.Logged:
 		return next, cluster.Errorf(cluster.CodeBadRequest,

@@ -190,7 +190,7 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 	mine := n.Identity()
 	switch {
 	case mine.ClusterID == "" || confirm != mine.ClusterID:
-		return cluster.Errorf(cluster.CodeBadRequest, "confirm: want the cluster's ID %s, got %q", mine.ClusterID,
+		return cluster.Errorf(cluster.CodeBadRequest, "confirm: must be the cluster's ID %s (got %q)", mine.ClusterID,
 			confirm)
 	case mine.Generation == generation:
 		return nil // done before

@@ -58,7 +58,7 @@ func (n *Node) transferLocked(ctx context.Context, inst *raftnode.Instance, h cl
 		return notFound(h.To)
 	}
 	if server.Suffrage != cluster.Voter || h.To == n.cfg.Self.NodeID {
-		return badField("target", h.To, "must be a voter other than the leader")
+		return cluster.Errorf(cluster.CodeBadRequest, "target: must be a voter other than the leader (got %q)", h.To)
 	}
 	term := inst.CurrentTerm()
 	if n.electedOverLiveLeader(term) {

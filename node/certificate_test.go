@@ -157,12 +157,12 @@ tls.ca = "/no/ca": open /no/ca`},
 		{"key of another", with(good, func(c *TLSConfig) { c.Key = otherNode.Key }), "tls.cert = "},
 		{
 			"another node's", otherNode,
-			"want the URI northstar://northstar/node/n1 among its names, it has [northstar://northstar/node/n2]",
+			"its URIs must include northstar://northstar/node/n1 (got [northstar://northstar/node/n2])",
 		},
 		{"another cluster's", otherCluster, "is not this node's"},
 		{"of two nodes", names("two", own, "northstar://northstar/node/n2"), "peers will refuse it"},
 		{"of no valid node, too", names("invalid", own, "northstar://northstar/node/N+2"), "peers will refuse it"},
-		{"a client's first", names("client", app, own), "want the URI " + own + " before " + app},
+		{"a client's first", names("client", app, own), "the URI " + own + " must come before " + app},
 		{"a client's, too", names("both", own, app), ""},
 		{"another cluster's, too", names("clusters", "northstar://prod/node/n2", own, "spiffe://x/y"), ""},
 		{"another CA", with(good, func(c *TLSConfig) { c.CA = other.file }), "peers will refuse it"},
@@ -196,7 +196,7 @@ func TestValidateTokens(t *testing.T) {
 	}
 	bad := writeFile(t, "[[token]]\nname = 'a'\nrole = 'king'\nhash = '"+hash+"'\n")
 	if err := valid(func(c *Config) { c.Auth.Tokens = bad }).Validate(time.Now()); err == nil ||
-		!strings.Contains(err.Error(), `role "king"`) || MayPass(err) {
+		!strings.Contains(err.Error(), `role must be observer, client or operator (got "king")`) || MayPass(err) {
 		t.Errorf("got %v", err)
 	}
 	if err := valid(func(c *Config) { c.Auth.Tokens = "/nowhere" }).Validate(time.Now()); !MayPass(err) {

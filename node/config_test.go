@@ -213,13 +213,13 @@ func TestBadValuesAreAllListed(t *testing.T) {
 		{
 			name: "wrong types",
 			file: "id = 7\neligible = 'no'\npriority = '3'\nelection.timeout-min = 150\njoin = [1]\ntls = { cert = 3 }\n[log]\nlevel.x = 'info'\n", want: []string{
-				`id = "7": want a string, in quotes (northstar.toml line 1)`,
-				"eligible = no: want true or false (northstar.toml line 2)",
-				"priority = 3: want a whole number, without quotes (northstar.toml line 3)",
-				`election.timeout-min = "150": want a string, in quotes (northstar.toml line 4)`,
-				`join = "[1]": want a string, or an array of strings (northstar.toml line 5)`,
-				`tls.cert = "3": want a string, in quotes (northstar.toml line 6)`,
-				`log.level = "map[x:info]": want a string, in quotes (northstar.toml line 8)`,
+				`id = "7": must be a string, in quotes (northstar.toml line 1)`,
+				"eligible = no: must be true or false (northstar.toml line 2)",
+				"priority = 3: must be a whole number, without quotes (northstar.toml line 3)",
+				`election.timeout-min = "150": must be a string, in quotes (northstar.toml line 4)`,
+				`join = "[1]": must be a string, or an array of strings (northstar.toml line 5)`,
+				`tls.cert = "3": must be a string, in quotes (northstar.toml line 6)`,
+				`log.level = "map[x:info]": must be a string, in quotes (northstar.toml line 8)`,
 			},
 		},
 		{
@@ -234,17 +234,17 @@ func TestBadValuesAreAllListed(t *testing.T) {
 				"NORTHSTAR_ELECTION_LEASE_DRIFT": "x",
 			}, want: []string{
 				`priority = high: expected a valid 64 bit int but got "high" (NORTHSTAR_PRIORITY)`,
-				`initial-cluster = "n1,N2=a:1@b:2": "n1": want ID=RAFT_HOST:PORT@HTTP_HOST:PORT; node ID "N2": want 1 to 63`,
+				`initial-cluster = "n1,N2=a:1@b:2": each member must be ID=RAFT_HOST:PORT@HTTP_HOST:PORT (got "n1"); node ID must be 1 to 63`,
 				`election.timeout-min = "soon": expected duration but got "soon"`,
-				`disk.reserve = "64 Mebi": unknown unit "Mebi"`,
-				`election.lease-drift = "x": want a percentage such as 10% (NORTHSTAR_ELECTION_LEASE_DRIFT)`,
+				`disk.reserve = "64 Mebi": unit must be B, kB, MB, GB, TB, KiB, MiB, GiB or TiB (got "Mebi")`,
+				`election.lease-drift = "x": must be a percentage such as 10% (NORTHSTAR_ELECTION_LEASE_DRIFT)`,
 			},
 		},
 		{name: "no TOML", file: "id = 'n1'\npriority = = 3\n", want: []string{"column 12 (northstar.toml line 2)"}},
 		{name: "twice", file: "id = 'n1'\nid = 'n2'\n", want: []string{"id", "line 2"}},
 		{
 			name: "secrets stay secret", file: "join-token = ['abc', 3]\n",
-			want: []string{"join-token = (secret): want a string"},
+			want: []string{"join-token = (secret): must be a string"},
 		},
 		{
 			name: "bad flags, and a bad file",
@@ -257,7 +257,7 @@ func TestBadValuesAreAllListed(t *testing.T) {
 				`priority = high: expected a valid 64 bit int but got "high" (--priority)`,
 				`election.timeout-min = "soon": expected duration but got "soon"`, "(--election-timeout-min)",
 				"eligible = perhaps: bool value must be true", "(--eligible)",
-				`failover.silence = "": want auto or a duration such as 60ms (--failover-silence)`,
+				`failover.silence = "": must be auto or a duration such as 60ms (--failover-silence)`,
 			},
 		},
 		{name: "no value", args: []string{"--priority"}, want: []string{"--priority: expected int value"}},
@@ -335,33 +335,33 @@ func TestValidate(t *testing.T) {
 
 		{
 			"host with a blank", func(c *Config) { c.Join = []string{"a:1", "b c:2"} },
-			`address "b c:2": host "b c": want an IP address, or a host name`,
+			`address "b c:2": host must be an IP address, or a name of letters, digits, '.', '-' and '_' (got "b c")`,
 		},
-		{"host with a slash", func(c *Config) { c.HTTPAdvertise = "h/x:7701" }, `host "h/x": want an IP address`},
+		{"host with a slash", func(c *Config) { c.HTTPAdvertise = "h/x:7701" }, `(got "h/x")`},
 		{"join at IPv6", func(c *Config) { c.Join = []string{"[fe80::1%eth0]:1", "my_node-1.example.:2"} }, ""},
-		{"no id", func(c *Config) { c.ID = "" }, `id = "": want 1 to 63`},
-		{"bad id", func(c *Config) { c.ID = "Node 1" }, `id = "Node 1": want 1 to 63`},
+		{"no id", func(c *Config) { c.ID = "" }, `id = "": must be 1 to 63`},
+		{"bad id", func(c *Config) { c.ID = "Node 1" }, `id = "Node 1": must be 1 to 63`},
 		{"no data dir", func(c *Config) { c.DataDir = "" }, "data-dir: required"},
-		{"cluster name", func(c *Config) { c.ClusterName = "a/b" }, `cluster-name = "a/b": want`},
+		{"cluster name", func(c *Config) { c.ClusterName = "a/b" }, `cluster-name = "a/b": must be 1 to 128`},
 		{"cluster name with a port, shown", func(c *Config) { c.ClusterName = "eu:prod" }, ""},
 		{
 			"cluster name with a port", func(c *Config) { c.ClusterName, c.TLS = "eu:prod", TLSConfig{"c", "k", "ca"} },
-			`cluster-name = "eu:prod": want`,
+			`cluster-name = "eu:prod": must be 1 to 128`,
 		},
 		{"cluster name with a user, shown", func(c *Config) { c.ClusterName = "a@b" }, ""},
 		{
 			"cluster name with a user", func(c *Config) { c.ClusterName, c.TLS = "a@b", TLSConfig{"c", "k", "ca"} },
-			`cluster-name = "a@b": want`,
+			`cluster-name = "a@b": must be 1 to 128`,
 		},
 		{"cluster name with an empty part, shown", func(c *Config) { c.ClusterName = "a..b" }, ""},
 		{
 			"cluster name with an empty part", func(c *Config) { c.ClusterName, c.TLS = "a..b", TLSConfig{"c", "k", "ca"} },
-			`cluster-name = "a..b": want`,
+			`cluster-name = "a..b": must be 1 to 128`,
 		},
-		{"address without port", func(c *Config) { c.HTTPAddr = "localhost" }, `http-addr = "localhost": want HOST:PORT`},
+		{"address without port", func(c *Config) { c.HTTPAddr = "localhost" }, `http-addr = "localhost": must be HOST:PORT`},
 		{
 			"port", func(c *Config) { c.RaftAddr = "127.0.0.1:99999" },
-			`raft-addr = "127.0.0.1:99999": port "99999": want 0 to 65535`,
+			`raft-addr = "127.0.0.1:99999": port must be 0 to 65535 (got "99999")`,
 		},
 		{"same address", func(c *Config) { c.RaftAddr = c.HTTPAddr }, "each needs its own port"},
 		{
@@ -408,34 +408,34 @@ func TestValidate(t *testing.T) {
 			},
 			"discover = \"dns://x\": cannot be combined",
 		},
-		{"join address", func(c *Config) { c.Join = []string{"a"} }, `join = "a": address "a": want HOST:PORT`},
+		{"join address", func(c *Config) { c.Join = []string{"a"} }, `join = "a": address "a": must be HOST:PORT`},
 		{"join token alone", func(c *Config) { c.JoinToken = "t" }, "join-token = (secret): requires join or discover"},
-		{"discover scheme", func(c *Config) { c.Discover = "http://x" }, `scheme "http": want dns:// or dns+srv://`},
+		{"discover scheme", func(c *Config) { c.Discover = "http://x" }, `scheme must be dns or dns+srv (got "http")`},
 		{"discover port", func(c *Config) { c.Discover = "dns+srv://x:1" }, "leave it out"},
-		{"discover path", func(c *Config) { c.Discover = "dns://x/y" }, "want dns://NAME[:PORT]"},
-		{"priority", func(c *Config) { c.Priority = 256 }, "priority = 256: want 0 to 255"},
-		{"negative priority", func(c *Config) { c.Priority = -1 }, "priority = -1: want 0 to 255"},
+		{"discover path", func(c *Config) { c.Discover = "dns://x/y" }, "must be dns://NAME[:PORT]"},
+		{"priority", func(c *Config) { c.Priority = 256 }, "priority = 256: must be 0 to 255"},
+		{"negative priority", func(c *Config) { c.Priority = -1 }, "priority = -1: must be 0 to 255"},
 		{
 			"timeout relation", func(c *Config) { c.Election.TimeoutMin = 200e6 },
 			`election.timeout-max = "300ms": must be twice election.timeout-min, which is 200ms`,
 		},
 		{
 			"timeout bound", func(c *Config) { c.Election.TimeoutMin, c.Election.TimeoutMax = 1e6, 2e6 },
-			`election.timeout-min = "1ms": want 10ms to 1m0s`,
+			`election.timeout-min = "1ms": must be 10ms to 1m0s`,
 		},
-		{"lease drift", func(c *Config) { c.Election.LeaseDrift = 80 }, `election.lease-drift = "80%": want 0% to 50%`},
+		{"lease drift", func(c *Config) { c.Election.LeaseDrift = 80 }, `election.lease-drift = "80%": must be 0% to 50%`},
 		{"transfer timeout", func(c *Config) { c.Transfer.Timeout = 0 }, "transfer.timeout"},
 		{
 			"hold", func(c *Config) { c.Failover.Hold = 2 * time.Minute },
-			`failover.hold = "2m0s": want 0s to 1m0s`,
+			`failover.hold = "2m0s": must be 0s to 1m0s`,
 		},
 		{"no hold", func(c *Config) { c.Failover.Hold = -1 }, "failover.hold"},
 		{
 			"retention", func(c *Config) { c.Nodes.Retention = time.Second },
-			`nodes.retention = "1s": want 1m0s to 8760h0m0s`,
+			`nodes.retention = "1s": must be 1m0s to 8760h0m0s`,
 		},
 		{"zone", func(c *Config) { c.Zone = "Zürich, rack 7" }, ""},
-		{"long zone", func(c *Config) { c.Zone = strings.Repeat("z", 257) }, "want at most 256 bytes, got 257"},
+		{"long zone", func(c *Config) { c.Zone = strings.Repeat("z", 257) }, "must be at most 256 bytes (got 257)"},
 		{"zone on two lines", func(c *Config) { c.Zone = "a\nb" }, `zone = "a\nb": "a\nb" is not printable`},
 		{"zone of other bytes", func(c *Config) { c.Zone = "\xff" }, "is not printable"},
 		{"zones", func(c *Config) { c.Failover.Zones = []string{"a", "b"} }, ""},
@@ -443,9 +443,9 @@ func TestValidate(t *testing.T) {
 		{"no zone", func(c *Config) { c.Failover.Zones = []string{"a", ""} }, "failover.zones"},
 		{
 			"zone twice", func(c *Config) { c.Failover.Zones = []string{"a", "b", "a"} },
-			`failover.zones = "a,b,a": want each zone once`,
+			`failover.zones = "a,b,a": must name each zone once`,
 		},
-		{"zones", func(c *Config) { c.Failover.Zones = make([]string, 65) }, `failover.zones = "65": want at most 64`},
+		{"zones", func(c *Config) { c.Failover.Zones = make([]string, 65) }, `failover.zones = "65": must be at most 64`},
 		{"drain timeout", func(c *Config) { c.DrainTimeout = -1 }, "drain-timeout"},
 		{"threshold", func(c *Config) { c.Snapshot.Threshold = 0 }, "snapshot.threshold = 0"},
 		{"interval", func(c *Config) { c.Snapshot.Interval = 0 }, "snapshot.interval"},
@@ -455,16 +455,16 @@ func TestValidate(t *testing.T) {
 		},
 		{
 			"connections", func(c *Config) { c.Limits.ConnectionsPerAddress = 1 },
-			"limits.connections-per-address = 1: want 16 to 1000000",
+			"limits.connections-per-address = 1: must be 16 to 1000000",
 		},
 		{"reserve", func(c *Config) { c.Disk.Reserve = 0 }, "disk.reserve"},
 		{
 			"state bytes", func(c *Config) { c.Limits.StateBytes = 1 << 10 },
-			`limits.state-bytes = "1KiB": want 1MiB to 1024TiB`,
+			`limits.state-bytes = "1KiB": must be 1MiB to 1024TiB`,
 		},
 		{
 			"sessions", func(c *Config) { c.Limits.SessionsPerIdentity = 200_001 },
-			"limits.sessions-per-identity = 200001: want 1 to 200000",
+			"limits.sessions-per-identity = 200001: must be 1 to 200000",
 		},
 		{"half TLS", func(c *Config) { c.TLS.Cert = "c" }, "tls.key: required, since other tls keys are set"},
 		{
@@ -493,7 +493,7 @@ func TestValidate(t *testing.T) {
 			"not a loopback address",
 		},
 		{"log level", func(c *Config) { c.Log.Level = "loud" }, `log.level = "loud"`},
-		{"log format", func(c *Config) { c.Log.Format = "xml" }, `log.format = "xml": want text or json`},
+		{"log format", func(c *Config) { c.Log.Format = "xml" }, `log.format = "xml": must be text or json`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -523,12 +523,12 @@ func TestValidateListsEveryProblemWithItsSource(t *testing.T) {
 		t.Fatalf("want a *Problem, got %v", err)
 	}
 	wantLines(t, err, []string{
-		`id = "N 1": want 1 to 63`, "(northstar.toml line 1)",
+		`id = "N 1": must be 1 to 63`, "(northstar.toml line 1)",
 		"data-dir: required",
-		`raft-addr = "nowhere": want HOST:PORT (NORTHSTAR_RAFT_ADDR)`,
-		"priority = 300: want 0 to 255 (northstar.toml line 2)",
+		`raft-addr = "nowhere": must be HOST:PORT (NORTHSTAR_RAFT_ADDR)`,
+		"priority = 300: must be 0 to 255 (northstar.toml line 2)",
 		"snapshot.trailing-logs = 10: must be at least 1000 (northstar.toml line 5)",
-		`log.format = "xml": want text or json (--log-format)`,
+		`log.format = "xml": must be text or json (--log-format)`,
 	})
 }
 
@@ -557,10 +557,10 @@ func TestSize(t *testing.T) {
 
 func TestSilence(t *testing.T) {
 	for text, want := range map[string]string{
-		"auto": "", "20ms": "", "150ms": "", "19ms": "want auto, or 20ms to election.timeout-min, which is 150ms",
-		"151ms": "want auto, or 20ms to election.timeout-min, which is 150ms",
-		"0s":    "want auto or a duration such as 60ms", "-1s": "want auto or a duration such as 60ms",
-		"soon": "want auto or a duration such as 60ms", "": "want auto or a duration such as 60ms",
+		"auto": "", "20ms": "", "150ms": "", "19ms": "must be auto, or 20ms to election.timeout-min, which is 150ms",
+		"151ms": "must be auto, or 20ms to election.timeout-min, which is 150ms",
+		"0s":    "must be auto or a duration such as 60ms", "-1s": "must be auto or a duration such as 60ms",
+		"soon": "must be auto or a duration such as 60ms", "": "must be auto or a duration such as 60ms",
 	} {
 		cfg, err := Load([]string{"--data-dir", t.TempDir(), "--config", writeFile(t, inFile("failover.silence", `"`+text+`"`))}, noEnv)
 		if err == nil {

@@ -43,14 +43,14 @@ func TestDebugAndTracingKeys(t *testing.T) {
 		{func(c *Config) { c.DebugAddr = "10.0.0.1:6060" }, "debug-addr = \"10.0.0.1:6060\": not a loopback address"},
 		{func(c *Config) { c.DebugAddr = ":6060" }, "not a loopback address"},
 		{func(c *Config) { c.DebugAddr = "0.0.0.0:6060"; c.Insecure = true }, "not a loopback address"},
-		{func(c *Config) { c.DebugAddr = "nonsense" }, "want HOST:PORT"},
+		{func(c *Config) { c.DebugAddr = "nonsense" }, "must be HOST:PORT"},
 		{func(c *Config) { c.DebugAddr = c.HTTPAddr }, "is the same as another address"},
 		{func(c *Config) { c.Tracing.OTLP = "http://127.0.0.1:4317" }, ""},
 		{func(c *Config) { c.Tracing.OTLP = "https://collector.example.com:4317" }, ""},
-		{func(c *Config) { c.Tracing.OTLP = "127.0.0.1:4317" }, "tracing.otlp = \"127.0.0.1:4317\": want http://HOST:PORT"},
-		{func(c *Config) { c.Tracing.OTLP = "http://127.0.0.1" }, "want http://HOST:PORT"},
-		{func(c *Config) { c.Tracing.OTLP = "http://127.0.0.1:4317/v1/traces" }, "want http://HOST:PORT"},
-		{func(c *Config) { c.Tracing.Sample = 101 }, "tracing.sample = \"101%\": want 0% to 100%"},
+		{func(c *Config) { c.Tracing.OTLP = "127.0.0.1:4317" }, "tracing.otlp = \"127.0.0.1:4317\": must be http://HOST:PORT"},
+		{func(c *Config) { c.Tracing.OTLP = "http://127.0.0.1" }, "must be http://HOST:PORT"},
+		{func(c *Config) { c.Tracing.OTLP = "http://127.0.0.1:4317/v1/traces" }, "must be http://HOST:PORT"},
+		{func(c *Config) { c.Tracing.Sample = 101 }, "tracing.sample = \"101%\": must be 0% to 100%"},
 	} {
 		cfg := Default()
 		cfg.ID, cfg.DataDir = "n1", t.TempDir()

@@ -32,7 +32,7 @@ type externalLock struct {
 func newExternalElector(c *Config, clusterID string) (*postgres.Elector, error) {
 	url := c.Failover.ExternalLock
 	if !strings.HasPrefix(url, "postgres://") && !strings.HasPrefix(url, "postgresql://") {
-		return nil, errors.New("want a URL that begins with postgres://")
+		return nil, errors.New("must be a URL that begins with postgres:// or postgresql://")
 	}
 	return postgres.New(postgres.Config{
 		DSN: url, Role: "northstar.leader." + clusterID, Name: string(c.ID), TTL: max(minExternalTTL,

@@ -87,7 +87,7 @@ func (r *fileReader) take(tree map[string]any, section string) {
 		default:
 			text, ok := key.text(value)
 			if !ok {
-				r.problem(full, key.show(fmt.Sprint(value)), "want "+key.expectedValues())
+				r.problem(full, key.show(fmt.Sprint(value)), "must be "+key.expectedValues())
 				continue
 			}
 			r.file.values[full] = fileValue{text: text, line: r.lines[full]}

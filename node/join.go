@@ -177,7 +177,7 @@ type discovery struct {
 func parseDiscover(s, ownHTTP string) (discovery, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
-		return discovery{}, errors.New("want dns://NAME[:PORT] or dns+srv://NAME")
+		return discovery{}, errors.New("must be dns://NAME[:PORT] or dns+srv://NAME")
 	}
 	switch u.Scheme {
 	case "dns":
@@ -192,7 +192,7 @@ func parseDiscover(s, ownHTTP string) (discovery, error) {
 		}
 		return discovery{name: u.Hostname()}, nil
 	}
-	return discovery{}, fmt.Errorf("scheme %q: want dns:// or dns+srv://", u.Scheme)
+	return discovery{}, fmt.Errorf("scheme must be dns or dns+srv (got %q)", u.Scheme)
 }
 
 // lookUp returns the addresses that DNS has now.

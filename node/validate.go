@@ -92,7 +92,7 @@ func (v *validator) require(ok bool, key string, value any, format string, args 
 func (v *validator) identity() {
 	c := v.cfg
 	if _, err := cluster.ParseNodeID(string(c.ID)); err != nil {
-		v.problem("id", c.ID, "want 1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit")
+		v.problem("id", c.ID, "must be 1 to 63 characters of a-z, 0-9, '.', '_' and '-', and start with a letter or digit")
 	}
 	v.require(c.DataDir != "", "data-dir", nil, "required")
 	// Without TLS there are no certificates, and the name is only shown.
@@ -136,20 +136,21 @@ func (v *validator) diagnostics() {
 			v.problem("tracing.otlp", c.Tracing.OTLP, "%v", err)
 		}
 	}
-	v.require(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 100, "tracing.sample", c.Tracing.Sample, "want 0%% to 100%%")
+	v.require(c.Tracing.Sample >= 0 && c.Tracing.Sample <= 100, "tracing.sample", c.Tracing.Sample,
+		"must be 0%% to 100%%")
 }
 
 func (v *validator) etcd() {
 	c := v.cfg
 	p := c.Etcd.ProgressInterval
-	v.require(p >= minProgress && p <= maxProgress, "etcd.progress-interval", p, "want %v to %v", minProgress,
+	v.require(p >= minProgress && p <= maxProgress, "etcd.progress-interval", p, "must be %v to %v", minProgress,
 		maxProgress)
 	if r := c.Etcd.CertRole; r != "" {
 		_, err := token.ParseRole(r)
-		v.require(err == nil, "etcd.cert-role", r, "want observer, client or operator")
+		v.require(err == nil, "etcd.cert-role", r, "must be observer, client or operator")
 	}
 	g := c.Etcd.LeaseGrace
-	v.require(g >= 0 && g <= time.Minute, "etcd.lease-grace", g, "want 0s to 1m")
+	v.require(g >= 0 && g <= time.Minute, "etcd.lease-grace", g, "must be 0s to 1m")
 	v.require(c.EtcdAddr != "" || c.EtcdAdvertise == "", "etcd-advertise", c.EtcdAdvertise, "requires etcd-addr")
 	if c.EtcdAddr == "" {
 		return
@@ -222,15 +223,15 @@ func (v *validator) initialCluster() {
 
 func (v *validator) placement() {
 	p := v.cfg.Priority
-	v.require(p >= 0 && p <= cluster.MaxPriority, "priority", p, "want 0 to %d", cluster.MaxPriority)
+	v.require(p >= 0 && p <= cluster.MaxPriority, "priority", p, "must be 0 to %d", cluster.MaxPriority)
 	if err := cluster.CheckZone(v.cfg.Zone); err != nil {
 		v.problem("zone", v.cfg.Zone, "%v", err)
 	}
 	zones := v.cfg.Failover.Zones
-	v.require(len(zones) <= maxZones, "failover.zones", len(zones), "want at most %d zones", maxZones)
+	v.require(len(zones) <= maxZones, "failover.zones", len(zones), "must be at most %d zones", maxZones)
 	for i, zone := range zones {
 		v.require(zone != "" && !slices.Contains(zones[:i], zone), "failover.zones", strings.Join(zones, ","),
-			"want each zone once, and no empty one")
+			"must name each zone once, and no empty one")
 		if err := cluster.CheckZone(zone); err != nil {
 			v.problem("failover.zones", strings.Join(zones, ","), "%v", err)
 		}
@@ -240,35 +241,36 @@ func (v *validator) placement() {
 func (v *validator) timing() {
 	e := v.cfg.Election
 	v.require(e.TimeoutMin >= minTimeout && e.TimeoutMin <= maxTimeout, "election.timeout-min", e.TimeoutMin,
-		"want %v to %v", minTimeout, maxTimeout)
+		"must be %v to %v", minTimeout, maxTimeout)
 	v.require(e.TimeoutMax == 2*e.TimeoutMin, "election.timeout-max", e.TimeoutMax,
 		"must be twice election.timeout-min, which is %v", e.TimeoutMin)
 	v.require(!e.Lease || hasBootClock, "election.lease", e.Lease,
 		"needs a clock that runs on while the machine is suspended, which this operating system does not offer")
 	v.require(e.LeaseDrift >= 0 && e.LeaseDrift <= maxLeaseDrift, "election.lease-drift", e.LeaseDrift,
-		"want 0%% to %v",
-		maxLeaseDrift)
+		"must be 0%% to %v", maxLeaseDrift)
 	f := v.cfg.Failover.TakeoverDelay
-	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "want %v to %v", minTakeover,
+	v.require(f >= minTakeover && f <= maxTakeover, "failover.takeover-delay", f, "must be %v to %v", minTakeover,
 		maxTakeover)
 	h := v.cfg.Failover.Hold
-	v.require(h >= 0 && h <= maxHold, "failover.hold", h, "want 0s to %v", maxHold)
+	v.require(h >= 0 && h <= maxHold, "failover.hold", h, "must be 0s to %v", maxHold)
 	r := v.cfg.Nodes.Retention
-	v.require(r >= minRetention && r <= maxRetention, "nodes.retention", r, "want %v to %v", minRetention, maxRetention)
+	v.require(r >= minRetention && r <= maxRetention, "nodes.retention", r, "must be %v to %v", minRetention,
+		maxRetention)
 	s := time.Duration(v.cfg.Failover.Silence)
 	v.require(s == 0 || s >= election.MinSilence && s <= e.TimeoutMin, "failover.silence", s,
-		"want auto, or %v to election.timeout-min, which is %v", election.MinSilence, e.TimeoutMin)
+		"must be auto, or %v to election.timeout-min, which is %v", election.MinSilence, e.TimeoutMin)
 	d := v.cfg.Members.DeadAfter
-	v.require(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "want 0s, or %v to %v", minDead, maxDead)
+	v.require(d == 0 || d >= minDead && d <= maxDead, "members.dead-after", d, "must be 0s, or %v to %v", minDead,
+		maxDead)
 	if lock := v.cfg.Failover.ExternalLock; lock != "" {
 		if _, err := newExternalElector(v.cfg, "check"); err != nil {
 			v.problem(keyExternalLock, lock, "%v", err)
 		}
 	}
 	t := v.cfg.Transfer.Timeout
-	v.require(t >= time.Millisecond && t <= maxTransfer, "transfer.timeout", t, "want 1ms to %v", maxTransfer)
+	v.require(t >= time.Millisecond && t <= maxTransfer, "transfer.timeout", t, "must be 1ms to %v", maxTransfer)
 	w := v.cfg.SplitBrain.Interval
-	v.require(w >= minWatch && w <= maxWatch, "splitbrain.interval", w, "want %v to %v", minWatch, maxWatch)
+	v.require(w >= minWatch && w <= maxWatch, "splitbrain.interval", w, "must be %v to %v", minWatch, maxWatch)
 	v.require(v.cfg.DrainTimeout >= 0, "drain-timeout", v.cfg.DrainTimeout, "must not be negative")
 }
 
@@ -281,14 +283,14 @@ func (v *validator) storage() {
 	v.require(v.cfg.Disk.Reserve >= minReserve, "disk.reserve", v.cfg.Disk.Reserve, "must be at least %v", minReserve)
 	l := v.cfg.Limits
 	v.require(l.StateBytes >= state.MinStateBytes && l.StateBytes <= state.MaxStateBytes, "limits.state-bytes",
-		l.StateBytes, "want %v to %v", Size(state.MinStateBytes), Size(state.MaxStateBytes))
+		l.StateBytes, "must be %v to %v", Size(state.MinStateBytes), Size(state.MaxStateBytes))
 	v.require(l.SessionsPerIdentity >= 1 && l.SessionsPerIdentity <= state.MaxSessions, "limits.sessions-per-identity",
-		l.SessionsPerIdentity, "want 1 to %d", state.MaxSessions)
+		l.SessionsPerIdentity, "must be 1 to %d", state.MaxSessions)
 }
 
 func (v *validator) security() {
 	per := v.cfg.Limits.ConnectionsPerAddress
-	v.require(per >= 16 && per <= 1_000_000, "limits.connections-per-address", per, "want 16 to 1000000")
+	v.require(per >= 16 && per <= 1_000_000, "limits.connections-per-address", per, "must be 16 to 1000000")
 	c := v.cfg
 	if c.TLS != (TLSConfig{}) && v.files("tls", c.TLS) {
 		if key, err := checkCertificate(c.TLS, c.ClusterName, c.ID, v.now); err != nil {
@@ -314,8 +316,8 @@ func (v *validator) security() {
 func (v *validator) logging() {
 	l := v.cfg.Log
 	v.require(hclog.LevelFromString(l.Level) != hclog.NoLevel, "log.level", l.Level,
-		"want trace, debug, info, warn, error or off")
-	v.require(l.Format == "text" || l.Format == "json", "log.format", l.Format, "want text or json")
+		"must be trace, debug, info, warn, error or off")
+	v.require(l.Format == "text" || l.Format == "json", "log.format", l.Format, "must be text or json")
 }
 
 // checkTokens reads the token file as the API will.

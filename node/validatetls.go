@@ -97,7 +97,7 @@ func suitsNode(
 func namesNode(cert *x509.Certificate, clusterName string, id cluster.NodeID) error {
 	want := fmt.Sprintf("northstar://%s/node/%s", clusterName, id)
 	if !slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == want }) {
-		return fmt.Errorf("is not this node's: want the URI %s among its names, it has %v", want, cert.URIs)
+		return fmt.Errorf("is not this node's: its URIs must include %s (got %v)", want, cert.URIs)
 	}
 	if _, err := transport.NodeIdentity(cert, clusterName); err != nil {
 		return fmt.Errorf("peers will refuse it: %w", err)
@@ -107,7 +107,7 @@ func namesNode(cert *x509.Certificate, clusterName string, id cluster.NodeID) er
 		return err == nil && c == clusterName
 	})
 	if cert.URIs[first].String() != want {
-		return fmt.Errorf("peers will take it for another identity: want the URI %s before %s", want, cert.URIs[first])
+		return fmt.Errorf("peers will take it for another identity: the URI %s must come before %s", want, cert.URIs[first])
 	}
 	return nil
 }

@@ -30,11 +30,11 @@ var (
 func (s *Size) UnmarshalText(text []byte) error {
 	m := sizePattern.FindStringSubmatch(string(text))
 	if m == nil {
-		return fmt.Errorf("want a size such as 64MiB")
+		return errors.New("must be a size such as 64MiB")
 	}
 	unit, ok := sizeUnits[m[2]]
 	if !ok {
-		return fmt.Errorf("unknown unit %q: want B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", m[2])
+		return fmt.Errorf("unit must be B, kB, MB, GB, TB, KiB, MiB, GiB or TiB (got %q)", m[2])
 	}
 	n, err := strconv.ParseUint(m[1], 10, 64)
 	high, low := bits.Mul64(n, unit)
@@ -62,7 +62,7 @@ type Percent int
 func (p *Percent) UnmarshalText(text []byte) error {
 	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(string(text), "%")))
 	if err != nil {
-		return errors.New("want a percentage such as 10%")
+		return errors.New("must be a percentage such as 10%")
 	}
 	*p = Percent(n)
 	return nil
@@ -84,7 +84,7 @@ func (s *Silence) UnmarshalText(text []byte) error {
 	}
 	d, err := time.ParseDuration(string(text))
 	if err != nil || d <= 0 {
-		return errors.New("want auto or a duration such as 60ms")
+		return errors.New("must be auto or a duration such as 60ms")
 	}
 	*s = Silence(d)
 	return nil
@@ -127,7 +127,7 @@ func parseInitialMember(s string) (InitialMember, error) {
 	name, addresses, ok := strings.Cut(s, "=")
 	raftAddr, httpAddr, ok2 := strings.Cut(addresses, "@")
 	if !ok || !ok2 {
-		return InitialMember{}, fmt.Errorf("%q: want ID=RAFT_HOST:PORT@HTTP_HOST:PORT", s)
+		return InitialMember{}, fmt.Errorf("each member must be ID=RAFT_HOST:PORT@HTTP_HOST:PORT (got %q)", s)
 	}
 	id, err := cluster.ParseNodeID(name)
 	return InitialMember{ID: id, RaftAddress: raftAddr, HTTPAddress: httpAddr},
@@ -176,10 +176,10 @@ func (c InitialCluster) find(id cluster.NodeID) (InitialMember, bool) {
 func checkListen(addr string) error {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return errors.New("want HOST:PORT")
+		return errors.New("must be HOST:PORT")
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("port %q: want 0 to 65535", port)
+		return fmt.Errorf("port must be 0 to 65535 (got %q)", port)
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ func checkAdvertise(addr string) error {
 		return fmt.Errorf("address %q: other nodes cannot dial %s", addr, host)
 	}
 	if err != nil && !hostName.MatchString(host) {
-		return fmt.Errorf("address %q: host %q: want an IP address, or a host name of letters, digits, '.', '-' and '_'",
+		return fmt.Errorf("address %q: host must be an IP address, or a name of letters, digits, '.', '-' and '_' (got %q)",
 			addr, host)
 	}
 	if n, _ := strconv.Atoi(port); n == 0 {

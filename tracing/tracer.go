@@ -42,7 +42,7 @@ func CheckEndpoint(endpoint string) error {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Hostname() == "" ||
 		u.Path != "" || u.RawQuery != "" || u.User != nil {
-		return errors.New("want http://HOST:PORT or https://HOST:PORT of an OTLP receiver over gRPC")
+		return errors.New("must be http://HOST:PORT or https://HOST:PORT of an OTLP receiver over gRPC")
 	}
 	return nil
 }

@@ -298,7 +298,7 @@ const maxStreamID = 64
 
 func decode(field string, list []apiv1.Attachment) ([]cluster.Attachment, error) {
 	if len(list) > cluster.MaxAttachBatch {
-		return nil, problem.BadRequest("%s: want at most %d, got %d", field, cluster.MaxAttachBatch, len(list))
+		return nil, problem.BadRequest("%s: must be at most %d connections (got %d)", field, cluster.MaxAttachBatch, len(list))
 	}
 	out := make([]cluster.Attachment, len(list))
 	for i, a := range list {

@@ -36,7 +36,7 @@ func ParseRole(s string) (Role, error) {
 	if r := Role(s); roleRank[r] > 0 && r != Node {
 		return r, nil
 	}
-	return "", fmt.Errorf("role %q: want observer, client or operator", s)
+	return "", fmt.Errorf("role must be observer, client or operator (got %q)", s)
 }
 
 // Allows reports whether r includes the permissions of need. An unknown r includes only None.
@@ -67,7 +67,7 @@ func ParseDigest(s string) (Digest, error) {
 	var d Digest
 	digits, ok := strings.CutPrefix(s, hashPrefix)
 	if !ok || hex.DecodedLen(len(digits)) != len(d) {
-		return Digest{}, fmt.Errorf("hash: want %q and %d hexadecimal digits, as northstarctl token new prints it",
+		return Digest{}, fmt.Errorf("hash: must be %q and %d hexadecimal digits, as northstarctl token new prints it",
 			hashPrefix, hex.EncodedLen(len(d)))
 	}
 	if _, err := hex.Decode(d[:], []byte(digits)); err != nil {
@@ -98,7 +98,7 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$`)
 func CheckName(name string) error {
 	if !namePattern.MatchString(name) {
 		return fmt.Errorf(
-			"name %q: want 1 to 63 letters, digits, '.', '_', '@' and '-', starting with a letter or digit", name)
+			"name must be 1 to 63 letters, digits, '.', '_', '@' and '-', and start with a letter or digit (got %q)", name)
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ type file struct {
 // file without tokens is an error too: no caller could authenticate.
 func ParseFile(data []byte) (*Set, error) {
 	if len(data) > MaxFileBytes {
-		return nil, fmt.Errorf("token file has %d bytes, at most %d are allowed", len(data), MaxFileBytes)
+		return nil, fmt.Errorf("token file must be at most %d bytes (got %d)", MaxFileBytes, len(data))
 	}
 	var f file
 	dec := toml.NewDecoder(bytes.NewReader(data))
@@ -124,7 +124,7 @@ func ParseFile(data []byte) (*Set, error) {
 		return nil, withoutContent(err)
 	}
 	if n := len(f.Token); n == 0 || n > MaxTokens {
-		return nil, fmt.Errorf("token file has %d [[token]] tables, want 1 to %d", n, MaxTokens)
+		return nil, fmt.Errorf("token file must have 1 to %d [[token]] tables (got %d)", MaxTokens, n)
 	}
 	var problems []error
 	names := make(map[string]bool)

@@ -30,15 +30,15 @@ func TestParseFileNamesEveryProblem(t *testing.T) {
 	_, hash := New()
 	good := fmt.Sprintf("[[token]]\nname=\"a\"\nrole=\"observer\"\nhash=%q\n", hash)
 	for name, tc := range map[string]struct{ in, want string }{
-		"empty":                {"", "0 [[token]]"},
+		"empty":                {"", "(got 0)"},
 		"not TOML":             {"[[token", "not TOML"},
 		"unknown key":          {good + "colour=1\n", "colour"},
-		"bad role":             {strings.Replace(good, "observer", "god", 1), `role "god"`},
-		"bad hash":             {strings.Replace(good, "sha256:", "md5:", 1), "hash: want"},
-		"short hash":           {strings.Replace(good, hash, hash[:20], 1), "hash: want"},
-		"bad name":             {strings.Replace(good, `"a"`, `"a b"`, 1), `name "a b"`},
+		"bad role":             {strings.Replace(good, "observer", "god", 1), `(got "god")`},
+		"bad hash":             {strings.Replace(good, "sha256:", "md5:", 1), "hash: must be"},
+		"short hash":           {strings.Replace(good, hash, hash[:20], 1), "hash: must be"},
+		"bad name":             {strings.Replace(good, `"a"`, `"a b"`, 1), `(got "a b")`},
 		"twice":                {good + good, "used twice"},
-		"two at the same time": {strings.Replace(strings.Replace(good, "observer", "god", 1), `"a"`, `""`, 1), `name ""`},
+		"two at the same time": {strings.Replace(strings.Replace(good, "observer", "god", 1), `"a"`, `""`, 1), `(got "")`},
 	} {
 		if _, err := ParseFile([]byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, tc.want)
@@ -63,7 +63,7 @@ func TestErrorsShowNoContent(t *testing.T) {
 		"no key":              {good + tok + "\n", "line 5"},
 		"twice":               {good + "hash = \"" + tok + "\"\n", "hash"},
 		"another kind":        {good + "[[token]]\nname = [\"" + tok + "\"]\n", "not TOML"},
-		"the token as a hash": {strings.Replace(good, hash, tok, 1), "hash: want"},
+		"the token as a hash": {strings.Replace(good, hash, tok, 1), "hash: must be"},
 	} {
 		_, err := ParseFile([]byte(tc.in))
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -63,7 +63,7 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 		return d.leader(ctx)
 	case "write": // once, at these endpoints
 		if len(args) != 2 {
-			return "", errors.New("write: want endpoints")
+			return "", errors.New("write: endpoints are required")
 		}
 		return d.writer.write(ctx, args[1])
 	case "campaign", "resign", "killed":
@@ -77,7 +77,7 @@ func (d *driver) do(ctx context.Context, args []string) (string, error) {
 	for i, a := range args[1:] {
 		n, err := strconv.Atoi(a)
 		if err != nil || i >= len(numbers) {
-			return "", fmt.Errorf("%s: want at most %d whole numbers, got %q", args[0], len(numbers), args[1:])
+			return "", fmt.Errorf("%s: must be at most %d whole numbers (got %q)", args[0], len(numbers), args[1:])
 		}
 		numbers[i] = n
 	}

@@ -31,7 +31,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	const usage = "want serve, drive or hold"
+	const usage = "must be serve, drive or hold"
 	if len(args) == 0 {
 		return fmt.Errorf("no command: %s", usage)
 	}

@@ -39,7 +39,7 @@ func TestUsage(t *testing.T) {
 				"run", "--id", "n1", "--priority", "999",
 			},
 			exitUsage,
-			"northstar-node: data-dir: required\nnorthstar-node: priority = 999: want 0 to 255 (--priority)\n",
+			"northstar-node: data-dir: required\nnorthstar-node: priority = 999: must be 0 to 255 (--priority)\n",
 		},
 		{[]string{"recover"}, exitUsage, "missing flags: --data-dir"},
 		{[]string{"recover", "--data-dir", "/nowhere"}, exitFailed, "/nowhere holds no node's data"},
@@ -79,9 +79,9 @@ func TestCheckConfig(t *testing.T) {
 		"prioritty: unknown key (northstar.toml line 3)",
 		`election.timeout-max = "soon": expected duration`, "(northstar.toml line 5)",
 		"eligible = perhaps: bool value must be", "(NORTHSTAR_ELIGIBLE)",
-		`id = "N 1": want 1 to 63`,
+		`id = "N 1": must be 1 to 63`,
 		"data-dir: required",
-		"priority = 300: want 0 to 255 (northstar.toml line 2)",
+		"priority = 300: must be 0 to 255 (northstar.toml line 2)",
 		"snapshot.trailing-logs = 10: must be at least 1000 (northstar.toml line 7)",
 	} {
 		if !strings.Contains(out, want) {

@@ -19,7 +19,7 @@ func TestRecover_Refusals(t *testing.T) {
 		code              int
 		want              string
 	}{
-		"another cluster": {inCluster, "c-2", exitUsage, `--confirm: want the cluster's ID c-1, got "c-2"`},
+		"another cluster": {inCluster, "c-2", exitUsage, `--confirm: must be the cluster's ID c-1 (got "c-2")`},
 		"no cluster": {
 			`{"node_id":"n1","generation":{"number":0},"incarnation":"i"}`, "c-1", exitFailed,
 			"node n1 belongs to no cluster yet",

@@ -69,7 +69,7 @@ var versions = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.]+)?$`)
 
 func newRelease(ctx context.Context, root, out, version string) (*release, error) {
 	if !versions.MatchString(version) {
-		return nil, fmt.Errorf("version %q: want v1.2.3 or v1.2.3-rc.1", version)
+		return nil, fmt.Errorf("version must be of the form v1.2.3 or v1.2.3-rc.1 (got %q)", version)
 	}
 	r := &release{version: version}
 	var err error
@@ -131,7 +131,7 @@ func (r *release) build(ctx context.Context, platforms []string) (err error) {
 	for _, platform := range platforms {
 		system, arch, ok := strings.Cut(platform, "/")
 		if !ok || !slices.Contains(allPlatforms, platform) {
-			return fmt.Errorf("platform %q: want one of %s", platform, strings.Join(allPlatforms, ", "))
+			return fmt.Errorf("platform must be one of %s (got %q)", strings.Join(allPlatforms, ", "), platform)
 		}
 		fmt.Println("building for", platform)
 		programs, err := r.programs(ctx, system, arch)

@@ -6,7 +6,7 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 new=${1-}
 if ! printf '%s\n' "$new" | grep -Eq '^[a-z0-9-]+(\.[a-z0-9-]+)+(/[A-Za-z0-9._-]+)+$'; then
-  echo "module path \"$new\": want HOST/OWNER/NAME, such as git.example.com/me/northstar" >&2
+  echo "module path must be HOST/OWNER/NAME, such as git.example.com/me/northstar (got \"$new\")" >&2
   exit 2
 fi
 if [ -n "$(git status --porcelain)" ]; then

@@ -70,7 +70,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $unit := regexFind "[A-Za-z]*$" $text -}}
 {{- $bytes := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
 {{- if not (and (regexMatch "^[0-9]+([.][0-9]+)?[A-Za-z]*$" $text) (hasKey $bytes $unit)) -}}
-{{- fail (printf "resources.limits.memory is %q: want a number of bytes, or one with k, M, G, T, Ki, Mi, Gi or Ti" $text) -}}
+{{- fail (printf "resources.limits.memory: must be a number of bytes, or one with k, M, G, T, Ki, Mi, Gi or Ti (got %q)" $text) -}}
 {{- end -}}
 {{- mulf (trimSuffix $unit $text | float64) (get $bytes $unit) 0.9 | int64 -}}
 {{- end -}}
