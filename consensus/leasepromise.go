@@ -76,8 +76,8 @@ func (n *Node) LeaseWait() time.Duration {
 	return wait
 }
 
-// LeaseObstacle returns why this node has no lease when it leads, for people; "" if it may have one, or election.lease
-// is off.
+// LeaseObstacle returns a text that says why this node has no lease when it leads; "" if it may have one, or
+// election.lease is off.
 func (n *Node) LeaseObstacle() string {
 	if n.lease == nil {
 		return ""

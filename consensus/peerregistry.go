@@ -313,7 +313,8 @@ func (n *Node) MayStartElection() bool {
 	return n.inst.Load() != nil && n.ElectionObstacle() == ""
 }
 
-// ElectionObstacle returns why this node may not start an election, for people; "" if it may, or before Raft runs.
+// ElectionObstacle returns a text that says why this node may not start an election; "" if it may, or before Raft
+// runs.
 func (n *Node) ElectionObstacle() string {
 	inst := n.inst.Load()
 	switch {

@@ -145,8 +145,8 @@ func addElectionCause(e *consensus.Election, f failover.CandidacyRecord) bool {
 	return true
 }
 
-// failoverPhases returns how long after the detection each phase of a failover was reached, for people and
-// benchmarks. It returns nil if the election was not a failover.
+// failoverPhases returns how long after the detection each phase of a failover was reached. Operators and benchmarks
+// read it in the event. It returns nil if the election was not a failover.
 func failoverPhases(s failover.Timeline, led, serving time.Time) map[string]any {
 	if s.Noticed.IsZero() {
 		return nil

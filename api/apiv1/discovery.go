@@ -49,15 +49,15 @@ type Status struct {
 	Disk             Disk      `json:"disk"`
 	Version          string    `json:"version"`
 	StartedAt        time.Time `json:"started_at"`
-	ElectionObstacle string    `json:"election_obstacle" doc:"for people: why this node starts no election by itself; empty: it may"`
-	Warnings         []string  `json:"warnings" doc:"for people: what differs from the configuration, why the node is dead"`
+	ElectionObstacle string    `json:"election_obstacle" doc:"human-readable: why this node starts no election by itself; empty: it may"`
+	Warnings         []string  `json:"warnings" doc:"human-readable: what differs from the configuration, why the node is dead"`
 }
 
 // Silence is how long the leader may be silent before the survivors ask each other whether it failed.
 type Silence struct {
 	ThresholdMS float64 `json:"threshold_ms"`
 	Source      string  `json:"source" enum:"configured,learning,measured,raised,lease"`
-	Reason      string  `json:"reason" doc:"for people"`
+	Reason      string  `json:"reason" doc:"human-readable"`
 }
 
 // Check is one line of /readyz.

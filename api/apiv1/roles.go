@@ -22,7 +22,7 @@ type Role struct {
 	AcquiredAt *time.Time      `json:"acquired_at" doc:"null while the role is vacant"`
 	Required   bool            `json:"required,omitempty" doc:"the last campaign for it has asked for an alert while it is vacant"`
 	LeaseUntil *time.Time      `json:"lease_until" doc:"when the cluster would free the role, were the session not renewed again; null in a stale answer"`
-	Vacant     string          `json:"vacant,omitempty" doc:"for people: why the role is vacant; only of a single role"`
+	Vacant     string          `json:"vacant,omitempty" doc:"human-readable: why the role is vacant; only of a single role"`
 	Candidates []RoleCandidate `json:"candidates,omitempty" doc:"in the order in which they will be elected; only of a single role"`
 }
 

@@ -11,7 +11,7 @@ const (
 
 // SessionCreate is the body of POST /v1/sessions.
 type SessionCreate struct {
-	Name  string            `json:"name,omitempty" doc:"for people; empty: the session's ID"`
+	Name  string            `json:"name,omitempty" doc:"human-readable; empty: the session's ID"`
 	TTLMS *int64            `json:"ttl_ms,omitempty" doc:"500 to 86400000, default 10000"`
 	Meta  map[string]string `json:"meta,omitempty" doc:"at most 4096 bytes in all"`
 }
