@@ -57,7 +57,7 @@ func listElections(c *request) error {
 	dead := c.s.deadMembers(now)
 	for i, e := range answer.Items {
 		answer.Items[i].Votes = completeVotes(e.Votes, own.votesFor(e))
-		settleVotes(answer.Items[i], dead, now)
+		endVoteWait(answer.Items[i], dead, now)
 	}
 	return c.reply(answer)
 }
@@ -147,8 +147,8 @@ const (
 // lateVoteLimit is how long after an election its missing votes may still arrive.
 const lateVoteLimit = 10 * time.Second
 
-// settleVotes ends the wait for missing votes: of dead nodes, and of all nodes some time after the election.
-func settleVotes(e apiv1.Election, dead map[string]bool, now time.Time) {
+// endVoteWait ends the wait for missing votes: of dead nodes, and of all nodes some time after the election.
+func endVoteWait(e apiv1.Election, dead map[string]bool, now time.Time) {
 	ended := e.StartedAt.Add(time.Duration(e.DurationMS) * time.Millisecond)
 	for i, v := range e.Votes {
 		switch {

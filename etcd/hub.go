@@ -186,9 +186,9 @@ func (h *hub) mark(w *watch) {
 	notify(w.stream.wake)
 }
 
-// settle makes a marked watch clean whose changes up to the revision of a view were sent. It is marked again if the
+// finishSend makes a marked watch clean whose changes up to the revision of a view were sent. It is marked again if the
 // hub is further on, since changes of a marked watch are not looked for, or if it follows another state, to end.
-func (h *hub) settle(w *watch, sent uint64) {
+func (h *hub) finishSend(w *watch, sent uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.clean(w)
@@ -220,8 +220,8 @@ func (h *hub) take(s *watchStream) (marked []*watch, position uint64) {
 	return marked, h.position
 }
 
-// settled returns the clean ones of some watches of a stream, and the revision up to which those have sent all.
-func (h *hub) settled(watches []*watch) (clean []*watch, position uint64) {
+// cleanOf returns the clean ones of some watches of a stream, and the revision up to which those have sent all.
+func (h *hub) cleanOf(watches []*watch) (clean []*watch, position uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.DeleteFunc(watches, func(w *watch) bool { return w.marked }), h.position

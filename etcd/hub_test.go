@@ -63,12 +63,12 @@ func TestHub_SettleMarksAgain(t *testing.T) {
 		t.Error("a marked watch is marked twice")
 	}
 	w.next = sent + 1
-	h.settle(w, sent)
+	h.finishSend(w, sent)
 	if marked, _ := h.take(ws); len(marked) != 1 {
 		t.Error("the change during the sending is lost")
 	}
 	w.next = n.View().Revision() + 1
-	h.settle(w, n.View().Revision())
+	h.finishSend(w, n.View().Revision())
 	if marked, _ := h.take(ws); len(marked) != 0 || w.marked {
 		t.Error("a watch with nothing to send is marked")
 	}
@@ -141,7 +141,7 @@ func TestHub_MarkedWatchesCostNothing(t *testing.T) {
 	for i, w := range marked {
 		switch i % 3 {
 		case 0:
-			h.settle(w, position)
+			h.finishSend(w, position)
 		case 1:
 			h.remark(w)
 		case 2:

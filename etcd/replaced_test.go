@@ -109,7 +109,7 @@ func TestHub_ReplacedWhileSending(t *testing.T) {
 		} else if now.Revision() > v.Revision() {
 			v = now // as if the restored state had as many revisions
 		}
-		h.settle(w, v.Revision())
+		h.finishSend(w, v.Revision())
 		if marked, _ := h.take(ws); len(marked) != 1 {
 			t.Errorf("%s: the watch does not learn of it", name)
 		}

@@ -81,7 +81,7 @@ func (ws *watchStream) serveIn(b *batch, w *watch) (lacks int, err error) {
 	}
 	if w.next > v.Revision() { // begins in the future
 		b.done = true
-		ws.hub.settle(w, v.Revision())
+		ws.hub.finishSend(w, v.Revision())
 		return 0, nil
 	}
 	revision := v.Revision() // below, the view would be kept while the client does not read
@@ -105,7 +105,7 @@ func (ws *watchStream) serveIn(b *batch, w *watch) (lacks int, err error) {
 	if next <= revision {
 		ws.hub.remark(w)
 	} else {
-		ws.hub.settle(w, revision)
+		ws.hub.finishSend(w, revision)
 	}
 	return 0, nil
 }

@@ -278,7 +278,7 @@ func (ws *watchStream) tick() error {
 		w.notify = true
 	}
 	ws.hub.advance()
-	due, position := ws.hub.settled(due)
+	due, position := ws.hub.cleanOf(due)
 	revision := int64(position)
 	for _, w := range due {
 		if w.start > revision || ws.revision > revision { // a replaced state may have fewer revisions than the headers

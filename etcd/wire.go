@@ -87,7 +87,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	if w.in.whole {
 		w.opened()
 	}
-	w.settle()
+	w.updateShare()
 	return n, err
 }
 
@@ -101,7 +101,7 @@ func (w *wire) Write(p []byte) (int, error) {
 		}
 	}, w.wrote)
 	ends := w.out.between()
-	w.settle()
+	w.updateShare()
 	w.mu.Unlock()
 	w.writing.Store(1 + int64(time.Since(w.begun)))
 	defer w.writing.Store(0)
@@ -169,7 +169,7 @@ func (w *wire) decoded(stream uint32, memory int) {
 	if m, ok := w.open[stream]; ok {
 		m.decoded = memory
 		w.held += memory
-		w.settle()
+		w.updateShare()
 	}
 }
 
@@ -180,7 +180,7 @@ func (w *wire) took(stream uint32) {
 	if m, ok := w.open[stream]; ok {
 		w.held -= m.take(time.Now()) + m.decoded
 		m.decoded = 0
-		w.settle()
+		w.updateShare()
 	}
 }
 
@@ -193,8 +193,9 @@ func (w *wire) end(stream uint32) {
 	}
 }
 
-// settle takes or gives what the share lacks or has too much. The lock must be held.
-func (w *wire) settle() {
+// updateShare takes from the shared budget what this connection lacks, and returns what it needs no longer. The lock
+// must be held.
+func (w *wire) updateShare() {
 	if w.closed {
 		return
 	}
@@ -244,7 +245,7 @@ func (w *wire) await() error {
 	for {
 		w.mu.Lock()
 		if w.full {
-			w.settle()
+			w.updateShare()
 		}
 		now := time.Now()
 		full, closed := w.full || len(w.open) > 2*maxStreamsPerConn, w.closed

@@ -162,7 +162,7 @@ func explainsElections(p *page) {
 	p.waitText("Who led when")
 	p.waitText("planned")
 	p.click("summary", "Term")
-	p.waitText("leadership was handed over as planned")
+	p.waitText("leadership was transferred as planned")
 	p.waitText("The operator ann asked for it: trying the dashboard")
 }
 

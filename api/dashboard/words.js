@@ -151,9 +151,9 @@ const because = {
   startup: "the node knew no leader since its start",
   timeout: "no leader was heard for too long",
   connection_lost: "the leader's connection broke or it fell silent, and the survivors agreed that it was dead",
-  transfer: "leadership was handed over as planned",
-  manual: "an operator ordered it",
-  emergency: "an operator ordered an emergency failover",
+  transfer: "leadership was transferred as planned",
+  manual: "an operator requested it",
+  emergency: "an operator requested an emergency failover",
   priority: "a better placed node took leadership over",
   disk_stall: "the leader's disk stopped answering",
 };

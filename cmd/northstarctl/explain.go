@@ -72,7 +72,7 @@ func cause(el apiv1.Election, before string) string {
 	case "transfer":
 		return fmt.Sprintf("a planned transfer: %s handed leadership over.", previous)
 	case "manual":
-		return "an operator ordered it."
+		return "an operator requested it."
 	case "emergency":
 		return "an operator asked for an emergency failover, without health checks."
 	case "priority":
