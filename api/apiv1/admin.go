@@ -119,7 +119,7 @@ type Plan struct {
 	Membership    string            `json:"membership" doc:"stands for everything about the members that the plan depends on"`
 	LeaderID      string            `json:"leader_id" doc:"empty: no leader is known"`
 	TargetID      string            `json:"target_id" doc:"whom the call is about: of a move of leadership, the node that would lead; empty: no target"`
-	How           string            `json:"how,omitempty" enum:"transfer,election" doc:"of a move of leadership: the leader hands it over, or the target is elected without its help"`
+	How           string            `json:"how,omitempty" enum:"transfer,election" doc:"of a move of leadership: the leader transfers it, or the target is elected without its help"`
 	Summary       string            `json:"summary" doc:"what would be done, in one sentence"`
 	Possible      bool              `json:"possible" doc:"false: the call would be refused, as refusal says"`
 	Refusal       *PlannedError     `json:"refusal,omitempty"`

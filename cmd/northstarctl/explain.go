@@ -70,15 +70,15 @@ func cause(el apiv1.Election, before string) string {
 	case "connection_lost":
 		return fmt.Sprintf("%s failed, and the survivors agreed on it without waiting for Raft's timer.", previous)
 	case "transfer":
-		return fmt.Sprintf("a planned transfer: %s handed leadership over.", previous)
+		return fmt.Sprintf("a planned transfer: %s transferred leadership.", previous)
 	case "manual":
 		return "an operator requested it."
 	case "emergency":
 		return "an operator asked for an emergency failover, without health checks."
 	case "priority":
-		return fmt.Sprintf("node %s has a higher priority: %s handed leadership over to it.", el.CandidateID, previous)
+		return fmt.Sprintf("node %s has a higher priority: %s transferred leadership to it.", el.CandidateID, previous)
 	case "disk_stall":
-		return fmt.Sprintf("the disk of %s was stalled, so it handed leadership over.", previous)
+		return fmt.Sprintf("the disk of %s was stalled, so it transferred leadership.", previous)
 	}
 	return el.Trigger + "."
 }

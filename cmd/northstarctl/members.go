@@ -87,7 +87,7 @@ type membersSetCmd struct {
 	Priority *int           `help:"0 to 255; higher is preferred as leader, 0 never leads."`
 	Eligible *bool          `negatable:"" help:"Whether it may lead."`
 	Zone     *string        `empty:"" help:"Where it is; transfer --to-zone and failover.zones use it."`
-	Raft     *string        `placeholder:"HOST:PORT" help:"New raft address; a leader hands leadership over first."`
+	Raft     *string        `placeholder:"HOST:PORT" help:"New raft address; a leader transfers leadership first."`
 	HTTP     *string        `name:"http" placeholder:"HOST:PORT" help:"New HTTP address."`
 	Readmit  bool           `help:"Accept the node with an empty data directory, after its disk was replaced."`
 	changeFlags
