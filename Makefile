@@ -1,4 +1,4 @@
-# Targets for people; .ci/run calls the same ones.
+# Targets for developers; .ci/run calls the same ones.
 GO      ?= go
 PKGS    ?= ./chaos/proc ./... # the package that takes longest first
 
@@ -114,7 +114,7 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 # COMPUTING='^$$' they run with it, too.
 COMPUTING := ^northstar$$|/docs$$|/chaos/(explore|sim)$$
 
-flaky: ## every test package N=20 times under the race detector, but for those that only compute, 8 at once, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
+flaky: ## every test package N=20 times under the race detector, but for those that only compute, 8 at a time, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
 	@$(SHARED) NORTHSTAR_TEST_FEWER=1 NORTHSTAR_TEST_SLOWDOWN=3 NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -plain '$(COMPUTING)' -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
 fuzz: ## every fuzz target for FUZZTIME=30s each, four at a time

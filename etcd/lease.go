@@ -203,8 +203,8 @@ func (l *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	}
 }
 
-// maxRenewals bounds the keep-alives of a stream that are renewed together. A client with many leases sends as many at
-// once; one proof of leadership for each would be too slow.
+// maxRenewals bounds the keep-alives of a stream that are renewed together. A client with many leases sends as many
+// together; one proof of leadership for each would be too slow.
 const maxRenewals = 128
 
 // renewAll renews leases together and sends the answers in the order of the requests.

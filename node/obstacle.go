@@ -29,8 +29,8 @@ func (n *Node) electionObstacle() string {
 	}.obstacle(&n.cfg)
 }
 
-// obstacle returns what keeps the node from starting an election. Before it has a record, its configuration says
-// whether it may lead: if no member may, a new cluster elects no leader.
+// obstacle returns what keeps the node from starting an election. Before it has a record, its configuration
+// counts: if no member may lead, a new cluster elects no leader.
 func (f candidacyFacts) obstacle(cfg *Config) string {
 	rec := f.record
 	if rec.ID == "" {

@@ -1,4 +1,4 @@
-// The audit log: who did what, why, and what came of it.
+// The audit log: who did what, why, and with what result.
 
 import { clock, count, decoded, h, note, pill, section, table } from "./dom.js";
 import { get, readFrom, reload } from "./net.js";

@@ -1,4 +1,4 @@
-// Elections: who led when, how long nobody led, and why each election happened.
+// Elections: who led when, how long no node led, and why each election happened.
 
 import { atNode, clock, count, h, note, pill, section, since, span, table } from "./dom.js";
 import { get, net } from "./net.js";

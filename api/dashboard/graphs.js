@@ -6,7 +6,7 @@ const width = 300;
 const height = 64;
 const shortest = 120_000; // ms that a graph shows at least
 
-// graphs ends with the newest sample, so that a graph in which nothing happens is not drawn anew.
+// graphs ends with the newest sample, so that a graph in which nothing happens is not drawn again.
 export function graphs(samples, node) {
   const now = samples.length > 0 ? Date.parse(samples.at(-1).at) : 0;
   const shown = Math.max(shortest, samples.length > 0 ? now - Date.parse(samples[0].at) : 0);

@@ -30,7 +30,7 @@ try {
 }
 
 // eventsAfter returns the events that came after one, newest first; all, if there was none. A new connection brings the
-// newest events again: there it goes by their times if that one is missing.
+// newest events again: there their times decide if that one is missing.
 export function eventsAfter(mark) {
   if (!mark) return net.events;
   const i = net.events.findIndex((e) => e.node === mark.node && e.at === mark.at && e.message === mark.message);

@@ -177,7 +177,7 @@ export function election(e) {
   );
   if (pre) {
     out.push(
-      `It asked whether the others would vote for it: ${granted} of ${plural(voters, "voter")} would. This pre-vote binds nobody. No answer to a vote is recorded.`,
+      `It asked whether the others would vote for it: ${granted} of ${plural(voters, "voter")} would. This pre-vote binds no voter. No answer to a vote is recorded.`,
     );
   }
   if (e.result === "won" && e.trigger === "startup") {
