@@ -32,7 +32,7 @@ type Session struct {
 	CreatedAt    time.Time         `json:"created_at"`
 	Meta         map[string]string `json:"meta"`
 	Roles        []string          `json:"roles" doc:"that it holds"`
-	RevokedRoles []Revocation      `json:"roles_taken,omitempty" doc:"that were taken from it by an operator: it is not renewed until it has resigned from them too, and no other session is elected"`
+	RevokedRoles []Revocation      `json:"roles_taken,omitempty" doc:"that an operator revoked from it: until it has acknowledged them, it is not renewed and no other session is elected"`
 	Keys         int               `json:"keys" doc:"that end with it"`
 }
 
@@ -56,7 +56,7 @@ type RenewMany struct {
 type RenewedMany struct {
 	Renewed []string     `json:"renewed"`
 	Ended   []string     `json:"ended"`
-	Revoked []Revocation `json:"parted,omitempty" doc:"live, and were not renewed: a role was taken from each, as 4011 tells where one is renewed alone"`
+	Revoked []Revocation `json:"parted,omitempty" doc:"live, and were not renewed: an operator revoked a role from each, which a renewal of one alone answers with 4011"`
 }
 
 // Revocation is a tenure that an operator revoked from a session.
