@@ -8,8 +8,8 @@ import (
 	"northstar/state"
 )
 
-// TestLeaderStart_ClockOfAnEarlierLeader: how long an election took does not depend on whether the clock of the leader
-// before was ahead of the winner's, or behind it.
+// TestLeaderStart_ClockOfAnEarlierLeader: how long an election took does not depend on whether the clock of the
+// previous leader was ahead of the winner's, or behind it.
 func TestLeaderStart_ClockOfAnEarlierLeader(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)

@@ -22,8 +22,7 @@ import (
 	"northstar/cluster"
 )
 
-// The tests of this package wait much and compute little: more of them run at
-// once than the machine has processors.
+// The tests of this package wait much and compute little: more of them run in parallel than the machine has processors.
 func TestMain(m *testing.M) {
 	testenv.Parallel(8)
 	testenv.InMemory(maxTestData)
