@@ -16,7 +16,7 @@ import (
 	"northstar/state"
 )
 
-// electionEvent is the event of an election that a node stood in.
+// electionEvent is the event of an election that a node started.
 func electionEvent(id cluster.NodeID, term uint64, result string) cluster.Event {
 	return cluster.Event{
 		Type: "election", Term: term, At: time.Unix(int64(term), 0), Message: result,

@@ -56,7 +56,7 @@ func orderly(t *testing.T) (n1, n2 *node, at1, at2 *leadership) {
 	return n1, startServer(t, f, func(d *Deps) { d.Leadership = at2 }), at1, at2
 }
 
-// TestFailover_ForwardedToTarget: without a leader any node has the target stand.
+// TestFailover_ForwardedToTarget: without a leader any node has the target start an election.
 func TestFailover_ForwardedToTarget(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, n2, at1, at2 := orderly(t)

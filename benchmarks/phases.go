@@ -11,7 +11,7 @@ import (
 	"northstar/benchmarks/load"
 )
 
-// phaseTimes is how long each step of one failover took, in order. What is negative was not told.
+// phaseTimes is how long each step of one failover took, in order. A negative time is unknown.
 type phaseTimes [len(phases)]time.Duration
 
 // phases are those of a failover: where each ends, by the clock of this machine, which the nodes share.
@@ -19,7 +19,7 @@ var phases = [...]struct{ name, field string }{
 	{"the winner notices", ""},
 	{"finds the process dead", "confirmed_us"},
 	{"a majority agrees", "agreed_us"},
-	{"raft stands", "stood_us"},
+	{"raft is a candidate", "stood_us"},
 	{"the votes are there", "elected_us"},
 	{"leader-start is applied", "serving_us"},
 	{"the client's write is", ""},

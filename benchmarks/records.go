@@ -74,8 +74,8 @@ func (p place) older(than place) bool {
 	return p.term < than.term || p.term == than.term && p.index < than.index
 }
 
-// rankingOf reads the ranking by which the winner of a term stood. The term before may have been raised without an
-// election.
+// rankingOf reads the ranking by which the winner of a term started its election. The term before may have been raised
+// without an election.
 func rankingOf(events []apiv1.Event, term uint64) map[string]place {
 	places := map[string]place{}
 	for _, e := range events {

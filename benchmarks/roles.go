@@ -138,7 +138,7 @@ func (r *nsRoles) round(ctx context.Context, measure string) (time.Duration, err
 		return r.killed(ctx, role)
 	}
 	began := time.Now()
-	if err := r.stand(ctx, 0, role); err != nil {
+	if err := r.campaign(ctx, 0, role); err != nil {
 		return 0, err
 	}
 	if measure == "campaign" {
@@ -148,8 +148,8 @@ func (r *nsRoles) round(ctx context.Context, measure string) (time.Duration, err
 	return r.succeeds(ctx, role, func() error { return r.give(ctx, 0, role) })
 }
 
-// stand campaigns with one of the two sessions, as long as that takes.
-func (r *nsRoles) stand(ctx context.Context, i int, role string) error {
+// campaign campaigns with one of the two sessions, as long as that takes.
+func (r *nsRoles) campaign(ctx context.Context, i int, role string) error {
 	_, err := r.clients[i].CampaignRole(ctx, role, apiv1.Campaign{
 		SessionID: r.sessions[i].ID(), Value: "value",
 		WaitMS: roleRoundTimeout.Milliseconds(),
@@ -168,7 +168,7 @@ func (r *nsRoles) succeeds(ctx context.Context, role string, end func() error) (
 	var at time.Time
 	elected := make(chan error, 1)
 	go func() { // ends with ctx at the latest
-		err := r.stand(ctx, 1, role)
+		err := r.campaign(ctx, 1, role)
 		at = time.Now()
 		elected <- err
 	}()
@@ -185,7 +185,7 @@ func (r *nsRoles) succeeds(ctx context.Context, role string, end func() error) (
 	return at.Sub(began), r.give(ctx, 1, role)
 }
 
-// queued waits until the second session stands in the queue.
+// queued waits until the second session is in the queue.
 func (r *nsRoles) queued(ctx context.Context, role string) error {
 	for {
 		got, err := r.clients[1].GetRole(ctx, role)

@@ -72,7 +72,7 @@ func TestLeaseNeedsThePromiseOfAll(t *testing.T) {
 	}
 }
 
-// elect has a node stand until it leads, and requires that the old leader has no lease then.
+// elect has a node start elections until it leads, and requires that the old leader has no lease then.
 func (n *testNode) elect(t *testing.T, old *testNode) {
 	t.Helper()
 	eventually(t, string(n.id)+" is elected", func() bool {

@@ -144,7 +144,7 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 	case mine.Role == cluster.Leader:
 		return "this node leads", 0
 	case in.isNewCandidate(mine) && mine.Term != ev.Lost:
-		return "this node stands already", 0
+		return "this node is a candidate already", 0
 	case mine.LeaderID != "" && mine.LeaderID != ev.Leader:
 		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0
 	case mine.LeaderID == ev.Leader && mine.Term > ev.Term:
@@ -250,10 +250,10 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 		}
 	}
 	moves := func(c cluster.Claim) bool { return c.Term > in.Evidence.Term && !slices.Contains(lost, c.Term) }
-	moved, standing, late := moves(in.Mine), false, 0
+	moved, candidate, late := moves(in.Mine), false, 0
 	for _, s := range others {
 		moved = moved || moves(s.Claim) || in.isNewCandidate(s.Claim) && !in.cannotWin(s.Claim, others)
-		standing = standing || s.Claim.Role == cluster.Candidate &&
+		candidate = candidate || s.Claim.Role == cluster.Candidate &&
 			slices.ContainsFunc(ahead, func(r Ranked) bool { return r.ID == s.Claim.NodeID })
 	}
 	for _, s := range in.unresponsive() {
@@ -261,12 +261,12 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 		ranked := !in.isNewCandidate(s.Claim) || s.Claim.Term == in.Evidence.Lost
 		if ranked && ineligibleReason(s.Claim) == "" &&
 			in.Params.ranksAbove(s.Claim, in.Mine, in.Servers) {
-			standing = standing || s.Claim.Role == cluster.Candidate
+			candidate = candidate || s.Claim.Role == cluster.Candidate
 			late++
 		}
 	}
 	wait, since := time.Duration(v.Rank+late)*Stagger, in.Evidence.AgreedAt
-	if moved || standing {
+	if moved || candidate {
 		switch {
 		case moved:
 			wait += 2 * Stagger
@@ -321,16 +321,16 @@ func (in Input) unresponsive() (all []cluster.ReceivedClaim) {
 }
 
 func (in Input) progress(others []cluster.ReceivedClaim) uint64 {
-	term, standing := in.Mine.Term, uint64(0)
+	term, candidate := in.Mine.Term, uint64(0)
 	for _, s := range slices.Concat(others, in.unresponsive()) {
 		if s.Claim.Term > term {
-			term, standing = s.Claim.Term, 0
+			term, candidate = s.Claim.Term, 0
 		}
 		if s.Claim.Term == term && s.Claim.Role == cluster.Candidate {
-			standing = 1
+			candidate = 1
 		}
 	}
-	return 2*term + standing
+	return 2*term + candidate
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -305,9 +305,9 @@ func decideScene(s *scene) string {
 	var b strings.Builder
 	switch {
 	case v.StartElection && v.After == 0:
-		fmt.Fprintf(&b, "stand now (%s)\n", v.Trigger)
+		fmt.Fprintf(&b, "start now (%s)\n", v.Trigger)
 	case v.StartElection:
-		fmt.Fprintf(&b, "stand after %v (%s)\n", v.After, v.Trigger)
+		fmt.Fprintf(&b, "start after %v (%s)\n", v.After, v.Trigger)
 	case v.After > 0:
 		fmt.Fprintf(&b, "ask again after %v\n", v.After)
 	default:
@@ -335,26 +335,26 @@ func preVoteScene(s *scene) string {
 func targetScene(s *scene) string {
 	s.leading.Disk = s.disk.DiskState
 	target, reason := PriorityTarget(s.leading)
-	return fmt.Sprintf("%s\n%s", orNobody(target), reason)
+	return fmt.Sprintf("%s\n%s", orNone(target), reason)
 }
 
 func slowDiskScene(s *scene) string {
 	target, reason := SlowDiskTarget(s.leading, s.disk)
-	return fmt.Sprintf("%s\n%s", orNobody(target), reason)
+	return fmt.Sprintf("%s\n%s", orNone(target), reason)
 }
 
 func fullDiskScene(s *scene) string {
 	target, reason := FullDiskTarget(s.leading, s.disk.DiskState)
-	return fmt.Sprintf("%s\n%s", orNobody(target), reason)
+	return fmt.Sprintf("%s\n%s", orNone(target), reason)
 }
 
 func stickinessScene(s *scene) string {
 	return fmt.Sprint(MayIgnoreLeader(s.seen[s.self].Claim, s.params))
 }
 
-func orNobody(id cluster.NodeID) string {
+func orNone(id cluster.NodeID) string {
 	if id == "" {
-		return "nobody"
+		return "no target"
 	}
 	return "to " + string(id)
 }

@@ -107,7 +107,7 @@ func (s ClusterPoll) Responding() (n, need int) {
 // that the votes of all silent voters would not give a majority; enough reports that none of them is needed. A
 // voter's response stays valid, because logs grow and only a leader shortens them.
 func (s ClusterPoll) PredictVotes(candidate cluster.NodeID) (votes []cluster.Vote, enough, lost bool) {
-	stands, known := s.claim(candidate)
+	own, known := s.claim(candidate)
 	granted, open := 0, 0
 	for _, sv := range s.Servers {
 		if sv.Suffrage != cluster.Voter {
@@ -115,7 +115,7 @@ func (s ClusterPoll) PredictVotes(candidate cluster.NodeID) (votes []cluster.Vot
 		}
 		v := cluster.Vote{Voter: sv.ID}
 		c, answered := s.claim(sv.ID)
-		behind := LogReason(stands.LastLogTerm, stands.LastLogIndex, c)
+		behind := LogReason(own.LastLogTerm, own.LastLogIndex, c)
 		switch {
 		case sv.ID == candidate:
 			v.Granted, v.Reason = true, "itself"
@@ -137,8 +137,8 @@ func (s ClusterPoll) PredictVotes(candidate cluster.NodeID) (votes []cluster.Vot
 	return votes, granted >= need, granted+open < need
 }
 
-// lastResort is how many timeouts a cluster must be without a leader before a voter that may not lead stands.
-// By then all others had time to, and pre-vote vetoes have ended.
+// lastResort is how many timeouts a cluster must be without a leader before a voter that may not lead starts an
+// election. By then all others had time to start one, and pre-vote vetoes have ended.
 const lastResort = 2 * vetoTimeouts
 
 // forcedLastResort is the same while some node could win by its claims but has not. For example, a voter that
@@ -150,9 +150,9 @@ const forcedLastResort = 4 * lastResort
 // node's log is the most up-to-date one, and the others get its entries only from a leader. It transfers
 // leadership once one of them has caught up. Responses holds only claims received during leaderless.
 //
-// A drained node also starts one when no other has won for a long time. A node that is not eligible does not. It
-// stands only when those that respond would elect it, and one of them is eligible: to that it transfers leadership.
-// The only voter needs no other.
+// A drained node also starts one when no other has won for a long time. A node that is not eligible does so only
+// when those that respond would elect it, and one of them is eligible: to that it transfers leadership. The only voter
+// needs no other.
 func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 	barred := !s.Mine.Eligible || s.Mine.Priority <= 0
 	_, enough, _ := s.PredictVotes(s.Mine.NodeID)

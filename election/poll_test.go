@@ -244,24 +244,24 @@ func TestSurveyLastResort(t *testing.T) {
 		delete(s.Responses, "n1")
 		s.edit("n2", barred)
 		if s.LastResort(long) || s.LastResort(100*long) {
-			t.Errorf("%s: it stands although the other can win", name)
+			t.Errorf("%s: it starts an election although the other can win", name)
 		}
 		s.edit("n3", behind)
 		if s.LastResort(long-1) || !s.LastResort(long) {
-			t.Errorf("%s: it does not stand after %v, though the other is behind", name, long)
+			t.Errorf("%s: no election after %v, though the other is behind", name, long)
 		}
 		s.edit("n3", func(c *cluster.Claim) { c.Draining = true })
 		if s.LastResort(100 * long) {
-			t.Errorf("%s: it stands although it could hand over to no node", name)
+			t.Errorf("%s: it starts an election although it could transfer to no node", name)
 		}
 		s.edit("n3", func(c *cluster.Claim) { c.Draining = false })
 		s.Servers = append(s.Servers, cluster.Server{ID: "n5", Suffrage: cluster.Voter})
 		if s.LastResort(100 * long) {
-			t.Errorf("%s: it stands although it cannot win", name)
+			t.Errorf("%s: it starts an election although it cannot win", name)
 		}
 		s.Servers = []cluster.Server{{ID: "n2", Suffrage: cluster.Voter}, {ID: "n4", Suffrage: cluster.NonVoter}}
 		if !s.LastResort(long) {
-			t.Errorf("%s: the only voter does not stand", name)
+			t.Errorf("%s: the only voter starts no election", name)
 		}
 	}
 }

@@ -8,15 +8,15 @@ import (
 	"northstar/cluster"
 )
 
-// startedAfter waits for a while, and says after how long it stood, once.
+// startedAfter waits until limit, and returns after how long the node started its only election.
 func (w *testCluster) startedAfter(began time.Time, limit time.Duration) time.Duration {
 	w.t.Helper()
 	time.Sleep(limit - time.Since(began))
-	stood := w.elections()
-	if len(stood) != 1 {
-		w.t.Fatalf("it stood %d times", len(stood))
+	starts := w.elections()
+	if len(starts) != 1 {
+		w.t.Fatalf("%d elections", len(starts))
 	}
-	return stood[0].Sub(began)
+	return starts[0].Sub(began)
 }
 
 // Who has said that the leader's process is dead has answered, asked or not.
@@ -35,7 +35,7 @@ func TestWhoReportsNeedNotAnswer(t *testing.T) {
 				}
 				w.loss()
 				if took := w.startedAfter(began, 9*time.Millisecond); took != after {
-					t.Errorf("it stood after %v, and n3 reported after %v", took, after)
+					t.Errorf("it started an election after %v, and n3 reported after %v", took, after)
 				}
 			})
 		})
@@ -68,8 +68,8 @@ func TestReportsThatDoNotCount(t *testing.T) {
 				w.edit(func() { spoil(w) })
 				w.loss()
 				time.Sleep(100 * time.Millisecond)
-				if stood := w.elections(); len(stood) != 0 {
-					t.Error("it stood with nobody else's word")
+				if starts := w.elections(); len(starts) != 0 {
+					t.Error("it started an election without another node's confirmation")
 				}
 			})
 		})
@@ -129,13 +129,13 @@ func TestAPlaceIsLookedAtAgainWhenTheLogGrows(t *testing.T) {
 		w.loss()
 		time.AfterFunc(5*time.Millisecond, func() { w.edit(func() { w.mine.LastLogIndex++ }) })
 		if took := w.startedAfter(began, 100*time.Millisecond); took < 5*time.Millisecond || took > 8*time.Millisecond {
-			t.Errorf("it stood after %v, and its log grew after 5 ms", took)
+			t.Errorf("it started an election after %v, and its log grew after 5 ms", took)
 		}
 	})
 }
 
-// The first has said that the leader is lost before it stood: who waits behind it
-// asks again, and hears of that.
+// The first-ranked node confirmed the leader's death before it started its election. The next one polls it again, and
+// hears of that election.
 func TestLowerRank_PollsAgain(t *testing.T) {
 	for _, role := range []cluster.Role{cluster.Candidate, cluster.Leader} {
 		t.Run(string(role), func(t *testing.T) {
@@ -153,16 +153,16 @@ func TestLowerRank_PollsAgain(t *testing.T) {
 					}
 				})
 				time.Sleep(20 * time.Millisecond)
-				if stood := w.elections(); len(stood) > 0 {
-					t.Error("it stood beside the first")
+				if starts := w.elections(); len(starts) > 0 {
+					t.Error("it started an election beside the first")
 				}
 			})
 		})
 	}
 }
 
-// Who would come before this node were its log as new, has reported and does not
-// answer may be standing: its place is kept.
+// A node that would rank first with an equal log has confirmed the leader's death, and does not respond. It may have
+// started an election, so it keeps its rank.
 func TestPoll_WaitsForEligibleReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3", "n4", "n5")
@@ -172,7 +172,7 @@ func TestPoll_WaitsForEligibleReporter(t *testing.T) {
 		began := time.Now()
 		w.loss()
 		if took := w.startedAfter(began, 100*time.Millisecond); took < 20*time.Millisecond {
-			t.Errorf("it stood after %v, and n5 has a place of 20 ms before it", took)
+			t.Errorf("it started an election after %v, and n5 has a delay of 20 ms before it", took)
 		}
 	})
 }
@@ -216,7 +216,7 @@ func TestOneSlowExchangeIsNoFarNetwork(t *testing.T) {
 				began := time.Now()
 				w.loss()
 				if took := w.startedAfter(began, 140*time.Millisecond); took < tt.min || took > tt.max {
-					t.Errorf("it stood after %v, want %v to %v", took, tt.min, tt.max)
+					t.Errorf("it started an election after %v, want %v to %v", took, tt.min, tt.max)
 				}
 			})
 		})
@@ -242,8 +242,8 @@ func TestALeaderThatWasNotDead(t *testing.T) {
 		if c.LeaderDead("n1", 5) || w.claim().LeaderProcessDead {
 			t.Error("it is heard all the time, and is still said to be dead")
 		}
-		if stood := w.elections(); len(stood) > 0 {
-			t.Error("it stood")
+		if starts := w.elections(); len(starts) > 0 {
+			t.Error("it started an election")
 		}
 	})
 }
@@ -278,8 +278,8 @@ func TestADeadLeaderThatLeadsAgain(t *testing.T) {
 					time.Sleep(timeoutMin / 5)
 					w.edit(func() { w.contact = time.Now() })
 				}
-				if stood := w.elections(); len(stood) != 0 {
-					t.Errorf("it stood at %v against the new leader", stood)
+				if starts := w.elections(); len(starts) != 0 {
+					t.Errorf("it started elections at %v against the new leader", starts)
 				}
 			})
 		})
@@ -292,12 +292,12 @@ func TestADeadLeaderThatAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		boot   string
 		after  time.Duration
-		stands bool
+		starts bool
 	}{
-		"at once":            {"b1", 0, false},
+		"immediately":        {"b1", 0, false},
 		"once it is marked":  {"b1", 150 * time.Microsecond, false},
 		"another process":    {"b2", 0, true},
-		"nobody":             {"", 0, true},
+		"no answer":          {"", 0, true},
 		"after the election": {"b1", time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -313,14 +313,14 @@ func TestADeadLeaderThatAnswers(t *testing.T) {
 					time.Sleep(timeoutMin / 5)
 					w.edit(func() { w.contact = time.Now() })
 				}
-				stood := w.elections()
-				if (len(stood) > 0) != tt.stands || tt.stands && stood[0].Sub(began) > 21*time.Millisecond {
-					t.Errorf("it stood at %v, and the connection broke at %v", stood, began)
+				starts := w.elections()
+				if (len(starts) > 0) != tt.starts || tt.starts && starts[0].Sub(began) > 21*time.Millisecond {
+					t.Errorf("it started elections at %v, and the connection broke at %v", starts, began)
 				}
-				if dead := w.claim().LeaderProcessDead; dead != tt.stands {
+				if dead := w.claim().LeaderProcessDead; dead != tt.starts {
 					t.Errorf("it says that the leader is dead: %v", dead)
 				}
-				if retracts := tt.after > 0 && !tt.stands; (w.told() > 0) != retracts {
+				if retracts := tt.after > 0 && !tt.starts; (w.told() > 0) != retracts {
 					t.Errorf("it has sent its claim to all %d times", w.told())
 				}
 			})

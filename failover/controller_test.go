@@ -22,9 +22,9 @@ func TestCrash_StartsElectionImmediately(t *testing.T) {
 		began := time.Now()
 		w.loss()
 		time.Sleep(5 * time.Millisecond)
-		stood := w.elections()
-		if len(stood) != 1 || stood[0].Sub(began) > time.Millisecond {
-			t.Fatalf("stood %v after %v", stood, began)
+		starts := w.elections()
+		if len(starts) != 1 || starts[0].Sub(began) > time.Millisecond {
+			t.Fatalf("started %v after %v", starts, began)
 		}
 		if w.barriers == 0 {
 			t.Error("it told its log position before raft had finished")
@@ -53,8 +53,8 @@ func TestCrash_StartsElectionImmediately(t *testing.T) {
 	})
 }
 
-// With the answers of a majority, a slow voter is waited for only where it should
-// stand in this node's place.
+// With the answers of a majority, a slow voter is waited for only if it ranks
+// above this node.
 func TestASlowVoterIsNotWaitedFor(t *testing.T) {
 	for name, tt := range map[string]struct {
 		priority int // of the slow voter
@@ -83,14 +83,14 @@ func TestASlowVoterIsNotWaitedFor(t *testing.T) {
 				began := time.Now()
 				w.loss()
 				time.Sleep(100 * time.Millisecond)
-				switch stood := w.elections(); {
-				case tt.within < 0 && len(stood) > 0:
-					t.Errorf("it stood without a majority")
+				switch starts := w.elections(); {
+				case tt.within < 0 && len(starts) > 0:
+					t.Errorf("it started an election without a majority")
 				case tt.within < 0:
-				case len(stood) == 0 || stood[0].Sub(began) > tt.within:
-					t.Errorf("stood at %v, began at %v", stood, began)
-				case tt.within > pollWait && stood[0].Sub(began) < pollWait:
-					t.Errorf("it stood after %v: the better placed had no time to answer", stood[0].Sub(began))
+				case len(starts) == 0 || starts[0].Sub(began) > tt.within:
+					t.Errorf("started at %v, began at %v", starts, began)
+				case tt.within > pollWait && starts[0].Sub(began) < pollWait:
+					t.Errorf("it started an election after %v: the better placed had no time to answer", starts[0].Sub(began))
 				}
 			})
 		})
@@ -140,8 +140,8 @@ func TestNoCrashNoElection(t *testing.T) {
 				c := w.start(Config{Fast: tt.fast})
 				c.OnConnectionLost(tt.loss)
 				time.Sleep(timeoutMin / 2)
-				if stood := w.elections(); len(stood) != 0 {
-					t.Errorf("it stood at %v", stood)
+				if starts := w.elections(); len(starts) != 0 {
+					t.Errorf("it started elections at %v", starts)
 				}
 				if (w.confirmed > 0) != tt.asked {
 					t.Errorf("dialled again %d times", w.confirmed)
@@ -170,8 +170,8 @@ func TestLeaderProcess_LearnedLate(t *testing.T) {
 		w.report("n3")
 		w.loss()
 		time.Sleep(5 * time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 {
-			t.Fatalf("it stood %d times", len(stood))
+		if starts := w.elections(); len(starts) != 1 {
+			t.Fatalf("%d elections", len(starts))
 		}
 		// It comes back as a follower: what is lost stays lost.
 		process("b2", cluster.Follower)
@@ -188,13 +188,13 @@ func TestAloneItDisturbsNobody(t *testing.T) {
 		w.start(Config{Fast: true})
 		w.loss()
 		time.Sleep(6 * time.Millisecond)
-		if stood := w.elections(); len(stood) != 0 {
-			t.Fatalf("it stood at %v, alone", stood)
+		if starts := w.elections(); len(starts) != 0 {
+			t.Fatalf("it started elections at %v, alone", starts)
 		}
 		w.report("n3") // which has noticed a little later
 		time.Sleep(10*time.Millisecond + 20*time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 {
-			t.Errorf("it stood %d times once a majority agreed", len(stood))
+		if starts := w.elections(); len(starts) != 1 {
+			t.Errorf("%d elections once a majority agreed", len(starts))
 		}
 	})
 }
@@ -222,15 +222,14 @@ func TestAgreementIsAnnounced(t *testing.T) {
 		w.report("n3")
 		began := time.Now()
 		time.Sleep(time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) > 200*time.Microsecond {
-			t.Errorf("it stood at %v, n3 agreed at %v", stood, began)
+		if starts := w.elections(); len(starts) != 1 || starts[0].Sub(began) > 200*time.Microsecond {
+			t.Errorf("it started elections at %v, n3 agreed at %v", starts, began)
 		}
 	})
 }
 
-// Four survivors of five, all equal: who comes first is the last to answer, by
-// half a millisecond. Were it not waited for, it and the second would stand at the
-// same moment, and get two votes each.
+// Four survivors of five, all equal: the first-ranked one responds last, by half a millisecond. Without a wait for it,
+// it and the second would start elections at the same moment, and get two votes each.
 func TestTheFirstOfEqualsIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n3", "n4", "n2", "n5") // n5 comes first, then n2
@@ -242,18 +241,18 @@ func TestTheFirstOfEqualsIsWaitedFor(t *testing.T) {
 		began := time.Now()
 		w.loss()
 		time.Sleep(election.Stagger - time.Millisecond)
-		if stood := w.elections(); len(stood) != 0 {
-			t.Errorf("it stood after %v, with n5", stood[0].Sub(began))
+		if starts := w.elections(); len(starts) != 0 {
+			t.Errorf("it started an election after %v, with n5", starts[0].Sub(began))
 		}
-		time.Sleep(3 * time.Millisecond) // n5 does not stand
-		if stood := w.elections(); len(stood) != 1 {
-			t.Errorf("it stood %d times", len(stood))
+		time.Sleep(3 * time.Millisecond) // n5 starts no election
+		if starts := w.elections(); len(starts) != 1 {
+			t.Errorf("%d elections", len(starts))
 		}
 	})
 }
 
 // Agreement that takes longer than a stagger, as with slow disks, does not make
-// all places stand at the same moment: the votes would be split.
+// all ranks start elections at the same moment: the votes would be split.
 func TestPlacesWaitFromTheAgreement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3") // n3 is later in the list: first
@@ -263,8 +262,8 @@ func TestPlacesWaitFromTheAgreement(t *testing.T) {
 		w.report("n3")
 		began := time.Now()
 		time.Sleep(50 * time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) < election.Stagger {
-			t.Errorf("it stood at %v, the other agreed at %v", stood, began)
+		if starts := w.elections(); len(starts) != 1 || starts[0].Sub(began) < election.Stagger {
+			t.Errorf("it started elections at %v, the other agreed at %v", starts, began)
 		}
 	})
 }
@@ -290,8 +289,8 @@ func TestASlowCandidateIsGivenTime(t *testing.T) {
 			w.claims["n3"] = s
 		})
 		time.Sleep(100 * time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) < 35*time.Millisecond+2*election.Stagger {
-			t.Errorf("it stood at %v, the loss was at %v", stood, began)
+		if starts := w.elections(); len(starts) != 1 || starts[0].Sub(began) < 35*time.Millisecond+2*election.Stagger {
+			t.Errorf("it started elections at %v, the loss was at %v", starts, began)
 		}
 	})
 }
@@ -327,8 +326,8 @@ func TestLowerRankLetsTheFirstGo(t *testing.T) {
 		time.Sleep(12 * time.Millisecond)
 		w.lead("n3", 6)
 		time.Sleep(100 * time.Millisecond)
-		if stood := w.elections(); len(stood) != 0 {
-			t.Fatalf("it stood after %v, and the first leads", stood[0].Sub(began))
+		if starts := w.elections(); len(starts) != 0 {
+			t.Fatalf("it started an election after %v, and the first leads", starts[0].Sub(began))
 		}
 	})
 }
@@ -564,8 +563,8 @@ func TestLostElection_AnotherLeads(t *testing.T) {
 		})
 		w.loss()
 		time.Sleep(time.Second)
-		if stood := w.elections(); len(stood) != 1 {
-			t.Fatalf("%d elections", len(stood))
+		if starts := w.elections(); len(starts) != 1 {
+			t.Fatalf("%d elections", len(starts))
 		}
 	})
 }
@@ -578,12 +577,12 @@ func TestLowerRank_StartsElectionWhenFirstDoesNot(t *testing.T) {
 		began := time.Now()
 		w.loss()
 		time.Sleep(50 * time.Millisecond)
-		stood := w.elections()
-		if len(stood) != 1 {
-			t.Fatalf("it stood %d times", len(stood))
+		starts := w.elections()
+		if len(starts) != 1 {
+			t.Fatalf("%d elections", len(starts))
 		}
-		if after := stood[0].Sub(began); after < 20*time.Millisecond || after > 22*time.Millisecond {
-			t.Errorf("it stood after %v, its turn was after 20 ms", after)
+		if after := starts[0].Sub(began); after < 20*time.Millisecond || after > 22*time.Millisecond {
+			t.Errorf("it started an election after %v, its turn was after 20 ms", after)
 		}
 	})
 }
@@ -596,13 +595,13 @@ func TestSilence(t *testing.T) {
 		w.hang("n3")
 		began := time.Now()
 		time.Sleep(timeoutMin - time.Millisecond)
-		if stood := w.elections(); len(stood) != 0 {
-			t.Fatal("it stood before timeout-min")
+		if starts := w.elections(); len(starts) != 0 {
+			t.Fatal("it started an election before timeout-min")
 		}
 		time.Sleep(20 * time.Millisecond)
-		stood := w.elections()
-		if len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
-			t.Fatalf("it stood at %v, silence began at %v", stood, began)
+		starts := w.elections()
+		if len(starts) != 1 || starts[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
+			t.Fatalf("it started elections at %v, silence began at %v", starts, began)
 		}
 		if f := w.c.Facts(6); f.Trigger != "timeout" {
 			t.Errorf("facts: %+v", f)
@@ -611,7 +610,8 @@ func TestSilence(t *testing.T) {
 }
 
 // Raft's own timer has made a candidate of this node, whose pre-vote is turned
-// down: the others still knew the leader. Once they agree it stands like any other.
+// down: the others still knew the leader. Once they agree, it starts an election like any
+// other node.
 func TestPreVoteCandidate_StartsElection(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -628,20 +628,21 @@ func TestPreVoteCandidate_StartsElection(t *testing.T) {
 				w.loss()
 			}
 			time.Sleep(25 * time.Millisecond)
-			if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
-				t.Fatalf("lost %v: it stood at %v, silence began at %v", lost, stood, began)
+			starts := w.elections()
+			if len(starts) != 1 || starts[0].Sub(began) > timeoutMin+pollWait+2*time.Millisecond {
+				t.Fatalf("lost %v: it started elections at %v, silence began at %v", lost, starts, began)
 			}
 			w.loss() // the other connection of the same process
 			time.Sleep(timeoutMin / 2)
-			if stood := w.elections(); lost && len(stood) != 1 {
-				t.Errorf("it stood again, at %v", stood)
+			if starts := w.elections(); lost && len(starts) != 1 {
+				t.Errorf("it started another election, at %v", starts)
 			}
 		})
 	}
 }
 
-// The others last heard the leader a little later than this node: it stands, as the
-// first in place, when the last of them has heard nothing for timeout-min, and does
+// The others last heard the leader a little later than this node: it starts an
+// election, as the first in rank, when the last of them has heard nothing for timeout-min, and does
 // not sleep past that.
 func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -666,8 +667,9 @@ func TestTheFirstPlaceDoesNotOversleep(t *testing.T) {
 		})
 		time.Sleep(2 * timeoutMin)
 		due := began.Add(timeoutMin + 31*time.Millisecond)
-		if stood := w.elections(); len(stood) == 0 || stood[0].Before(due) || stood[0].Sub(due) > 2*election.Recheck {
-			t.Errorf("it stood at %v, all agreed at %v", stood, due)
+		starts := w.elections()
+		if len(starts) == 0 || starts[0].Before(due) || starts[0].Sub(due) > 2*election.Recheck {
+			t.Errorf("it started elections at %v, all agreed at %v", starts, due)
 		}
 	})
 }
@@ -694,9 +696,9 @@ func TestSilence_LeaderHeardAgain(t *testing.T) {
 		w.edit(func() { w.contact = heard })
 		time.Sleep(timeoutMin + 40*time.Millisecond)
 		due := heard.Add(timeoutMin)
-		if stood := w.elections(); len(stood) != 1 || stood[0].Before(due) ||
-			stood[0].Sub(due) > pollWait+2*election.Recheck {
-			t.Errorf("it stood at %v, the leader was last heard at %v", stood, heard)
+		if starts := w.elections(); len(starts) != 1 || starts[0].Before(due) ||
+			starts[0].Sub(due) > pollWait+2*election.Recheck {
+			t.Errorf("it started elections at %v, the leader was last heard at %v", starts, heard)
 		}
 	})
 }
@@ -718,10 +720,10 @@ func TestSilence_PollsLeaderOnce(t *testing.T) {
 		w.hang("n3")
 		began := time.Now()
 		time.Sleep(timeoutMin + 50*time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 ||
-			stood[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond ||
+		if starts := w.elections(); len(starts) != 1 ||
+			starts[0].Sub(began) > timeoutMin+pollWait+election.Stagger+2*time.Millisecond ||
 			asked+len(w.asked) != 1 {
-			t.Errorf("it stood at %v, silence began at %v, the leader was asked %d times", stood, began, asked+len(w.asked))
+			t.Errorf("it started elections at %v, silence began at %v, the leader was asked %d times", starts, began, asked+len(w.asked))
 		}
 	})
 }
@@ -733,8 +735,8 @@ func TestSilence_LeaderThatResponds(t *testing.T) {
 		w.start(Config{Fast: true})
 		w.hang("n3")
 		time.Sleep(5 * timeoutMin)
-		if stood := w.elections(); len(stood) != 0 {
-			t.Errorf("it stood at %v against a leader that answers", stood)
+		if starts := w.elections(); len(starts) != 0 {
+			t.Errorf("it started elections at %v against a leader that answers", starts)
 		}
 	})
 }
@@ -772,8 +774,8 @@ func TestVoterThatHeardLeader_StopsElection(t *testing.T) {
 		w.start(Config{Fast: true})
 		w.hang("n3", "n4") // n5's claims stay at no silence at all
 		time.Sleep(3 * timeoutMin)
-		if stood := w.elections(); len(stood) != 0 {
-			t.Errorf("it stood at %v against a leader that n5 hears", stood)
+		if starts := w.elections(); len(starts) != 0 {
+			t.Errorf("it started elections at %v against a leader that n5 hears", starts)
 		}
 	})
 }
@@ -789,8 +791,8 @@ func TestContactIsNoSilence(t *testing.T) {
 			time.Sleep(30 * time.Millisecond)
 			w.edit(func() { w.contact = time.Now() })
 		}
-		if stood := w.elections(); len(stood) != 0 || polls != 0 {
-			t.Errorf("%d elections and %d polls under a leader that is heard", len(stood), polls)
+		if starts := w.elections(); len(starts) != 0 || polls != 0 {
+			t.Errorf("%d elections and %d polls under a leader that is heard", len(starts), polls)
 		}
 	})
 }
@@ -805,12 +807,12 @@ func TestLeaseIsWaitedOut(t *testing.T) {
 		w.report("n3")
 		w.loss()
 		time.Sleep(timeoutMin - 2*time.Millisecond)
-		if stood := w.elections(); len(stood) != 0 || c.MayIgnoreLeader("n3", 6, time.Now()) {
-			t.Fatalf("it stood or consented within the lease: %v", stood)
+		if starts := w.elections(); len(starts) != 0 || c.MayIgnoreLeader("n3", 6, time.Now()) {
+			t.Fatalf("it started an election or consented within the lease: %v", starts)
 		}
 		time.Sleep(30 * time.Millisecond)
-		if stood := w.elections(); len(stood) != 1 || stood[0].Sub(began) < timeoutMin {
-			t.Errorf("it stood at %v, the lease began at %v", stood, began)
+		if starts := w.elections(); len(starts) != 1 || starts[0].Sub(began) < timeoutMin {
+			t.Errorf("it started elections at %v, the lease began at %v", starts, began)
 		}
 		if !c.MayIgnoreLeader("n3", 6, time.Now()) {
 			t.Error("no consent after the lease")
@@ -832,8 +834,8 @@ func TestInjectionsAreLimited(t *testing.T) {
 			w.edit(func() { s := w.claims["n3"]; s.Claim.Term = term; w.claims["n3"] = s })
 			synctest.Wait()
 		}
-		if stood := w.elections(); len(stood) != maxElectionBurst {
-			t.Fatalf("it stood %d times because of one process, the limit is %d", len(stood), maxElectionBurst)
+		if starts := w.elections(); len(starts) != maxElectionBurst {
+			t.Fatalf("%d elections because of one process, the limit is %d", len(starts), maxElectionBurst)
 		}
 		time.Sleep(electionRefill)
 		w.lead("n1", 16)
@@ -841,8 +843,8 @@ func TestInjectionsAreLimited(t *testing.T) {
 		synctest.Wait()
 		w.loss()
 		time.Sleep(5 * time.Millisecond)
-		if stood := w.elections(); len(stood) != maxElectionBurst+1 {
-			t.Errorf("it stood %d times in all after a pause", len(stood))
+		if starts := w.elections(); len(starts) != maxElectionBurst+1 {
+			t.Errorf("%d elections in all after a pause", len(starts))
 		}
 	})
 }

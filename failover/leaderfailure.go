@@ -44,15 +44,15 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 		if v.TermProgress > ev.Progress {
 			ev.Progress, ev.ProgressAt = v.TermProgress, now
 		}
-		c.log.Debug("election decision", "leader", ev.Leader, "stand", v.StartElection, "after", v.After, "reason",
+		c.log.Debug("election decision", "leader", ev.Leader, "start", v.StartElection, "after", v.After, "reason",
 			v.Reason)
 		switch {
 		case v.StartElection && v.After == 0:
-			stands, started := c.startElection(ctx, ev, confirmed, v, mine)
-			if !started || !c.losesElection(ctx, stands, ev.Leader) {
+			term, started := c.startElection(ctx, ev, confirmed, v, mine)
+			if !started || !c.losesElection(ctx, term, ev.Leader) {
 				return true
 			}
-			ev.Lost = stands // the votes were split, perhaps: Raft's timer would be late
+			ev.Lost = term // the votes were split, perhaps: Raft's timer would be late
 			continue
 		case v.After == 0:
 			return true
@@ -286,7 +286,7 @@ func (c *Controller) losesElection(ctx context.Context, term uint64, failed clus
 // the term of the election, and whether it was started.
 func (c *Controller) startElection(ctx context.Context, ev election.Evidence, confirmed time.Time, v election.Decision,
 	mine cluster.Claim,
-) (stands uint64, started bool) {
+) (term uint64, started bool) {
 	now := time.Now()
 	if !ev.ProcessDead {
 		threshold, _ := c.Silence()
@@ -311,16 +311,16 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 			"ranking": describe(v.Ranking),
 		},
 	})
-	stands, err := c.deps.Raft().StartElection(ctx, mine.Term, cluster.CauseLeaderFailed)
+	term, err := c.deps.Raft().StartElection(ctx, mine.Term, cluster.CauseLeaderFailed)
 	if err != nil {
 		c.log.Warn("cannot start election", "error", err)
 		return 0, false
 	}
-	c.book.markStarted(stands, time.Now())
+	c.book.markStarted(term, time.Now())
 	if !ev.ProcessDead && !ev.DiskStalled {
-		c.watchSuspect(ev, stands-1, mine.LeaderSilence)
+		c.watchSuspect(ev, term-1, mine.LeaderSilence)
 	}
-	return stands, true
+	return term, true
 }
 
 func describe(ranking []election.Ranked) []string {

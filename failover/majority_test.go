@@ -103,7 +103,7 @@ func TestMajority_OfFive(t *testing.T) {
 	})
 }
 
-// A node that stands still hears no other. That tells nothing of them.
+// A stopped process hears no other node. That is no evidence against them.
 func TestMajority_OwnStopIsNoEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leading(t, "n1", "n2", "n3")
@@ -114,7 +114,7 @@ func TestMajority_OwnStopIsNoEvidence(t *testing.T) {
 		time.Sleep(60 * time.Millisecond)
 		synctest.Wait()
 		if w.c.Yields() {
-			t.Error("it yields after it stood still")
+			t.Error("it yields after it was stopped")
 		}
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
@@ -168,9 +168,9 @@ func TestYieldingLeaderIsReplaced(t *testing.T) {
 		began := time.Now()
 		w.hang("n3")
 		time.Sleep(timeoutMin)
-		stood := w.elections()
-		if len(stood) != 1 || stood[0].Sub(began) > 17*time.Millisecond {
-			t.Errorf("it stood at %v, the leader was heard last at %v", stood, began)
+		starts := w.elections()
+		if len(starts) != 1 || starts[0].Sub(began) > 17*time.Millisecond {
+			t.Errorf("it started elections at %v, the leader was heard last at %v", starts, began)
 		}
 	})
 }

@@ -179,14 +179,14 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 				"leader_id": string(p.Leader),
 			},
 		})
-		stands, err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator)
+		electionTerm, err := c.deps.Raft().StartElection(ctx, term, cluster.CauseOperator)
 		if err != nil {
 			if ctx.Err() == nil && c.deps.Claim().Term != term {
 				continue
 			}
-			return cluster.TransferOutcome{}, electionFailed("node %s could not stand: %w", c.cfg.Self, err)
+			return cluster.TransferOutcome{}, electionFailed("node %s could not start an election: %w", c.cfg.Self, err)
 		}
-		again, err := c.awaitRequestedElection(ctx, stands)
+		again, err := c.awaitRequestedElection(ctx, electionTerm)
 		if again {
 			continue
 		}
@@ -200,7 +200,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		}, nil
 	}
 	return cluster.TransferOutcome{},
-		electionFailed("node %s has stood %d times, and the others were in a later term each time", c.cfg.Self,
+		electionFailed("node %s has started %d elections, and the others were in a later term each time", c.cfg.Self,
 			maxElectionAttempts)
 }
 
@@ -229,7 +229,7 @@ func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (a
 		case <-changed:
 		case <-look.C:
 		case <-ctx.Done():
-			return false, electionFailed("node %s stood, and does not lead (term %d)", c.cfg.Self, mine.Term)
+			return false, electionFailed("node %s started an election, and does not lead (term %d)", c.cfg.Self, mine.Term)
 		}
 	}
 }

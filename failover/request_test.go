@@ -10,10 +10,10 @@ import (
 	"northstar/cluster"
 )
 
-// ordered returns node n2 of three voters, whose leader n1 hangs. stands is the outcome of n2's election.
-func ordered(t *testing.T, stands func(w *testCluster)) *testCluster {
+// requested returns node n2 of three voters, whose leader n1 hangs. outcome is called when n2 starts an election.
+func requested(t *testing.T, outcome func(w *testCluster)) *testCluster {
 	w := newTestCluster(t, "n1", "n2", "n3")
-	w.cause, w.onStartElection = cluster.CauseOperator, stands
+	w.cause, w.onStartElection = cluster.CauseOperator, outcome
 	w.start(Config{})
 	return w
 }
@@ -55,7 +55,7 @@ func wantError(t *testing.T, err error, code cluster.Code, says string) *cluster
 
 func TestOrderedElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, (*testCluster).wins)
+		w := requested(t, (*testCluster).wins)
 		out, err := w.obey(manual("n2"))
 		if err != nil || out.NewLeader != "n2" || out.OldLeader != "n1" || out.Term != 6 ||
 			out.Duration < 3*time.Millisecond {
@@ -74,7 +74,7 @@ func TestOrderedElection(t *testing.T) {
 // by votes over a leader with a lease, and must wait for that lease.
 func TestOrderedElection_LeaderTransfersToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *testCluster) {
+		w := requested(t, func(w *testCluster) {
 			w.handsOver(toN2)
 			if why := w.c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" {
 				t.Errorf("refused: %s", why)
@@ -92,7 +92,7 @@ func TestOrderedElection_LeaderTransfersToo(t *testing.T) {
 
 func TestEmergencyElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, (*testCluster).wins)
+		w := requested(t, (*testCluster).wins)
 		w.awake = true
 		if _, err := w.obey(cluster.LeadershipRequest{
 			Action: cluster.ActionEmergency, Target: "n2",
@@ -109,7 +109,7 @@ func TestEmergencyElection(t *testing.T) {
 // The voters' refusals end the election immediately, and the result contains them.
 func TestOrderIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *testCluster) {
+		w := requested(t, func(w *testCluster) {
 			w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Candidate, "", 6 })
 			w.c.OnVoteResponse(cluster.VoteResponse{Term: 6, Voter: "n3", Reason: "log behind: 44 < 46"})
 			time.Sleep(5 * time.Millisecond)
@@ -129,7 +129,7 @@ func TestOrderIsDenied(t *testing.T) {
 
 func TestOrderLosesToAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *testCluster) {
+		w := requested(t, func(w *testCluster) {
 			w.edit(func() { w.status.LeaderID, w.status.Term = "n3", 7 })
 		})
 		_, err := w.obey(manual("n2"))
@@ -141,7 +141,7 @@ func TestOrderLosesToAnother(t *testing.T) {
 
 func TestOrderEndsWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *testCluster) {
+		w := requested(t, func(w *testCluster) {
 			w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Candidate, "", 6 })
 		})
 		began := time.Now()
@@ -153,11 +153,11 @@ func TestOrderEndsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// The others were in a later term: it stands again, knowing theirs.
+// The others were in a later term: it starts another election, knowing theirs.
 func TestRequest_StartsElectionAgainInLaterTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		w := ordered(t, func(w *testCluster) {
+		w := requested(t, func(w *testCluster) {
 			if tries++; tries == 1 {
 				w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Follower, "", 9 })
 				return
@@ -173,7 +173,7 @@ func TestRequest_StartsElectionAgainInLaterTerm(t *testing.T) {
 func TestOneOrderAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		w := ordered(t, func(w *testCluster) { <-release; w.wins() })
+		w := requested(t, func(w *testCluster) { <-release; w.wins() })
 		p, err := w.c.Plan(t.Context(), manual("n2"))
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +195,7 @@ func TestOneOrderAtATime(t *testing.T) {
 // A plan changes nothing; what is not for this node is left to the one it is for.
 func TestPlanChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, func(w *testCluster) { w.t.Error("it stands") })
+		w := requested(t, func(w *testCluster) { w.t.Error("it starts an election") })
 		for _, o := range []cluster.LeadershipRequest{
 			manual("n2"), manual(""),
 			{Action: cluster.ActionEmergency, Target: "n2"},
@@ -226,7 +226,7 @@ func TestPlanChangesNothing(t *testing.T) {
 // A hung leader costs a plan timeout-min, one that answers nothing.
 func TestPlanWaitsForAHungLeaderOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, nil)
+		w := requested(t, nil)
 		w.hangs = true
 		began := time.Now()
 		if p, err := w.c.Plan(t.Context(), manual("")); err != nil || p.Method != cluster.MethodElection {
@@ -250,7 +250,7 @@ func TestPlanWaitsForAHungLeaderOnly(t *testing.T) {
 // A network that is slower than the wait for a hung server on a fast one gets some round trips.
 func TestPlanOnAFarNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, nil)
+		w := requested(t, nil)
 		w.slow, w.slowFor = "n3", 40*time.Millisecond+emergencyPollTimeout
 		s := w.claims["n3"]
 		s.NetworkRTT = w.slowFor
@@ -266,10 +266,10 @@ func TestPlanOnAFarNetwork(t *testing.T) {
 	})
 }
 
-// The connections of a node that has just come stand in a moment.
+// A node that has just started makes its connections in a moment.
 func TestPlanWaitsForAQuorumToAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, nil)
+		w := requested(t, nil)
 		polls := 0
 		w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {
 			if polls++; polls < 5 {
@@ -295,7 +295,7 @@ func TestPlanWaitsForAQuorumToAnswer(t *testing.T) {
 // Under writes a target is behind the others by what is in flight, for moments.
 func TestEmergencyLooksAgainForWhatIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := ordered(t, nil)
+		w := requested(t, nil)
 		w.awake = true
 		polls := 0
 		w.answer = func() map[cluster.NodeID]cluster.ReceivedClaim {

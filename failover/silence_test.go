@@ -72,9 +72,10 @@ func TestSilence_MeasuredThreshold(t *testing.T) {
 		began := time.Now()
 		w.hang("n3")
 		time.Sleep(timeoutMin)
-		stood := w.elections()
-		if len(stood) != 1 || stood[0].Sub(began) < 45*time.Millisecond || stood[0].Sub(began) > 50*time.Millisecond {
-			t.Errorf("it stood at %v, silence began at %v", stood, began)
+		starts := w.elections()
+		if len(starts) != 1 || starts[0].Sub(began) < 45*time.Millisecond ||
+			starts[0].Sub(began) > 50*time.Millisecond {
+			t.Errorf("it started elections at %v, silence began at %v", starts, began)
 		}
 		if len(w.asked) != 1 || w.asked[0].Sub(began) != 30*time.Millisecond {
 			t.Errorf("the leader was asked at %v", w.asked)
@@ -108,8 +109,8 @@ func TestSilence_FarNonVoter(t *testing.T) {
 			began := time.Now()
 			w.hang("n3")
 			time.Sleep(2 * timeoutMin)
-			if stood := w.elections(); len(stood) == 0 || stood[0].Sub(began) > 50*time.Millisecond {
-				t.Errorf("it stood at %v, silence began at %v", stood, began)
+			if starts := w.elections(); len(starts) == 0 || starts[0].Sub(began) > 50*time.Millisecond {
+				t.Errorf("it started elections at %v, silence began at %v", starts, began)
 			}
 		})
 	})
@@ -138,8 +139,8 @@ func TestSilence_SecondQuestion(t *testing.T) {
 		w.beat(20 * time.Second)
 		w.hang("n3")
 		time.Sleep(time.Second)
-		if stood := w.elections(); len(stood) != 0 || polls != 0 {
-			t.Errorf("it stood at %v and polled %d times against a leader that answers", stood, polls)
+		if starts := w.elections(); len(starts) != 0 || polls != 0 {
+			t.Errorf("it started elections at %v and polled %d times against a leader that answers", starts, polls)
 		}
 	})
 }
@@ -238,7 +239,7 @@ func needlessElectionOf(
 	}
 	synctest.Wait()
 	if len(w.elections()) != 1 {
-		t.Fatalf("it stood at %v", w.started)
+		t.Fatalf("it started elections at %v", w.started)
 	}
 	return w
 }

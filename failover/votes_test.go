@@ -35,8 +35,7 @@ func TestApproveTimeoutNow_Cause(t *testing.T) {
 	})
 }
 
-// The message that tells a node to stand may have lain in a socket for as long
-// as this process was stopped: what counts is what the leader says now.
+// A TimeoutNow may have waited in a socket for as long as this process was stopped. The leader's claim of now counts.
 func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
@@ -137,7 +136,7 @@ func TestReclaimLeadership(t *testing.T) {
 			To: "n3", Trigger: "transfer",
 			Reason: "upgrade", Operator: "anna",
 		}); err != nil || len(w.started) != 1 {
-			t.Fatalf("%v, stood at %v", err, w.started)
+			t.Fatalf("%v, started at %v", err, w.started)
 		}
 		if f := c.Facts(6); f.Trigger != "transfer" ||
 			!strings.Contains(f.Reason, "node n3 did not take over") || f.Operator != "anna" {
@@ -170,14 +169,14 @@ func TestLastResort(t *testing.T) {
 		const long = 6 * timeoutMin
 		time.Sleep(long - time.Millisecond)
 		if n3(behind); c.LastResort() {
-			t.Error("it stands before the others have had their time")
+			t.Error("it starts an election before the others have had their time")
 		}
 		time.Sleep(time.Millisecond)
 		if !c.LastResort() {
-			t.Error("it does not stand though nobody else can win")
+			t.Error("it starts no election though no other node can win")
 		}
 		if n3(func(s *cluster.ReceivedClaim) { s.Claim.LastLogIndex++ }); c.LastResort() {
-			t.Error("it stands though n3 can win")
+			t.Error("it starts an election though n3 can win")
 		}
 		if n3(func(s *cluster.ReceivedClaim) { s.Connected = false }); !c.LastResort() {
 			t.Error("it waits for one that it has no connection with")
@@ -186,10 +185,10 @@ func TestLastResort(t *testing.T) {
 		time.Sleep(long)
 		w.edit(func() { w.contact = time.Now().Add(-long) })
 		if !c.LastResort() {
-			t.Error("it goes by a claim from before the leader was lost")
+			t.Error("it uses a claim from before the leader was lost")
 		}
 		if w.edit(func() { w.status.LeaderID = "n3" }); c.LastResort() {
-			t.Error("it stands though it knows a leader")
+			t.Error("it starts an election though it knows a leader")
 		}
 	})
 }

@@ -82,7 +82,7 @@ func TestDrainMovesLeadership(t *testing.T) {
 }
 
 // An operator drains the leader through any node: another leads, the drained one
-// is not ready and does not stand, and comes back when that ends.
+// is not ready and starts no election, and comes back when that ends.
 func TestDrain_ByOperator(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, calm)
@@ -287,7 +287,7 @@ func TestPausedFailover(t *testing.T) {
 			// No node has started an election, and no event reports one.
 			items, _, err := rest[0].journal.Since(before, "election", 100)
 			for _, e := range items {
-				if result, stood := e.Fields["result"]; stood && result != telemetry.ResultWon {
+				if result, known := e.Fields["result"]; known && result != telemetry.ResultWon {
 					t.Errorf("%s, though failover is paused", e.Message)
 				}
 			}

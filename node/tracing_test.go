@@ -279,14 +279,14 @@ func checkFailoverTrace(t *testing.T, spans []span, old cluster.NodeID) {
 func TestFailoverSteps(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	for _, c := range []struct{ stood, began, want time.Time }{
+	for _, c := range []struct{ started, began, want time.Time }{
 		{at(5), at(3), at(3)},
 		{at(5), at(9), at(5)},
 		{time.Time{}, at(9), at(9)},
 	} {
-		e := consensus.Election{StartedAt: c.stood, LedAt: at(9)}
+		e := consensus.Election{StartedAt: c.started, LedAt: at(9)}
 		if got := failoverSteps(e, failover.Timeline{}, c.began)[0]; got.Name != "notice" || !got.At.Equal(c.want) {
-			t.Errorf("stood at %v, without a leader since %v: %+v", c.stood, c.began, got)
+			t.Errorf("started at %v, without a leader since %v: %+v", c.started, c.began, got)
 		}
 	}
 }

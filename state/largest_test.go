@@ -75,7 +75,7 @@ func largestRole(t *testing.T, s *State) {
 		}
 		return r.Session.ID
 	}
-	stand := func(session string) {
+	campaignFor := func(session string) {
 		mustApply(t, s, Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{
 			Role: longest("r", 128), Session: session, Value: longest("v", MaxRoleValue), Wait: true,
 			TakeoverDelay: MaxTakeoverDelay, Required: true,
@@ -83,13 +83,13 @@ func largestRole(t *testing.T, s *State) {
 	}
 	for range MaxTenures {
 		id := session()
-		stand(id)
+		campaignFor(id)
 		mustApply(t, s, end(CauseDisconnected, id))
 	}
 	last := ""
 	for range 1 + MaxCandidates {
 		last = session()
-		stand(last)
+		campaignFor(last)
 	}
 	meta := create("meta")
 	meta.SessionCreate.Meta = map[string]string{}

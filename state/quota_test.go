@@ -98,29 +98,29 @@ func TestFullOfSessions(t *testing.T) {
 	}
 	for apply(s, create("small"))[0].Err == nil {
 	}
-	stand := func(role, session, value string, wait bool) Result {
+	campaignFor := func(role, session, value string, wait bool) Result {
 		return apply(s, Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{
 			Role: role, Session: session, Value: value, Wait: wait,
 		}})[0]
 	}
 	long := strings.Repeat("v", 1000)
-	wantCode(t, stand("new", b, long, true).Err, cluster.CodeQuotaExceeded)
-	wantCode(t, stand("held", b, long, true).Err, cluster.CodeQuotaExceeded)
+	wantCode(t, campaignFor("new", b, long, true).Err, cluster.CodeQuotaExceeded)
+	wantCode(t, campaignFor("held", b, long, true).Err, cluster.CodeQuotaExceeded)
 	other := appNode("w2", a, AppActive)
 	other.AppNodePut.Node.Hostname = long[:maxAppText]
 	wantCode(t, apply(s, other)[0].Err, cluster.CodeQuotaExceeded)
 	wantCode(t, apply(s, put("k", long))[0].Err, cluster.CodeQuotaExceeded)
-	if r := stand("held", b, long, false); r.Err != nil || r.Role.Waits(b) || r.Role.Current.Session != a {
+	if r := campaignFor("held", b, long, false); r.Err != nil || r.Role.Waits(b) || r.Role.Current.Session != a {
 		t.Fatalf("a look at a held role: %+v", r)
 	}
-	if r := stand("held", a, "v", true); r.Err != nil || r.Role.Current.Session != a {
+	if r := campaignFor("held", a, "v", true); r.Err != nil || r.Role.Current.Session != a {
 		t.Fatalf("the holder: %+v", r)
 	}
 	node.AppNodePut.Node.Status = AppDraining
 	mustApply(t, s, node, resign("held", a))
 	checkCounts(t, s)
 	mustApply(t, s, end(CauseExpired, last))
-	if r := stand("new", b, long, true); r.Err != nil {
+	if r := campaignFor("new", b, long, true); r.Err != nil {
 		t.Fatal(r.Err)
 	}
 	checkCounts(t, s)
@@ -160,21 +160,21 @@ func TestRolesAndNodesPerIdentity(t *testing.T) {
 	mustApply(t, s, limits(1<<30, 10))
 	alice := apply(s, ownedSession("a", "client alice"))[0].Session.ID
 	bob := apply(s, ownedSession("b", "client bob"))[0].Session.ID
-	stand := func(name, session string) Command {
+	campaignFor := func(name, session string) Command {
 		return Command{Kind: KindRoleCampaign, RoleCampaign: &RoleCampaign{
 			Role: name, Session: session, Wait: true, Ineligible: len(name)%2 == 0, // these wait in a vacant role
 		}}
 	}
 	var cmds []Command
 	for i := range MaxRolesPerIdentity {
-		cmds = append(cmds, stand(fmt.Sprint("r", i), alice), appNode(fmt.Sprint("w", i), alice, AppActive))
+		cmds = append(cmds, campaignFor(fmt.Sprint("r", i), alice), appNode(fmt.Sprint("w", i), alice, AppActive))
 	}
 	mustApply(t, s, cmds...)
-	wantCode(t, apply(s, stand("more", alice))[0].Err, cluster.CodeQuotaExceeded)
+	wantCode(t, apply(s, campaignFor("more", alice))[0].Err, cluster.CodeQuotaExceeded)
 	wantCode(t, apply(s, appNode("more", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded)
-	mustApply(t, s, stand("more", bob), appNode("more", bob, AppActive), stand("more", alice), stand("r1", bob))
+	mustApply(t, s, campaignFor("more", bob), appNode("more", bob, AppActive), campaignFor("more", alice), campaignFor("r1", bob))
 	wantCode(t, apply(s, appNode("more", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded) // it counts to bob
-	mustApply(t, s, resign("r1", alice), stand("again", alice), appNode("w1", alice, AppDraining))
+	mustApply(t, s, resign("r1", alice), campaignFor("again", alice), appNode("w1", alice, AppDraining))
 	checkCounts(t, s)
 	mustApply(t, s, end(CauseExpired, alice))
 	if got := sharesOf(s.View())["client alice"]; got != (share{appNodes: MaxAppNodesPerIdentity}) {
@@ -182,7 +182,7 @@ func TestRolesAndNodesPerIdentity(t *testing.T) {
 	}
 	alice = apply(s, ownedSession("a", "client alice"))[0].Session.ID
 	wantCode(t, apply(s, appNode("another", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded)
-	mustApply(t, s, appNode("w1", alice, AppActive), stand("r1", alice)) // a dead node comes back
+	mustApply(t, s, appNode("w1", alice, AppActive), campaignFor("r1", alice)) // a dead node comes back
 	mustApply(t, s, Command{Kind: KindAppNodeRemove, AppNodeRemove: &AppNodeRemove{IDs: []string{"w2"}}})
 	mustApply(t, s, appNode("another", alice, AppActive))
 	checkCounts(t, s)

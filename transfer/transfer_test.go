@@ -28,7 +28,7 @@ type fake struct {
 	changed  chan struct{}
 	calls    []cluster.TransferNotice
 	returned []uint64
-	back     bool // standing again works
+	back     bool // an election of its own works
 	move     func(ctx context.Context, f *fake, target cluster.NodeID) error
 }
 
@@ -261,7 +261,7 @@ func TestTo(t *testing.T) {
 				}
 				if lost := strings.HasPrefix(tt.name, "told, nobody") ||
 					strings.HasSuffix(tt.name, "late"); len(f.returned) > 0 != lost || len(f.returned) > 1 {
-					t.Errorf("it stands again in terms %v", f.returned)
+					t.Errorf("it starts elections again in terms %v", f.returned)
 				}
 				recorded := tt.code != cluster.CodeBusy
 				if tt.reached && (recorded != (len(results) == 1) ||

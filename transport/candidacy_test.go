@@ -19,9 +19,9 @@ const (
 	afterTimeoutNow           // only a higher term ends it
 )
 
-// stands makes the end's raft behave like the library's as a candidate. It returns what it gets, and calls
+// runCandidate makes the end's raft behave like the library's as a candidate. It returns what it gets, and calls
 // during, if any, for each message.
-func (e *end) stands(as candidacy, during func(command any)) *[]any {
+func (e *end) runCandidate(as candidacy, during func(command any)) *[]any {
 	var got []any
 	e.candidate.Store(as != noCandidate)
 	e.serve(func(rpc raft.RPC) {
@@ -72,7 +72,7 @@ func TestStartElection_EndsCandidacy(t *testing.T) {
 				e := ends[0]
 				e.bindOnly()
 				e.leader.Store(tt.leader)
-				got := e.stands(tt.as, nil)
+				got := e.runCandidate(tt.as, nil)
 				term, err := e.raft.StartElection(t.Context(), 5, by)
 				if err != nil || term != tt.term || len(*got) != tt.want || e.raised.Load() != tt.raised {
 					t.Fatalf("%+v: term %d, %v, raised to %d; raft got %v", tt, term, err, e.raised.Load(), *got)
@@ -90,7 +90,7 @@ func TestTimeoutNow_EndsCandidacy(t *testing.T) {
 		leader, e := ends[0], ends[1]
 		leader.bind()
 		e.bindOnly()
-		got := e.stands(afterTimeoutNow, nil)
+		got := e.runCandidate(afterTimeoutNow, nil)
 		if err := leader.timeoutNow(e); err != nil || len(*got) != 2 || e.raised.Load() != 6 {
 			t.Errorf("%v, raised to %d; raft got %v", err, e.raised.Load(), *got)
 		}
@@ -109,7 +109,7 @@ func TestTimeoutNow_AnotherLeadsInTheRaisedTerm(t *testing.T) {
 			leader, e := ends[0], ends[1]
 			leader.bind()
 			e.bindOnly()
-			got := e.stands(afterTimeoutNow, func(any) { during(e) })
+			got := e.runCandidate(afterTimeoutNow, func(any) { during(e) })
 			err := leader.timeoutNow(e)
 			if err == nil || errors.As(err, new(*TimeoutNowUndelivered)) || len(*got) != 1 || e.raised.Load() != 6 {
 				t.Errorf("%v, raised to %d; raft got %v", err, e.raised.Load(), *got)
@@ -147,7 +147,7 @@ func TestStartElection_WinnerIsHeardMeanwhile(t *testing.T) {
 		winner, e := ends[0], ends[1]
 		e.bindOnly()
 		e.leader.Store(cluster.NodeID(""))
-		got := e.stands(afterTimeoutNow, func(any) {
+		got := e.runCandidate(afterTimeoutNow, func(any) {
 			e.tr.leaderContact.Store(&LeaderContact{winner.id, time.Now()})
 		})
 		if _, err := e.raft.StartElection(t.Context(), 5, cluster.CauseLeaderFailed); err == nil || len(*got) != 1 {
@@ -178,7 +178,7 @@ func TestRequestPreVote_ForgetsALostLeader(t *testing.T) {
 			leader, e := ends[0], ends[1]
 			leader.bind()
 			e.bindOnly()
-			got := e.stands(tt.as, nil)
+			got := e.runCandidate(tt.as, nil)
 			e.leader.Store(tt.leader)
 			e.tr.leaderContact.Store(&LeaderContact{leader.id, time.Now()})
 			time.Sleep(tt.silent)

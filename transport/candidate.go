@@ -81,8 +81,8 @@ func (r *Raft) RequestPreVote(
 	return err
 }
 
-// checkSuffrage fails if this node's newest configuration does not list it as a voter. raft.Raft stands after a
-// TimeoutNow without a look at it, and voters do not refuse a candidate for its suffrage (fromAVoter).
+// checkSuffrage fails if this node's newest configuration does not list it as a voter. raft.Raft starts an
+// election after a TimeoutNow without a look at it, and voters do not refuse a candidate for its suffrage (fromAVoter).
 func (r *Raft) checkSuffrage() error {
 	servers := r.t.cfg.Membership.Servers()
 	s, _ := cluster.FindServer(servers, r.t.cfg.Membership.LocalPeer().NodeID)

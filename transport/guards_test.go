@@ -175,8 +175,8 @@ func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 	}
 }
 
-// TestNonVoterDoesNotStand: raft.Raft stands after a TimeoutNow although its configuration lists it as a non-voter, and
-// no voter refuses it for that.
+// TestNonVoterDoesNotStand: raft.Raft starts an election after a TimeoutNow although its configuration lists it as a
+// non-voter, and no voter refuses it for that.
 func TestNonVoterDoesNotStand(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")

@@ -210,7 +210,7 @@ func TestProxyAck(t *testing.T) {
 			t.Errorf("voted for another: %+v, %v", v, err)
 		}
 		if _, err := n2.preVote(n3, 6); err == nil {
-			t.Error("it stands")
+			t.Error("it started an election")
 		}
 		eventually(t, "the promise ends", func() bool {
 			v, err := n3.vote(n2, 6)

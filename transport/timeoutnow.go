@@ -62,8 +62,8 @@ func (m incoming) deliverTimeoutNow(term uint64) {
 
 var errNoElection = errors.New("no election was started")
 
-// offerTimeoutNow offers raft a message for TimeoutMin. If due reports an error, or raft takes no message, which busy
-// stands for, it refuses the TimeoutNow and returns nil.
+// offerTimeoutNow offers raft a message for TimeoutMin. If due reports an error, or raft takes no message, for which
+// busy is the error, it refuses the TimeoutNow and returns nil.
 func (m incoming) offerTimeoutNow(command any, flag *flagPermission, due func() error, busy error,
 ) <-chan raft.RPCResponse {
 	look := time.NewTicker(busyPollInterval)

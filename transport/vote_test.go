@@ -75,7 +75,7 @@ func TestTransferFlag_NeedsPermission(t *testing.T) {
 				t.Fatal(err)
 			}
 			if flagged(t, candidate, voter, got) {
-				t.Error("sent after this node made itself stand")
+				t.Error("sent after this node started an election itself")
 			}
 		}
 		if err := voter.timeoutNow(candidate); err == nil {
@@ -163,13 +163,13 @@ func TestTransferFlag_OwnDecision(t *testing.T) {
 			errs := make(chan error, 2)
 			ctx, cancel := context.WithTimeout(t.Context(), testMin)
 			defer cancel()
-			stand := func() {
+			start := func() {
 				_, err := e.raft.StartElection(ctx, 5, cluster.CauseLeaderFailed)
 				errs <- err
 			}
 			go func() { errs <- leader.timeoutNow(e) }()
 			synctest.Wait()
-			go stand()
+			go start()
 			time.Sleep(5 * busyPollInterval)
 			take()
 			time.Sleep(5 * busyPollInterval)
@@ -182,7 +182,7 @@ func TestTransferFlag_OwnDecision(t *testing.T) {
 			e.term.Store(5)
 			e.leader.Store(cluster.NodeID("n1"))
 			e.raft.flag.Store(&flagPermission{at: time.Now()}) // an earlier order
-			go stand()
+			go start()
 			take()
 			if err := <-errs; err != nil {
 				t.Error(err)
@@ -361,7 +361,7 @@ func TestStartElection(t *testing.T) {
 				return nil
 			}
 		}
-		stand := func(during func(), by cluster.ElectionCause) (any, error) {
+		start := func(during func(), by cluster.ElectionCause) (any, error) {
 			done := make(chan error, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
@@ -375,25 +375,25 @@ func TestStartElection(t *testing.T) {
 			got := take()
 			return got, <-done
 		}
-		if got, err := stand(func() {}, cluster.CauseLeaderFailed); err != nil || got == nil {
+		if got, err := start(func() {}, cluster.CauseLeaderFailed); err != nil || got == nil {
 			t.Errorf("raft got %v: %v", got, err)
 		}
 		// A late TimeoutNow would depose the leader elected meanwhile.
-		if got, err := stand(func() { e.term.Store(6) }, cluster.CauseLeaderFailed); err == nil || got != nil {
+		if got, err := start(func() { e.term.Store(6) }, cluster.CauseLeaderFailed); err == nil || got != nil {
 			t.Errorf("in a later term raft got %v: %v", got, err)
 		}
 		e.term.Store(5)
-		if got, err := stand(func() { e.leader.Store(e.id) }, cluster.CauseOperator); err == nil || got != nil {
+		if got, err := start(func() { e.leader.Store(e.id) }, cluster.CauseOperator); err == nil || got != nil {
 			t.Errorf("as the leader raft got %v: %v", got, err)
 		}
 		e.leader.Store(cluster.NodeID("n2"))
 		e.idle.Store(true)
-		if got, err := stand(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) ||
+		if got, err := start(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) ||
 			got != nil {
-			t.Errorf("a node that may not stand: raft got %v: %v", got, err)
+			t.Errorf("a node that may not start one: raft got %v: %v", got, err)
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
-			if got, err := stand(func() {}, by); err != nil || got == nil {
+			if got, err := start(func() {}, by); err != nil || got == nil {
 				t.Errorf("by cause %d, raft got %v: %v", by, got, err)
 			}
 		}

@@ -100,7 +100,7 @@ func (r *roles) killed(ctx context.Context, name string) (time.Duration, error) 
 	return r.succeeds(ctx, name, rand.N(smallestTTL*time.Second/3), cmd.Process.Kill)
 }
 
-// succeeds is how long it takes from the holder's end, which comes a pause after the second client stands in the
+// succeeds is how long it takes from the holder's end, which comes a pause after the second client is in the
 // queue, until that one knows that it is elected.
 func (r *roles) succeeds(ctx context.Context, name string, pause time.Duration, end func() error) (time.Duration,
 	error,
@@ -129,7 +129,7 @@ func (r *roles) succeeds(ctx context.Context, name string, pause time.Duration, 
 	return at.Sub(began), next.Resign(ctx)
 }
 
-// queued waits until so many stand for an election.
+// queued waits until an election has n candidates.
 func (r *roles) queued(ctx context.Context, name string, n int64) error {
 	for {
 		got, err := r.d.client.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())

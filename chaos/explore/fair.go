@@ -1,6 +1,7 @@
 package explore
 
-// fairRounds is more than any state needs: each round lets a node stand whose time has come, in turns.
+// fairRounds is more than any state needs: each round lets one node start an election, another
+// one first in each round.
 const fairRounds = 40
 
 // continues lets a cluster run on without further faults, and returns noLeader if no leader serves after fairRounds. A
@@ -15,7 +16,7 @@ func (m *Model) continues(s state) broken {
 		if s.ghost.overfull || lasting.served(&s) {
 			return intact
 		}
-		lasting.standInTurn(&s, round)
+		lasting.electInTurn(&s, round)
 		lasting.tick(&s)
 	}
 	return noLeader
@@ -82,8 +83,8 @@ func (m *Model) served(s *state) bool {
 	return false
 }
 
-// standInTurn lets at most one node start an election: another one first in each round, as with random timeouts.
-func (m *Model) standInTurn(s *state, round uint8) {
+// electInTurn lets at most one node start an election: another one first in each round, as with random timeouts.
+func (m *Model) electInTurn(s *state, round uint8) {
 	for k := range uint8(nodes) {
 		i := (round+k)%nodes + 1
 		n := s.node(i)

@@ -68,7 +68,7 @@ func quick(c *raft.Config) {
 		20*time.Millisecond
 }
 
-// patient does not stand by itself.
+// patient starts no election by itself.
 func patient(c *raft.Config) { c.HeartbeatTimeout, c.ElectionTimeout = time.Hour, time.Hour }
 
 func (n *node) stop() {

@@ -234,7 +234,7 @@ func TestReloadConfigLeavesACandidateWaiting(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"), func(c *raft.Config) {
 			c.HeartbeatTimeout, c.ElectionTimeout = time.Second, 365*24*time.Hour
 		})
-		await(t, "it stands", func() bool { return n.State() == raft.Candidate })
+		await(t, "it is a candidate", func() bool { return n.State() == raft.Candidate })
 		time.Sleep(time.Second) // its requests have failed
 		n.wire.set(agree)
 		timeouts := n.ReloadableConfig()

@@ -125,7 +125,7 @@ func TestEmbeddedTransportHasNoPreVote(t *testing.T) {
 	})
 }
 
-// Anybody's TimeoutNow makes a node leave its leader and stand, and its request
+// Any node's TimeoutNow makes a node leave its leader and start an election, and its request
 // is granted by a voter that hears its leader.
 func TestTimeoutNowIsNotChecked(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestTimeoutNowIsNotChecked(t *testing.T) {
 	})
 }
 
-// A candidate that waits for pre-votes takes a TimeoutNow, and does not stand.
+// A candidate that waits for pre-votes takes a TimeoutNow, and starts no election.
 func TestTimeoutNowToACandidate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
@@ -161,7 +161,7 @@ func TestTimeoutNowToACandidate(t *testing.T) {
 			time.Sleep(5 * time.Second)
 		}
 		if n.CurrentTerm() != 1 {
-			t.Fatalf("term %d: it has stood", n.CurrentTerm())
+			t.Fatalf("term %d: it has started an election", n.CurrentTerm())
 		}
 		t.Log("told ten times, accepted each time: still term 1")
 	})

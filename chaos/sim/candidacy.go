@@ -12,8 +12,9 @@ type candidacy struct {
 	term uint64
 }
 
-// stands hears of every vote request that a node sends, and counts what a vote that is lost leads to.
-func (sim *Simulation) stands(m, to *member, term uint64, proc *Proc) {
+// voteRequested is called with every vote request that a node sends. It counts terms with two candidates, and second
+// candidacies in a term.
+func (sim *Simulation) voteRequested(m, to *member, term uint64, proc *Proc) {
 	sim.mu.Lock()
 	before := sim.candidates[candidacy{m.id, term}]
 	sim.candidates[candidacy{m.id, term}] = proc

@@ -10,11 +10,10 @@ import (
 )
 
 // The preferred node fails under writes, comes back, and takes leadership over
-// again: that takes no longer than a transfer to it that an operator orders. That
+// again: that takes no longer than a transfer to it that an operator requests. That
 // its log then holds what was committed is checked in every run.
 //
-// Where each sync of all disks takes 30 ms, either takes some 95 ms from when it is notified
-// to stand: its term, its own vote and the first entries wait for one after the
+// Where each sync of all disks takes 30 ms, either takes some 95 ms from the TimeoutNow on: its term, its own vote and the first entries wait for one after the
 // other. Writes waited for 157 to 267 ms there, with its appends before and the
 // write itself.
 func TestSimPreferredNodeReturns(t *testing.T) {

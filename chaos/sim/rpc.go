@@ -75,7 +75,7 @@ func (p processFaults) Outgoing(m transport.Message) transport.Fault {
 	}
 	switch m.Kind {
 	case "vote":
-		p.sim.stands(from, to, m.Term, p.proc)
+		p.sim.voteRequested(from, to, m.Term, p.proc)
 	case "snapshot":
 		p.sim.steps.at(stepSnapshotSent, from, to)
 	}

@@ -204,7 +204,7 @@ func (m *model) nextCall() {
 			raft.LogConfiguration,
 		}[m.rng.IntN(4)], 1+m.rng.IntN(3))
 	case n < 3:
-		m.stand()
+		m.startElection()
 	case n < 6:
 		m.answerVote()
 	default:
@@ -229,8 +229,8 @@ func (m *model) castVote(candidate string) error {
 	return err
 }
 
-// stand makes the model a candidate, which votes for itself.
-func (m *model) stand() {
+// startElection makes the model a candidate, which votes for itself.
+func (m *model) startElection() {
 	m.state = raft.Candidate
 	m.call(func() error {
 		if err := m.setTerm(m.term + 1); err != nil {

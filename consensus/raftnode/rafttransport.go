@@ -74,7 +74,7 @@ func isVoter(c raft.Configuration, id raft.ServerID) bool {
 // waitCommitted waits until index is committed, and fails once raft.Raft no longer leads term.
 //
 // A node gets a configuration in which it has no vote only after that. Before, the other voters may still need its
-// vote to elect a leader: it would refuse them for its longer log, and may not stand itself.
+// vote to elect a leader: it would refuse them for its longer log, and may not start an election itself.
 func (t *raftTransport) waitCommitted(index, term uint64) error {
 	for index > t.running.Load().CommitIndex() {
 		time.Sleep(commitPollInterval)
