@@ -38,7 +38,7 @@ func TestPlanRecovery(t *testing.T) {
 		says      string
 		chosen    NodeID
 		lost      string
-		barred    bool
+		blocked   bool
 	}{
 		{
 			name: "one of three", confirm: "C", survivors: "n1", servers: servers(3), answers: answers(at("n1", 2, 10)),
@@ -97,14 +97,14 @@ func TestPlanRecovery(t *testing.T) {
 		},
 		{
 			name: "the only voter, before it was re-admitted", confirm: "C", survivors: "n1",
-			servers: servers(1, "n8", "n9"), answers: answers(at("n1", 2, 10)), barred: true, chosen: "n1",
+			servers: servers(1, "n8", "n9"), answers: answers(at("n1", 2, 10)), blocked: true, chosen: "n1",
 			lost: "n8 n9",
 		},
 		{
 			name: "admitted just now, beside the only voter", confirm: "C", survivors: "n1 n2",
 			servers: []Server{{ID: "n1", Suffrage: NonVoter}, {ID: "n2", Suffrage: Voter}},
 			answers: answers(at("n1", 2, 10),
-				at("n2", 2, 10)), barred: true, code: CodeQuorumExists,
+				at("n2", 2, 10)), blocked: true, code: CodeQuorumExists,
 		},
 		{
 			name: "the only voter", confirm: "C", survivors: "n1", servers: servers(1, "n8", "n9"),
@@ -112,7 +112,7 @@ func TestPlanRecovery(t *testing.T) {
 		},
 		{
 			name: "a quorum answers one that was admitted just now", confirm: "C", survivors: "n1", servers: servers(3),
-			answers: answers(at("n1", 2, 10), at("n3", 2, 10)), barred: true, code: CodeQuorumExists,
+			answers: answers(at("n1", 2, 10), at("n3", 2, 10)), blocked: true, code: CodeQuorumExists,
 		},
 		{
 			name: "the wrong cluster", confirm: "D", survivors: "n1", servers: servers(3),
@@ -150,7 +150,7 @@ func TestPlanRecovery(t *testing.T) {
 			plan, err := PlanRecovery(order, RecoveryInputs{
 				Identity: identity, Servers: tt.servers,
 				Responses:       tt.answers,
-				ElectionBlocked: tt.barred,
+				ElectionBlocked: tt.blocked,
 			})
 			if tt.code != 0 {
 				if !IsCode(err, tt.code) || !strings.Contains(err.Error(), tt.says) {

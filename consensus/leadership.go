@@ -260,8 +260,8 @@ func (n *Node) transferToAny(ctx context.Context, inst *raftnode.Instance) {
 	pause, cancel := context.WithTimeout(ctx, 2*n.cfg.TimeoutMax)
 	defer cancel()
 	why := fmt.Sprintf("node %s leads and cannot commit", n.cfg.Self.NodeID)
-	fit, barred := successors(inst.Servers(), n.View().Members(), n.cfg.Self.NodeID)
-	for _, m := range append(fit, barred...) {
+	fit, ineligible := successors(inst.Servers(), n.View().Members(), n.cfg.Self.NodeID)
+	for _, m := range append(fit, ineligible...) {
 		if n.inContact(m.ID) {
 			notice := cluster.TransferNotice{To: m.ID, Trigger: election.TriggerDiskStall, Reason: why}
 			if n.TransferTo(pause, notice) == nil {

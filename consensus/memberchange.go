@@ -260,7 +260,7 @@ func (n *Node) checkQuorum(next []cluster.Server) error {
 // successors returns the records of the voters besides leader, the highest priority first: of those that may lead, and
 // of the others. A voter without a record may lead.
 func successors(servers []cluster.Server, members []cluster.Member, leader cluster.NodeID,
-) (fit, barred []cluster.Member) {
+) (fit, ineligible []cluster.Member) {
 	for _, s := range servers {
 		if s.Suffrage != cluster.Voter || s.ID == leader {
 			continue
@@ -272,11 +272,11 @@ func successors(servers []cluster.Server, members []cluster.Member, leader clust
 		if m.IneligibleReason() == "" {
 			fit = append(fit, m)
 		} else {
-			barred = append(barred, m)
+			ineligible = append(ineligible, m)
 		}
 	}
 	slices.SortStableFunc(fit, func(a, b cluster.Member) int { return cmp.Compare(b.Priority, a.Priority) })
-	return fit, barred
+	return fit, ineligible
 }
 
 // transferIfSelf transfers leadership, to a voter that may lead, when the change concerns this node itself. The caller
@@ -286,7 +286,7 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id c
 		return nil
 	}
 	var why []error
-	fit, barred := successors(inst.Servers(), n.View().Members(), id)
+	fit, ineligible := successors(inst.Servers(), n.View().Members(), id)
 	for _, m := range fit {
 		err := n.transferLocked(ctx, inst, cluster.TransferNotice{
 			To: m.ID, Trigger: election.TriggerTransfer,
@@ -303,7 +303,7 @@ func (n *Node) transferIfSelf(ctx context.Context, inst *raftnode.Instance, id c
 			why = append(why, err)
 		}
 	}
-	for _, m := range barred {
+	for _, m := range ineligible {
 		why = append(why, fmt.Errorf("node %s %s", m.ID, m.IneligibleReason()))
 	}
 	return cluster.Errorf(cluster.CodeQuorumAtRisk, "node %s leads, and no other voter could take over: %w", id,

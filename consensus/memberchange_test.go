@@ -236,8 +236,8 @@ func TestRemoveLeader_Successor(t *testing.T) {
 	c, old := startCalmCluster(t, 3)
 	c.write("a", "1")
 	none := 0
-	barred, heir := c.others(old)[0], c.others(old)[1]
-	for _, n := range []*testNode{barred, heir} {
+	ineligible, heir := c.others(old)[0], c.others(old)[1]
+	for _, n := range []*testNode{ineligible, heir} {
 		c.onLeader("no priority for "+string(n.id), func(l *testNode) error {
 			return l.PatchMember(within(t, testTimeout), n.id, cluster.MemberPatch{Priority: &none})
 		})
@@ -245,7 +245,7 @@ func TestRemoveLeader_Successor(t *testing.T) {
 	c.awaitHealthy(old)
 	err := old.RemoveMember(within(t, testTimeout), old.id)
 	wantCode(t, err, cluster.CodeQuorumAtRisk)
-	if !strings.Contains(err.Error(), "node "+string(barred.id)+" has priority 0") || c.leader() != old {
+	if !strings.Contains(err.Error(), "node "+string(ineligible.id)+" has priority 0") || c.leader() != old {
 		t.Errorf("%v; %s leads", err, c.leader().id)
 	}
 	some := 1

@@ -154,12 +154,12 @@ const forcedLastResort = 4 * lastResort
 // when those that respond would elect it, and one of them is eligible: to that it transfers leadership. The only voter
 // needs no other.
 func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
-	barred := !s.Mine.Eligible || s.Mine.Priority <= 0
+	ineligible := !s.Mine.Eligible || s.Mine.Priority <= 0
 	_, enough, _ := s.PredictVotes(s.Mine.NodeID)
 	switch {
-	case leaderless < lastResort*s.Params.TimeoutMin, barred && !enough:
+	case leaderless < lastResort*s.Params.TimeoutMin, ineligible && !enough:
 		return false
-	case !barred && leaderless >= forcedLastResort*s.Params.TimeoutMin:
+	case !ineligible && leaderless >= forcedLastResort*s.Params.TimeoutMin:
 		return true
 	}
 	eligible := 0
@@ -173,7 +173,7 @@ func (s ClusterPoll) LastResort(leaderless time.Duration) bool {
 		}
 		eligible++
 	}
-	return !barred || eligible > 0 || cluster.CountVoters(s.Servers) == 1
+	return !ineligible || eligible > 0 || cluster.CountVoters(s.Servers) == 1
 }
 
 // TargetOptions evaluates every server as the target of a requested election, the best first.

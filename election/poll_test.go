@@ -236,13 +236,13 @@ func TestSurveyLastResort(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
-	for name, barred := range map[string]func(*cluster.Claim){
+	for name, ineligible := range map[string]func(*cluster.Claim){
 		"not eligible": func(c *cluster.Claim) { c.Eligible = false },
 		"priority 0":   func(c *cluster.Claim) { c.Priority = 0 },
 	} {
 		s := surveyed()
 		delete(s.Responses, "n1")
-		s.edit("n2", barred)
+		s.edit("n2", ineligible)
 		if s.LastResort(long) || s.LastResort(100*long) {
 			t.Errorf("%s: it starts an election although the other can win", name)
 		}

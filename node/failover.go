@@ -59,7 +59,7 @@ func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	if f.Reason == "" {
 		f.Reason = lastResortReason(n.cfg.ID, n.ownRecord(), f.Trigger)
 	}
-	n.lastResort.Store(f.Trigger == "" && mayBeBarred(n.ownRecord()))
+	n.lastResort.Store(f.Trigger == "" && mayBeIneligible(n.ownRecord()))
 	return consensus.ElectionFacts{
 		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.Ordered, StartedAt: f.Began,
 		LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
@@ -191,12 +191,12 @@ func (e elections) MayIgnoreLeader(candidate cluster.NodeID, term uint64, now ti
 	return e.n.failover.MayIgnoreLeader(candidate, term, now)
 }
 
-// ApproveTimeoutNow rejects every TimeoutNow while this node is about to stop, or barred from elections.
+// ApproveTimeoutNow rejects every TimeoutNow while this node is about to stop, or its elections are blocked.
 func (e elections) ApproveTimeoutNow(ctx context.Context, by cluster.NodeID, term uint64) string {
 	if e.n.draining.Load() {
 		return fmt.Sprintf("node %s is draining", e.n.cfg.ID)
 	}
-	if why := e.barred(); why != "" {
+	if why := e.electionBlockedReason(); why != "" {
 		return fmt.Sprintf("node %s takes no part in elections: %s", e.n.cfg.ID, why)
 	}
 	return e.n.failover.ApproveTimeoutNow(ctx, by, term)
@@ -207,12 +207,12 @@ func (e elections) MayStartElection(by cluster.ElectionCause) bool {
 	if by == cluster.CauseLeaderFailed {
 		return e.mayStartByItself()
 	}
-	return e.barred() == ""
+	return e.electionBlockedReason() == ""
 }
 
-// barred returns why this node must start no election, ordered or not; "" if it may. A process that shares its ID with
-// another one is part of a split brain.
-func (e elections) barred() string {
+// electionBlockedReason returns why this node must start no election, requested or not; "" if it may. A process that
+// shares its ID with another one is part of a split brain.
+func (e elections) electionBlockedReason() string {
 	switch {
 	case e.n.splitBrain.Refusing() != "":
 		return "it is part of a split brain"

@@ -89,9 +89,9 @@ func TestElectionFields_OmitUnknownStart(t *testing.T) {
 	}
 }
 
-// TestBarredFromElections: a node whose generation was superseded starts no election for anyone, and neither does one
+// TestElectionBlockedReason: a node whose generation was superseded starts no election for anyone, and neither does one
 // whose ID another process uses.
-func TestBarredFromElections(t *testing.T) {
+func TestElectionBlockedReason(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, calm)
 	follower, absent := nodes[1], nodes[2].cfg.ID
@@ -113,11 +113,11 @@ func TestBarredFromElections(t *testing.T) {
 	if !elects.MayStartElection(cluster.CauseOperator) {
 		t.Error("an operator cannot make it start an election")
 	}
-	for what, bar := range map[string]func(){"superseded": superseded, "duplicated": duplicated} {
+	for what, block := range map[string]func(){"superseded": superseded, "duplicated": duplicated} {
 		for _, by := range []cluster.ElectionCause{
 			cluster.CauseLeaderFailed, cluster.CauseTransferFailed, cluster.CauseOperator,
 		} {
-			bar()
+			block()
 			before := follower.Consensus().Status().Term
 			if _, err := follower.transport.Raft().StartElection(t.Context(), before, by); err == nil {
 				t.Errorf("%s: it starts an election by cause %d", what, by)
@@ -126,7 +126,7 @@ func TestBarredFromElections(t *testing.T) {
 				t.Errorf("%s: cause %d took it from term %d to %d", what, by, before, term)
 			}
 		}
-		bar()
+		block()
 		why := elects.ApproveTimeoutNow(t.Context(), old.cfg.ID, old.Consensus().Status().Term)
 		if !strings.Contains(why, "takes no part in elections") {
 			t.Errorf("%s: it rejects a TimeoutNow because %q", what, why)

@@ -21,7 +21,7 @@ func (n *Node) mayWrite() error {
 		switch m := n.ownRecord(); {
 		case m.ID == "": // after a restart, until it has applied what is committed
 			return fmt.Errorf("node %s does not know yet whether it may lead", n.cfg.ID)
-		case mayBeBarred(m):
+		case mayBeIneligible(m):
 			return fmt.Errorf("node %s %s and leads only to hand leadership over", m.ID, m.IneligibleReason())
 		}
 	}
@@ -31,9 +31,9 @@ func (n *Node) mayWrite() error {
 	return nil
 }
 
-// mayBeBarred reports whether a record forbids its node to lead, or is not known. A drained node is not barred: it
-// serves until another node leads.
-func mayBeBarred(m cluster.Member) bool { return m.ID == "" || !m.Eligible || m.Priority <= 0 }
+// mayBeIneligible reports whether a record forbids its node to lead, or is not known. It is false for a drained node,
+// which serves until another node leads.
+func mayBeIneligible(m cluster.Member) bool { return m.ID == "" || !m.Eligible || m.Priority <= 0 }
 
 // lastResortReason explains the election of a node that Raft's timer started although its record forbids it to lead.
 func lastResortReason(self cluster.NodeID, rec cluster.Member, trigger string) string {
@@ -48,25 +48,25 @@ func lastResortReason(self cluster.NodeID, rec cluster.Member, trigger string) s
 // lastResortWarning warns when voters that may not lead, with the leader, are a majority. They can be the only ones
 // with the newest entries when the leader fails.
 func lastResortWarning(servers []cluster.Server, members []cluster.Member) string {
-	var barred []string
+	var ineligible []string
 	for _, m := range members {
 		s, ok := cluster.FindServer(servers, m.ID)
-		if ok && s.Suffrage == cluster.Voter && mayBeBarred(m) && !m.Removed {
-			barred = append(barred, string(m.ID))
+		if ok && s.Suffrage == cluster.Voter && mayBeIneligible(m) && !m.Removed {
+			ineligible = append(ineligible, string(m.ID))
 		}
 	}
 	voters := cluster.CountVoters(servers)
 	switch {
-	case voters == 1 && len(barred) == 1:
+	case voters == 1 && len(ineligible) == 1:
 		return "no voter may lead: the only one has priority 0 or is not eligible; it leads as a last resort, and takes " +
 			"no writes"
-	case voters > 0 && len(barred) == voters:
+	case voters > 0 && len(ineligible) == voters:
 		return "no voter may lead: each has priority 0 or is not eligible; when the leader fails, none is elected until " +
 			"an operator orders it"
 	}
-	if voters < 3 || len(barred) == 0 || len(barred)+1 < cluster.Quorum(voters) {
+	if voters < 3 || len(ineligible) == 0 || len(ineligible)+1 < cluster.Quorum(voters) {
 		return ""
 	}
 	return fmt.Sprintf("of %d voters, %s may not lead: if only they have the newest entries when the leader fails, "+
-		"one of them leads as a last resort, takes no writes and hands over", voters, strings.Join(barred, ", "))
+		"one of them leads as a last resort, takes no writes and hands over", voters, strings.Join(ineligible, ", "))
 }

@@ -73,7 +73,7 @@ func TestRestart_AllNodes(t *testing.T) {
 		"--election-timeout-max", "800ms")
 	start(t, c)
 	old := acquainted(t, c)
-	barred := others(c, old)[0]
+	drained := others(c, old)[0]
 	for i, body := range []string{`{"enabled":false}`, `{"enabled":true}`} {
 		if a, err := do(t.Context(), old, http.MethodPost, "/admin/auto-failover", []byte(body), "Content-Type",
 			"application/json"); err != nil || a.Status != http.StatusOK {
@@ -81,14 +81,14 @@ func TestRestart_AllNodes(t *testing.T) {
 		}
 		mustPut(t, c, "k", fmt.Sprint(i))
 	}
-	mustCtl(t, "--endpoints", endpoints(c), "drain", barred.ID, "--wait")
+	mustCtl(t, "--endpoints", endpoints(c), "drain", drained.ID, "--wait")
 	caughtUp(t, c)
 	c.KillAll()
-	if n := start(t, c); n == barred {
+	if n := start(t, c); n == drained {
 		t.Errorf("%s leads, which is drained", n.ID)
 	}
 	if got := string(mustGet(t, c, "k").Body); got != "1" {
 		t.Errorf("k is %q", got)
 	}
-	lifecycle(t, barred, "draining")
+	lifecycle(t, drained, "draining")
 }

@@ -13,40 +13,40 @@ import (
 // Nodes that may not lead still vote, and refuse candidates with an older log. With
 // the leader they can be a majority, so that only they and the leader have the
 // committed entries. Then one of them is elected as a last resort, or by an
-// operator's request, and hands over to a node that may lead. Otherwise there is a
+// operator's request, and transfers leadership to a node that may lead. Otherwise there is a
 // leader within a second, also when a node that may not lead has the newest entry.
-func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
+func TestSimIneligibleNodeHasTheNewestLog(t *testing.T) {
 	const cutAt, away = 9 * time.Second, 3 * time.Second
 	for _, tt := range []struct {
-		name   string
-		nodes  int
-		barred []cluster.NodeID
-		behind []int         // nodes that the leader does not reach before it dies
-		cut    time.Duration // for so long
-		resort bool          // a barred node must lead until another one has its entries
-		order  time.Duration // that the first barred node shall lead, so long after the loss
+		name       string
+		nodes      int
+		ineligible []cluster.NodeID
+		behind     []int         // nodes that the leader does not reach before it dies
+		cut        time.Duration // for so long
+		resort     bool          // an ineligible node must lead until another one has its entries
+		order      time.Duration // that the first ineligible node shall lead, so long after the loss
 	}{
 		{
-			name: "one of three", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second,
+			name: "one of three", nodes: 3, ineligible: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second,
 			resort: true,
 		},
 		{
-			name: "one of three, at operator request", nodes: 3, barred: []cluster.NodeID{"n2"}, behind: []int{2},
+			name: "one of three, at operator request", nodes: 3, ineligible: []cluster.NodeID{"n2"}, behind: []int{2},
 			cut:   time.Second,
 			order: 500 * time.Millisecond,
 		},
 		{
-			name: "two of five", nodes: 5, barred: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second,
+			name: "two of five", nodes: 5, ineligible: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second,
 			resort: true,
 		},
 		{
-			name: "one of five", nodes: 5, barred: []cluster.NodeID{"n2"}, behind: []int{2, 3, 4},
+			name: "one of five", nodes: 5, ineligible: []cluster.NodeID{"n2"}, behind: []int{2, 3, 4},
 			cut: 20 * time.Millisecond, // a leader that is cut off for longer yields
 		},
 	} {
-		newer := 0 // runs in which the barred node holds the newest entry
-		// Two runs, one for each way to bar a node. Whether a write is on its way at the loss depends on the schedule:
-		// where one has to be, in about a third of all runs none is, so runs follow until one has it.
+		newer := 0 // runs in which the ineligible node holds the newest entry
+		// Two runs, one for each way to make a node ineligible. Whether a write is on its way at the loss depends on
+		// the schedule: where one has to be, in about a third of all runs none is, so runs follow until one has it.
 		must := !tt.resort && tt.order == 0
 		for seed := uint64(0); seed < 2 || must && newer == 0 && seed < 20; seed++ {
 			cfg := DefaultConfig(seed, tt.nodes)
@@ -66,9 +66,9 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 			cfg.MaxGap = away
 			v := placed(&cfg, func(c *node.Config) { // n1 leads by its priority
 				c.Failover.TakeoverDelay = time.Second
-				if slices.Contains(tt.barred, c.ID) && seed%2 == 0 {
+				if slices.Contains(tt.ineligible, c.ID) && seed%2 == 0 {
 					c.Priority = 0
-				} else if slices.Contains(tt.barred, c.ID) {
+				} else if slices.Contains(tt.ineligible, c.ID) {
 					c.Eligible = false
 				}
 			})
@@ -82,11 +82,11 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 			took := after.at.Sub(v.start.Add(lost))
 			t.Logf("%s, seed %d: a leader %v after the loss: %s, with %v", tt.name, seed, took, after.leader,
 				after.logs)
-			if slices.Contains(tt.barred, after.leader) != (tt.order > 0 || tt.resort) {
+			if slices.Contains(tt.ineligible, after.leader) != (tt.order > 0 || tt.resort) {
 				t.Errorf("%s, seed %d: %s leads", tt.name, seed, after.leader)
 			}
 			if _, next, ok := around(v.ordered(), after.at); tt.resort && (!ok || next.leader == "n1" ||
-				slices.Contains(tt.barred, next.leader) || next.at.Sub(after.at) > time.Second) {
+				slices.Contains(tt.ineligible, next.leader) || next.at.Sub(after.at) > time.Second) {
 				t.Errorf("%s, seed %d: then %s leads, %v after it", tt.name, seed, next.leader, next.at.Sub(after.at))
 			}
 			from := tt.order
@@ -96,12 +96,12 @@ func TestSimBarredNodeHasTheNewestLog(t *testing.T) {
 			if took < from || took > from+time.Second {
 				t.Errorf("%s, seed %d: a leader after %v, want one within 1 s of %v", tt.name, seed, took, from)
 			}
-			if after.logs[tt.barred[0]].compare(after.logs[after.leader]) > 0 {
+			if after.logs[tt.ineligible[0]].compare(after.logs[after.leader]) > 0 {
 				newer++
 			}
 		}
 		if must && newer == 0 {
-			t.Errorf("%s: in no run does the barred node hold the newest entry", tt.name)
+			t.Errorf("%s: in no run does the ineligible node hold the newest entry", tt.name)
 		}
 	}
 }
