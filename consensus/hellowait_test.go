@@ -23,7 +23,7 @@ func starting(t *testing.T,
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{peers: newPeerBook(), log: hclog.NewNullLogger(), ident: ident}
+	n := &Node{peers: newPeerRegistry(), log: hclog.NewNullLogger(), ident: ident}
 	n.deps.Probe = probe
 	first := []FirstMember{{"n1", "h1:1", ""}, {"n2", "h2:1", ""}, {"n3", "h3:1", ""}}
 	return n, startInputs{self: "n1", first: first, answers: map[cluster.NodeID]probeAnswer{}}

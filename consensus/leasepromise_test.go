@@ -36,7 +36,7 @@ func TestLeasePromise_ShorterAfterARestart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n := &Node{cfg: cfg, peers: newPeerBook(), ident: ident, log: hclog.NewNullLogger()}
+			n := &Node{cfg: cfg, peers: newPeerRegistry(), ident: ident, log: hclog.NewNullLogger()}
 			n.peersProbed.Store(true)
 			if n.promise, err = openLeasePromise(ident, cfg.LeasePromise()); err != nil {
 				t.Fatal(err)

@@ -81,7 +81,7 @@ func New(cfg Config, deps Deps) (*Node, error) {
 		cfg: cfg, deps: deps, log: deps.Logger.Named("consensus"),
 		digest: BootstrapDigest(cfg.ClusterName, cfg.InitialCluster),
 		state:  state.New(cfg.stateOptions()),
-		queue:  newQueue(), readRounds: &rounds{wake: make(chan struct{}, 1)}, peers: newPeerBook(),
+		queue:  newQueue(), readRounds: &rounds{wake: make(chan struct{}, 1)}, peers: newPeerRegistry(),
 		subscribers: newSubscribers(),
 		changeSem:   make(chan struct{}, 1), installing: make(chan struct{}, 1), stateKick: make(chan struct{}, 1),
 		fatal: make(chan error, 1), rebuild: make(chan string, 1), recoveryRequests: make(chan *pendingRecovery),

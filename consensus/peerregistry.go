@@ -37,7 +37,7 @@ const refusalFreshness = 5 * time.Second
 // leaderlessGrace is at least how long a node without a leader believes no outsider that its generation was superseded.
 const leaderlessGrace = 10 * time.Second
 
-func newPeerBook() *peerRegistry {
+func newPeerRegistry() *peerRegistry {
 	return &peerRegistry{
 		lastHellos:   map[cluster.NodeID]cluster.Peer{},
 		clearedAt:    map[cluster.NodeID]uint64{},

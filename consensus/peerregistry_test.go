@@ -16,7 +16,7 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	n := &Node{
-		peers: newPeerBook(), state: state.New(state.Options{}), ident: &identity{},
+		peers: newPeerRegistry(), state: state.New(state.Options{}), ident: &identity{},
 		log: hclog.New(&hclog.LoggerOptions{Output: &out}),
 	}
 	n.ident.cur.Store(&identityFile{})
@@ -46,7 +46,7 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 // cleared the peer registry. Its incarnation must not be recorded.
 func TestHelloAcrossARecovery(t *testing.T) {
 	t.Parallel()
-	b := newPeerBook()
+	b := newPeerRegistry()
 	n := &Node{peers: b, log: hclog.NewNullLogger()}
 	hello := func(id cluster.NodeID, clusterID string, g uint64) {
 		n.OnHello(cluster.Peer{Identity: cluster.Identity{
@@ -71,7 +71,7 @@ func TestHelloAcrossARecovery(t *testing.T) {
 // directory is the old one: it must not be recorded. A hello that the cleared record admits is recorded.
 func TestHelloAcrossAReadmission(t *testing.T) {
 	t.Parallel()
-	n := &Node{peers: newPeerBook(), log: hclog.NewNullLogger()}
+	n := &Node{peers: newPeerRegistry(), log: hclog.NewNullLogger()}
 	n.peers.incarnationCleared("n2", 8)
 	for _, h := range []struct {
 		incarnation string
@@ -139,7 +139,7 @@ func TestRecorded(t *testing.T) {
 // The record of a member is as of what it is taken from: the roster on disk, until the state has caught up with it.
 func TestRecordAsOf(t *testing.T) {
 	t.Parallel()
-	n := &Node{state: state.New(state.Options{}), ident: &identity{}, peers: newPeerBook()}
+	n := &Node{state: state.New(state.Options{}), ident: &identity{}, peers: newPeerRegistry()}
 	n.ident.cur.Store(&identityFile{
 		RosterIndex: 2, Roster: map[cluster.NodeID]cluster.Record{"n2": {Incarnation: "of the roster"}},
 		BootstrapIncarnations: map[cluster.NodeID]string{"n3": "met"},
@@ -167,7 +167,7 @@ func TestRecordAsOf(t *testing.T) {
 // them.
 func TestHellosOutOfOrder(t *testing.T) {
 	t.Parallel()
-	b := newPeerBook()
+	b := newPeerRegistry()
 	n := &Node{peers: b, log: hclog.NewNullLogger()}
 	hello := func(clusterID, boot string) string {
 		n.OnHello(cluster.Peer{

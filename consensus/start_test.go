@@ -12,7 +12,7 @@ import (
 func TestMayVoteAfterStart(t *testing.T) {
 	t.Parallel()
 	var clock time.Duration
-	n := &Node{cfg: Config{TimeoutMin: 150 * time.Millisecond}, peers: newPeerBook()}
+	n := &Node{cfg: Config{TimeoutMin: 150 * time.Millisecond}, peers: newPeerRegistry()}
 	if kind, _ := n.VoteObstacle(); kind != "starting" {
 		t.Errorf("before it has asked the others: %q", kind)
 	}

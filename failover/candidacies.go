@@ -226,13 +226,13 @@ func (c *Controller) VotesGiven() []cluster.VoteGiven {
 }
 
 // OnVoteResponse records a voter's response to this node. It does not block.
-func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.book.vote(a, time.Now()) }
+func (c *Controller) OnVoteResponse(a cluster.VoteResponse) { c.candidacies.vote(a, time.Now()) }
 
 // OnTermRaised notes that the election that was to have that term has the next one. It does not block.
-func (c *Controller) OnTermRaised(term uint64) { c.book.move(term) }
+func (c *Controller) OnTermRaised(term uint64) { c.candidacies.move(term) }
 
 // NeedlessElections returns the causes of this node's last elections that turned out to be needless, by term.
-func (c *Controller) NeedlessElections() map[uint64]string { return c.book.needless() }
+func (c *Controller) NeedlessElections() map[uint64]string { return c.candidacies.needless() }
 
 // Backoff is the pause of a node between its elections, which it makes after it has lost several in a row.
 type Backoff struct {
@@ -242,21 +242,21 @@ type Backoff struct {
 
 // Backoff returns the pause between this node's elections. It does not block.
 func (c *Controller) Backoff() Backoff {
-	lost, _ := c.book.lost(c.lastLeader().term)
+	lost, _ := c.candidacies.lost(c.lastLeader().term)
 	return Backoff{Lost: lost, Pause: election.CandidacyPause(lost, c.cfg.TimeoutMax)}
 }
 
 // BacksOff reports whether this node has lost so many elections in a row that it starts none by itself for a while. It
 // does not block.
 func (c *Controller) BacksOff(now time.Time) bool {
-	lost, last := c.book.lost(c.lastLeader().term)
+	lost, last := c.candidacies.lost(c.lastLeader().term)
 	pause := election.CandidacyPause(lost, c.cfg.TimeoutMax)
 	return pause > 0 && now.Sub(last) < c.cfg.TimeoutMax+pause
 }
 
 // Facts returns the candidacy of that term's election, which this node was in. A lost one may be of an earlier term.
 func (c *Controller) Facts(term uint64) CandidacyRecord {
-	f, known := c.book.facts(c.cfg.Self, term)
+	f, known := c.candidacies.facts(c.cfg.Self, term)
 	if !known || len(f.Votes) == 0 {
 		return f
 	}

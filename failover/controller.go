@@ -97,11 +97,11 @@ type Controller struct {
 
 	began time.Time // when New was called
 
-	losses     chan cluster.ConnectionLoss // bounded; if it is full, the silence check detects the loss
-	requestSem chan struct{}               // capacity 1: held while an operator's election runs
-	book       candidacyLog
-	given      votesGiven
-	watch      silenceWatch
+	losses      chan cluster.ConnectionLoss // bounded; if it is full, the silence check detects the loss
+	requestSem  chan struct{}               // capacity 1: held while an operator's election runs
+	candidacies candidacyLog
+	given       votesGiven
+	watch       silenceWatch
 
 	mu             sync.Mutex     // guards the fields below; no blocking call while it is held
 	leader         leaderInstance // the last known leader
@@ -140,7 +140,7 @@ func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{
 		cfg: cfg, deps: deps, log: deps.Logger.Named("failover"), began: time.Now(),
 		losses: make(chan cluster.ConnectionLoss, 16), requestSem: make(chan struct{}, 1),
-		electionLimits: map[string]*rate.Limiter{}, book: newCandidacyLog(),
+		electionLimits: map[string]*rate.Limiter{}, candidacies: newCandidacyLog(),
 	}
 	c.watch.estimator.Params = election.SilenceParams{
 		Fixed: cfg.Silence, TimeoutMin: cfg.TimeoutMin, Lease: cfg.Lease,

@@ -268,12 +268,12 @@ func (c *Controller) losesElection(ctx context.Context, term uint64, failed clus
 		switch {
 		case mine.Term >= term && mine.LeaderID != "":
 			return false
-		case mine.Term > term, c.book.unwinnable(term, cluster.CountVoters(st.Servers), failed):
+		case mine.Term > term, c.candidacies.unwinnable(term, cluster.CountVoters(st.Servers), failed):
 			return true
 		}
 		select {
 		case <-changed:
-		case <-c.book.responded:
+		case <-c.candidacies.responded:
 		case <-timer.C:
 			return false
 		case <-ctx.Done():
@@ -299,7 +299,7 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		c.log.Warn("election rate limit reached: waiting for Raft timeouts", "leader", ev.Leader, "boot_id", ev.BootID)
 		return 0, false
 	}
-	c.book.begin(CandidacyRecord{
+	c.candidacies.begin(CandidacyRecord{
 		Term: mine.Term + 1, Trigger: v.Trigger, Reason: v.Reason, Began: now,
 		LeaderlessSince: now.Add(-max(0, mine.LeaderSilence)),
 		Steps:           Timeline{Noticed: ev.At, Confirmed: confirmed, Agreed: now},
@@ -316,7 +316,7 @@ func (c *Controller) startElection(ctx context.Context, ev election.Evidence, co
 		c.log.Warn("cannot start election", "error", err)
 		return 0, false
 	}
-	c.book.markStarted(term, time.Now())
+	c.candidacies.markStarted(term, time.Now())
 	if !ev.ProcessDead && !ev.DiskStalled {
 		c.watchSuspect(ev, term-1, mine.LeaderSilence)
 	}

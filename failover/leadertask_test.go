@@ -216,7 +216,7 @@ func TestFullDiskHandsOver(t *testing.T) {
 	})
 }
 
-func TestBookIsBounded(t *testing.T) {
+func TestCandidacyLog_IsBounded(t *testing.T) {
 	var b candidacyLog
 	for term := range uint64(100) {
 		b.vote(cluster.VoteResponse{Term: term, Voter: "n3", Reason: "log behind: 41 < 44"}, time.Unix(int64(term), 0))

@@ -168,7 +168,7 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 		if mine.LeaderSilence >= c.cfg.TimeoutMin {
 			leaderless = now.Add(-mine.LeaderSilence)
 		}
-		c.book.begin(CandidacyRecord{
+		c.candidacies.begin(CandidacyRecord{
 			Term: term + 1, Trigger: triggerOf(o.Action), Reason: o.Reason, Operator: o.Operator, Ordered: true,
 			Began: now, LeaderlessSince: leaderless,
 		})
@@ -222,7 +222,7 @@ func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (a
 			return false, electionFailed("node %s was elected instead (term %d)", mine.LeaderID, mine.Term)
 		case mine.Role != cluster.Leader && mine.Term > term:
 			return true, nil
-		case mine.Role != cluster.Leader && c.book.unwinnable(term, cluster.CountVoters(st.Servers), ""):
+		case mine.Role != cluster.Leader && c.candidacies.unwinnable(term, cluster.CountVoters(st.Servers), ""):
 			return false, voteDeniedError(c.cfg.Self, c.Facts(term).Votes)
 		}
 		select {

@@ -327,7 +327,7 @@ func (c *Controller) needless(s suspect, silent time.Duration, cause string) {
 		c.watch.majority.estimator.Needless(term, time.Now())
 		c.watch.mu.Unlock()
 	}
-	c.book.markNeedless(term, cause)
+	c.candidacies.markNeedless(term, cause)
 	c.deps.Needless(cause, cluster.Event{
 		Type: "failover", Term: term,
 		Message: fmt.Sprintf("the election of term %d was needless: node %s was heard again after %v: %s", term,

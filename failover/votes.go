@@ -42,7 +42,7 @@ func (c *Controller) ApproveTimeoutNow(ctx context.Context, from cluster.NodeID,
 		return fmt.Sprintf("node %s does not announce a transfer to this node", from)
 	}
 	h := received.Claim.Handover
-	c.book.begin(CandidacyRecord{
+	c.candidacies.begin(CandidacyRecord{
 		Term: term + 1, Trigger: h.Trigger, Reason: h.Reason, Operator: h.Operator, Began: now, LeaderlessSince: now,
 	})
 	return ""
@@ -78,7 +78,7 @@ func (c *Controller) ReclaimLeadership(ctx context.Context, term uint64, h clust
 	if h.Reason != "" {
 		reason += " (" + h.Reason + ")"
 	}
-	c.book.begin(CandidacyRecord{
+	c.candidacies.begin(CandidacyRecord{
 		Term: term + 1, Trigger: h.Trigger, Reason: reason, Operator: h.Operator, Began: now, LeaderlessSince: now,
 	})
 	_, err := c.deps.Raft().StartElection(ctx, term, cluster.CauseTransferFailed)
