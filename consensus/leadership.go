@@ -224,7 +224,7 @@ func leaderStartOf(e Election, term uint64, now, stateTime time.Time) *state.Lea
 // proposeWhileProgressing proposes, and gives up when neither commit nor apply has moved for four times timeout-max.
 // Writes up to piggybackVersion may be appended with the command.
 func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Instance, cmd state.Command,
-	leads uint32,
+	piggybackVersion uint32,
 ) (state.Result, error) {
 	type reply struct {
 		result state.Result
@@ -234,7 +234,7 @@ func (n *Node) proposeWhileProgressing(ctx context.Context, inst *raftnode.Insta
 	defer cancel()
 	done := make(chan reply, 1)
 	go func() {
-		result, err := n.propose(ctx, &proposal{cmd: cmd, own: true, piggybackVersion: leads})
+		result, err := n.propose(ctx, &proposal{cmd: cmd, own: true, piggybackVersion: piggybackVersion})
 		done <- reply{result, err}
 	}()
 	tick := time.NewTicker(4 * n.cfg.TimeoutMax)

@@ -55,7 +55,7 @@ func TestHelloAcrossARecovery(t *testing.T) {
 		}}, cluster.Admission{})
 	}
 	b.clear()
-	hello("n2", "c", 1) // judged by what this node was
+	hello("n2", "c", 1) // evaluated by what this node was
 	hello("n3", "c", 2)
 	hello("n4", "", 0) // an empty data directory, as a member comes back with
 	got := b.hellos(cluster.Generation{Number: 2})

@@ -91,8 +91,8 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 	audited.needs = audited.cmd.MinVersion()
 	start := command(newProposal(10, true), state.KindLeaderStart)
 	for _, tt := range []struct {
-		leads uint32
-		want  []*proposal
+		piggybackVersion uint32
+		want             []*proposal
 	}{
 		{0, []*proposal{start}},
 		{1, []*proposal{start, write, remove}},
@@ -103,11 +103,11 @@ func TestQueue_PiggybackedWrites(t *testing.T) {
 			p.stage.Store(queued)
 			mustAdd(t, q, p)
 		}
-		start.piggybackVersion = tt.leads
+		start.piggybackVersion = tt.piggybackVersion
 		if got := q.nextBatch(); !slices.Equal(got, tt.want) {
-			t.Errorf("leads %v: took %d, want %d", tt.leads, len(got), len(tt.want))
+			t.Errorf("piggyback version %v: took %d, want %d", tt.piggybackVersion, len(got), len(tt.want))
 		}
-		if tt.leads < state.CommandVersion {
+		if tt.piggybackVersion < state.CommandVersion {
 			continue
 		}
 		if got := q.dequeuePiggybacked(start, 0); got != nil {

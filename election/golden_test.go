@@ -22,7 +22,7 @@ var start = time.Unix(1_700_000_000, 0)
 // TestGolden runs the cases of testdata. A case is "case NAME", lines of facts,
 // "----" and the verdict; cases are apart by a blank line, # begins a comment.
 func TestGolden(t *testing.T) {
-	for file, judge := range map[string]func(*scene) string{
+	for file, decide := range map[string]func(*scene) string{
 		"decide.txt": decideScene, "prevote.txt": preVoteScene, "target.txt": targetScene,
 		"slowdisk.txt": slowDiskScene, "fulldisk.txt": fullDiskScene, "stickiness.txt": stickinessScene,
 	} {
@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 				facts, want, _ := strings.Cut(part, "\n----")
 				want = strings.TrimPrefix(want, "\n")
 				s := parse(t, facts)
-				got := strings.TrimRight(judge(s), "\n")
+				got := strings.TrimRight(decide(s), "\n")
 				if !*update && got != strings.TrimRight(want, "\n") {
 					t.Errorf("%s\n--- got\n%s\n--- want\n%s", facts, got, want)
 				}

@@ -168,7 +168,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.rememberLeader(st)
 		c.watch.lead(st)
 		c.clearDeadLeader()
-		c.watch.sleep(c.judgeSuspect(c.nextSilenceCheck(quiet)), quiet)
+		c.watch.sleep(c.checkSuspect(c.nextSilenceCheck(quiet)), quiet)
 		acted := false
 		select {
 		case <-ctx.Done():

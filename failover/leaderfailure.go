@@ -183,15 +183,15 @@ func (c *Controller) barrier(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// pollVoters polls peers and calls judge at the start, after each response and at the end, until its result is final:
+// pollVoters polls peers and calls decide at the start, after each response and at the end, until its result is final:
 // the leader's process is dead, a majority confirms it, this node ranks first among the responses, and no other voter
 // has a higher priority. So one slow voter of five does not delay it. A peer that already confirmed the leader's death
 // and ranks below this node is not polled.
 func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, servers []cluster.Server,
-	ask []cluster.NodeID, judge func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool),
+	ask []cluster.NodeID, decide func(map[cluster.NodeID]cluster.ReceivedClaim) (enough bool),
 ) {
 	seen := c.unsolicited(ev, servers)
-	if judge(seen) {
+	if decide(seen) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.pollTimeout(ask...))
@@ -215,7 +215,7 @@ func (c *Controller) pollVoters(ctx context.Context, ev election.Evidence, serve
 				continue
 			}
 		}
-		if judge(seen) {
+		if decide(seen) {
 			return
 		}
 	}

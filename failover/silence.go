@@ -73,8 +73,8 @@ func (w *silenceWatch) sleep(d time.Duration, quiet time.Time) {
 	now := time.Now()
 	w.quiet, w.latest = quiet, now.Add(maxCheckInterval)
 	if s := &w.suspect; s.leader.id != "" {
-		if judged := s.began.Add(needlessTime); judged.Before(w.latest) {
-			w.latest = judged
+		if due := s.began.Add(needlessTime); due.Before(w.latest) {
+			w.latest = due
 		}
 	}
 	w.arm(now, d)
@@ -289,9 +289,9 @@ func (c *Controller) watchSuspect(ev election.Evidence, term uint64, silence tim
 	}
 }
 
-// judgeSuspect finds out whether the last election by silence was needless, once its old leader has had needlessTime to
+// checkSuspect finds out whether the last election by silence was needless, once its old leader has had needlessTime to
 // be heard again. It returns the time until then, or the default.
-func (c *Controller) judgeSuspect(otherwise time.Duration) time.Duration {
+func (c *Controller) checkSuspect(otherwise time.Duration) time.Duration {
 	now := time.Now()
 	c.watch.mu.Lock()
 	s := c.watch.suspect

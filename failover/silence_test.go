@@ -282,7 +282,7 @@ func TestNeedlessElection(t *testing.T) {
 	}
 }
 
-// The election is judged also while the messages of another leader leave no time for a silence check.
+// The election is evaluated also while the messages of another leader leave no time for a silence check.
 func TestNeedlessElection_WonByAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := needlessElectionOf(t, func(*testCluster) {}, "n3", 100*time.Millisecond, func(*cluster.Claim) {})

@@ -141,24 +141,24 @@ func TestCall_ContextEnds(t *testing.T) {
 	}
 }
 
-// mutedListener accepts connections that lose what is written to them while muted.
-type mutedListener struct {
+// lossyListener accepts connections that lose what is written to them while losing is set.
+type lossyListener struct {
 	net.Listener
-	muted *atomic.Bool
+	losing *atomic.Bool
 }
 
-func (l mutedListener) Accept() (net.Conn, error) {
+func (l lossyListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	return mutedConn{c, l.muted}, err
+	return lossyConn{c, l.losing}, err
 }
 
-type mutedConn struct {
+type lossyConn struct {
 	net.Conn
-	muted *atomic.Bool
+	losing *atomic.Bool
 }
 
-func (c mutedConn) Write(p []byte) (int, error) {
-	if c.muted.Load() {
+func (c lossyConn) Write(p []byte) (int, error) {
+	if c.losing.Load() {
 		return len(p), nil
 	}
 	return c.Conn.Write(p)
@@ -255,8 +255,8 @@ func TestCall_SilentConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	muted := new(atomic.Bool)
-	n1 := newEndOn(t, "n1", mutedListener{ln, muted}, handled(make(chan struct{}, 2), release))
+	losing := new(atomic.Bool)
+	n1 := newEndOn(t, "n1", lossyListener{ln, losing}, handled(make(chan struct{}, 2), release))
 	defer close(release)
 	n2 := newEnd(t, "n2")
 	knows(n2, n1)
@@ -266,7 +266,7 @@ func TestCall_SilentConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := n2.tr.calls.get("n1")
-	muted.Store(true)
+	losing.Store(true)
 	short, end := context.WithTimeout(ctx, testMin)
 	defer end()
 	if _, err := n2.tr.Call(short, "n1", []byte("slow")); !errors.Is(err, context.DeadlineExceeded) {
@@ -277,16 +277,16 @@ func TestCall_SilentConnection(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("the silent connection stays")
 	}
-	muted.Store(false)
+	losing.Store(false)
 	if _, err := n2.tr.Call(ctx, "n1", nil); err != nil {
 		t.Errorf("after a silent connection: %v", err)
 	}
-	muted.Store(true)
+	losing.Store(true)
 	var notSent *NotSentError
 	if _, err := n2.tr.Call(ctx, "n1", []byte("slow")); err == nil || ctx.Err() != nil || errors.As(err, &notSent) {
 		t.Errorf("a caller that waits: %v", err)
 	}
-	muted.Store(false)
+	losing.Store(false)
 	if _, err := n2.tr.Call(ctx, "n1", nil); err != nil {
 		t.Errorf("after a silent connection: %v", err)
 	}

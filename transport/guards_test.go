@@ -168,7 +168,7 @@ func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 		t.Errorf("snapshot: %v", err)
 	}
 	if _, err := n1.vote(n2, 6); err != nil {
-		t.Errorf("votes are not muted: %v", err)
+		t.Errorf("a leader whose replication is paused gets no vote: %v", err)
 	}
 	if reached(got) != 1 {
 		t.Error("more than the vote arrived")

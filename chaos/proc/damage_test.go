@@ -45,14 +45,14 @@ func TestDamagedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			damage(t, filepath.Join(dir, file), kind, size, rng)
-			outcomes[judgeDamaged(t, c, victim, kind+" "+file)]++
+			outcomes[startDamaged(t, c, victim, kind+" "+file)]++
 		}
 	}
 	t.Logf("%d files, outcomes %v", len(files), outcomes)
 }
 
-// judgeDamaged starts the damaged node and waits until it has either ended or caught up.
-func judgeDamaged(t *testing.T, c *Cluster, victim *Node, what string) string {
+// startDamaged starts the damaged node and waits until it has either ended or caught up.
+func startDamaged(t *testing.T, c *Cluster, victim *Node, what string) string {
 	t.Helper()
 	logStart := len(c.Log(victim))
 	if err := c.StartNode(victim); err != nil {

@@ -30,19 +30,19 @@ func electable(voters int, all []liveNode) bool {
 
 // liveNodes returns the nodes that run now, and whether one of them leads.
 func (sim *Simulation) liveNodes() (all []liveNode, led bool) {
-	muted := sim.rpc.nodesWithDroppedVotes()
+	dropped := sim.rpc.nodesWithDroppedVotes()
 	for _, m := range sim.members {
 		if _, node := m.current(); node != nil {
 			term, index := m.disk.Last()
-			all = append(all, liveNode{term, index, slices.Contains(muted, m.id)})
+			all = append(all, liveNode{term, index, slices.Contains(dropped, m.id)})
 			led = led || node.Status().Role == cluster.Leader
 		}
 	}
 	return all, led
 }
 
-// electableButMuted reports whether a node could be elected only if no vote requests were dropped.
-func electableButMuted(voters int, all []liveNode) bool {
+// unelectableByDrops reports whether a node could be elected only if no vote requests were dropped.
+func unelectableByDrops(voters int, all []liveNode) bool {
 	heard := slices.Clone(all)
 	for i := range heard {
 		heard[i].voteRequestsDropped = false
@@ -55,7 +55,7 @@ func (r *rpcFaults) nodesWithDroppedVotes() (ids []cluster.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range r.active {
-		if f.Kind == Hush {
+		if f.Kind == DropVotes {
 			ids = append(ids, r.sim.members[f.A].id)
 		}
 	}
@@ -66,12 +66,12 @@ func (r *rpcFaults) nodesWithDroppedVotes() (ids []cluster.NodeID) {
 // no node can be elected because vote requests are dropped. Then one node alone has the newest log, its requests are
 // lost, and the other nodes need its vote. It stops when the returned function is called.
 func (sim *Simulation) excludeUnelectableTime() (stop func()) {
-	if !slices.ContainsFunc(sim.cfg.Plan, func(f Fault) bool { return f.Kind == Hush }) {
+	if !slices.ContainsFunc(sim.cfg.Plan, func(f Fault) bool { return f.Kind == DropVotes }) {
 		return func() {}
 	}
 	const each = 10 * time.Millisecond
 	return sim.every(each, func() {
-		if all, led := sim.liveNodes(); led || !electableButMuted(sim.cfg.Nodes, all) {
+		if all, led := sim.liveNodes(); led || !unelectableByDrops(sim.cfg.Nodes, all) {
 			return
 		}
 		sim.traffic.ExcuseGap(each)

@@ -37,7 +37,7 @@ func TestElectable(t *testing.T) {
 		if got := electable(tt.voters, tt.all); got != tt.want {
 			t.Errorf("%s: electable = %v, want %v", name, got, tt.want)
 		}
-		if got := electableButMuted(tt.voters, tt.all); got != tt.lacks {
+		if got := unelectableByDrops(tt.voters, tt.all); got != tt.lacks {
 			t.Errorf("%s: wanting = %v, want %v", name, got, tt.lacks)
 		}
 	}

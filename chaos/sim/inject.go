@@ -91,7 +91,7 @@ func (sim *Simulation) apply(f Fault) (undo func(), took bool) {
 	case Reject:
 		took = sim.net.Reject(string(a.id), string(b.id))
 		return func() { sim.net.Admit(string(a.id), string(b.id)) }, took
-	case Loss, LossReply, Delay, LateReply, Repeat, Lie, Hush:
+	case Loss, LossReply, Delay, LateReply, Repeat, Lie, DropVotes:
 		return sim.rpc.add(f), false
 	case Pause:
 		return sim.pause(a)

@@ -34,7 +34,7 @@ func TestFaultsWithAnEffect(t *testing.T) {
 		at(6.2, Fault{Kind: Flap, A: 0, B: 1, Delay: 50 * time.Millisecond}),
 		at(8, Fault{Kind: Loss, Chance: 1, MessageKind: "timeout_now"}), // no node sends any
 		at(8.1, Fault{Kind: Delay, Chance: 1, MessageKind: "heartbeat", Delay: time.Millisecond}),
-		at(8.2, Fault{Kind: Hush, A: 2, For: time.Millisecond}),
+		at(8.2, Fault{Kind: DropVotes, A: 2, For: time.Millisecond}),
 		at(8.3, Fault{Kind: Repeat, Chance: 1, MessageKind: "probe"}),                             // a frame arrives once
 		at(8.4, Fault{Kind: LateReply, Chance: 1, MessageKind: "probe", Delay: time.Millisecond}), // and has no response
 		at(9.5, Fault{Kind: WipeRejoin, A: 2, For: 100 * time.Millisecond}),

@@ -32,7 +32,7 @@ const (
 	Delay      FaultKind = "rpc-delay-request"      // each with Fault.Chance, by up to Fault.Delay: order changes
 	LateReply  FaultKind = "rpc-delay-response"     // each with Fault.Chance, by up to Fault.Delay
 	Repeat     FaultKind = "rpc-duplicate"          // each with Fault.Chance
-	Hush       FaultKind = "rpc-drop-votes"         // every vote request of a node
+	DropVotes  FaultKind = "rpc-drop-votes"         // every vote request of a node
 	Lie        FaultKind = "corrupt-claims"         // of all nodes, each with Fault.Chance
 	Pause      FaultKind = "process-pause"          // SIGSTOP
 	StallDisk  FaultKind = "disk-hang"              // writes hang
@@ -96,7 +96,7 @@ func nodeName(i int) string {
 // faultOrder lists every kind in the order in which Plan draws from a mix. It is
 // fixed: another order gives another plan for each seed.
 var faultOrder = []FaultKind{
-	Bridge, CutOne, Deafen, Delay, Demote, Drain, Emergency, FailDisk, Flap, FullDisk, HandOver, Hush,
+	Bridge, CutOne, Deafen, Delay, Demote, Drain, Emergency, FailDisk, Flap, FullDisk, HandOver, DropVotes,
 	Isolate, Kill, KillAll, KillVoter, LateReply, Lie, Loss, LossReply, Failover, Mute, Pause, PauseAuto,
 	PowerLoss, Prefer, Recover, Reject, Remove, Repeat, SlowDisk, SlowIn, Slow, Split, StallDisk, Transfer,
 	WipeRejoin, Rebuild, Restore,

@@ -108,7 +108,7 @@ func (r *rpcFaults) decide(m transport.Message) (fault transport.Fault) {
 	r.seq[key]++
 	var hit []*activeFault
 	for _, f := range r.active {
-		if f.Kind == Hush {
+		if f.Kind == DropVotes {
 			if m.From == r.sim.members[f.A].id && (m.Kind == "vote" || m.Kind == "prevote") {
 				fault.Drop = true
 				hit = append(hit, f)

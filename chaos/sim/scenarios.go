@@ -146,7 +146,7 @@ const startupTime = traffic.StartupTime
 // while that node alone has the most up-to-date log (excludeUnelectableTime).
 func unelectablePreferred(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
-	cfg.Plan = []Fault{{Kind: Hush, A: 0, At: time.Second, For: cfg.Length}}
+	cfg.Plan = []Fault{{Kind: DropVotes, A: 0, At: time.Second, For: cfg.Length}}
 	for at := 4 * time.Second; at < cfg.Length; at += 5 * time.Second {
 		cfg.Plan = append(cfg.Plan, Fault{Kind: Kill, A: AnyLeader, At: at, For: 3 * time.Second})
 	}

@@ -39,7 +39,7 @@ func voteBurst(r *rand.Rand, nodes int, at time.Duration) (plan []Fault) {
 	if r.IntN(3) == 0 { // no node hears its requests, and another one wins the same term
 		rival := AnyFollower - (AnyFollower-candidate+1+r.IntN(nodes-2))%(nodes-1)
 		stall.A = candidate
-		return append(plan, stall, Fault{Kind: Hush, A: candidate, At: at, For: ms(100, 200)},
+		return append(plan, stall, Fault{Kind: DropVotes, A: candidate, At: at, For: ms(100, 200)},
 			order(candidate, ordered), order(rival, ordered+ms(0, 4)))
 	}
 	if r.IntN(4) > 0 {
