@@ -24,13 +24,13 @@ import (
 	"northstar/telemetry"
 )
 
-// deafWriter is the response to a client that takes nothing until read is closed.
-type deafWriter struct {
+// stuckWriter is the response to a client that takes nothing until read is closed.
+type stuckWriter struct {
 	*httptest.ResponseRecorder
 	read <-chan struct{}
 }
 
-func (w deafWriter) Write(p []byte) (int, error) {
+func (w stuckWriter) Write(p []byte) (int, error) {
 	<-w.read
 	return w.ResponseRecorder.Write(p)
 }
@@ -47,7 +47,7 @@ func TestUnreadScrapesAreLimited(t *testing.T) {
 		}
 		const share = maxScrapes / 8
 		for range 2 * share {
-			go s.ServeHTTP(deafWriter{httptest.NewRecorder(), read}, from(someAddress))
+			go s.ServeHTTP(stuckWriter{httptest.NewRecorder(), read}, from(someAddress))
 		}
 		synctest.Wait()
 		if got := s.scrapes.Load(); got != share {
@@ -178,7 +178,7 @@ func TestMergedAnswersAreLimited(t *testing.T) {
 		}
 		for _, path := range []string{"/v1/events?limit=1000", "/v1/elections?limit=1000"} {
 			for range 4 {
-				go s.ServeHTTP(deafWriter{httptest.NewRecorder(), read}, as("alice", path, ""))
+				go s.ServeHTTP(stuckWriter{httptest.NewRecorder(), read}, as("alice", path, ""))
 				synctest.Wait()
 			}
 			if got := s.answers.Load(); got != 2*1000*mergedItemBytes {

@@ -13,16 +13,17 @@ import (
 	"northstar/api/apiv1"
 )
 
-// deafConn is a connection that breaks instead of returning the response to a report of connections, while deaf is set.
-type deafConn struct {
+// lossyConn is a connection that breaks instead of returning the response to a report of connections, while losing is
+// set.
+type lossyConn struct {
 	net.Conn
-	deaf *atomic.Bool
-	lost *atomic.Int64
+	losing *atomic.Bool
+	lost   *atomic.Int64
 }
 
-func (c deafConn) Read(b []byte) (int, error) {
+func (c lossyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if c.deaf.Load() && bytes.Contains(b[:max(n, 0)], []byte(`"kept"`)) {
+	if c.losing.Load() && bytes.Contains(b[:max(n, 0)], []byte(`"kept"`)) {
 		c.lost.Add(1)
 		_ = c.Close()
 		return 0, net.ErrClosed
@@ -34,18 +35,18 @@ func (c deafConn) Read(b []byte) (int, error) {
 // leaves, its node reports that to the leader, and so the session ends with its only connection.
 func TestAttach_AnswerIsLost(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		var deaf atomic.Bool
+		var losing atomic.Bool
 		var lost atomic.Int64
 		leader, follower := attachedPair(t, func(d *Deps) {
 			d.Node.BootID = "boot-" + string(d.Node.ID)
 			dial := d.Dial
 			d.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 				conn, err := dial(ctx, addr)
-				return deafConn{conn, &deaf, &lost}, err
+				return lossyConn{conn, &losing, &lost}, err
 			}
 		})
 		id := follower.sessionOf(60_000)
-		deaf.Store(true)
+		losing.Store(true)
 		ctx, hangUp := context.WithCancel(t.Context())
 		r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/v1/sessions/"+id+"/attach", nil).WithContext(ctx)
 		r.RemoteAddr = "127.0.0.1:1"
@@ -57,7 +58,7 @@ func TestAttach_AnswerIsLost(t *testing.T) {
 		eventually(t, func() bool { return lost.Load() > 0 })
 		hangUp()
 		<-over
-		deaf.Store(false)
+		losing.Store(false)
 		time.Sleep(2 * time.Second) // the follower asks the leader again
 		if !leader.lives(id) {
 			t.Fatal("the session has ended, and its client was never told that it depends on a connection")

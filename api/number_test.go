@@ -321,7 +321,7 @@ func TestNumber_ForgottenResult(t *testing.T) {
 }
 
 // Where nodes are not told from clients, a number counts among those of the caller: it is no other's.
-func TestNumber_WhereNodesAreNotToldFromClients(t *testing.T) {
+func TestNumber_NodesLookLikeClients(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		data, as := identities()
 		n1, _, _ := trio(t, withTokens(data))

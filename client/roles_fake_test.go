@@ -252,7 +252,7 @@ func (f *fakeRoles) electNext(role string) {
 		return
 	}
 	id := f.queues[role][0]
-	if p, parted := f.revoked[role]; parted && p.SessionID != id {
+	if p, revoked := f.revoked[role]; revoked && p.SessionID != id {
 		return
 	}
 	delete(f.revoked, role)

@@ -44,7 +44,7 @@ func TestAdmit(t *testing.T) {
 		rec        Record
 		want       Refusal
 		votes      bool
-		vouch      bool
+		mayAdopt   bool
 		outdated   bool
 	}{
 		{name: "same cluster", self: self, peer: peer("n2", "C", "i2"), votes: true},
@@ -87,22 +87,22 @@ func TestAdmit(t *testing.T) {
 		{name: "late first start: entries, no votes", self: self, peer: peer("n2", "", "i2")},
 		{
 			name: "without ID but on the roster: may adopt the cluster ID", self: self, peer: peer("n2", "", "i2"),
-			rec: Record{Incarnation: "i2"}, vouch: true,
+			rec: Record{Incarnation: "i2"}, mayAdopt: true,
 		},
 		{name: "self without ID takes entries only", self: blank, peer: peer("n2", "C", "i2")},
 		{name: "both without ID, neither has bootstrapped", self: blank, peer: peer("n2", "", "i2")},
 		{
 			name: "both have bootstrapped and met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped),
-			rec: Record{Incarnation: "i2"}, votes: true, vouch: true,
+			rec: Record{Incarnation: "i2"}, votes: true, mayAdopt: true,
 		},
 		{name: "both have bootstrapped and not met", self: started, peer: at(peer("n2", "", "i2"), StartBootstrapped)},
 		{
 			name: "met, the peer has not bootstrapped yet", self: started, peer: peer("n2", "", "i2"),
-			rec: Record{Incarnation: "i2"}, vouch: true,
+			rec: Record{Incarnation: "i2"}, mayAdopt: true,
 		},
 		{
 			name: "met, the peer waits to be admitted", self: started, peer: at(peer("n2", "", "i2"), StartJoinOnly),
-			rec: Record{Incarnation: "i2"}, vouch: true,
+			rec: Record{Incarnation: "i2"}, mayAdopt: true,
 		},
 		{
 			name: "met, wiped since", self: started, peer: peer("n2", "", "i3"), rec: Record{Incarnation: "i2"},
@@ -187,9 +187,9 @@ func TestAdmit(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := Admit(tt.self, tt.peer, tt.rec)
-			if got.Refusal != tt.want || got.Votes != tt.votes || got.MayAdoptClusterID != tt.vouch ||
+			if got.Refusal != tt.want || got.Votes != tt.votes || got.MayAdoptClusterID != tt.mayAdopt ||
 				got.RecordStale != tt.outdated {
-				t.Fatalf("got %+v, want refusal %q, votes %v, vouch %v, outdated %v", got, tt.want, tt.votes, tt.vouch,
+				t.Fatalf("got %+v, want refusal %q, votes %v, mayAdopt %v, outdated %v", got, tt.want, tt.votes, tt.mayAdopt,
 					tt.outdated)
 			}
 			if got.OK() != (tt.want == "") || (got.Reason == "") != (got.OK() && !got.RecordStale) {

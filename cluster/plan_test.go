@@ -18,9 +18,9 @@ func TestPlanIDNamesThePlan(t *testing.T) {
 	if err != nil || action != "transfer" || term != 7 || target != "db.eu-1_a" {
 		t.Errorf("%q: %q %d %q %v", p.ID(), action, term, target, err)
 	}
-	nobody := Plan{Action: "failover", Term: 1}
-	if _, _, target, err = ParsePlanID(nobody.ID()); err != nil || target != "" || nobody.Check(nobody.ID()) != nil {
-		t.Errorf("%q: target %q, %v", nobody.ID(), target, err)
+	open := Plan{Action: "failover", Term: 1}
+	if _, _, target, err = ParsePlanID(open.ID()); err != nil || target != "" || open.Check(open.ID()) != nil {
+		t.Errorf("%q: target %q, %v", open.ID(), target, err)
 	}
 	for _, c := range []struct {
 		name   string

@@ -132,7 +132,7 @@ type testNode struct {
 	slowTo    atomic.Value                                 // cluster.NodeID: appends to it take too long
 	hangNext  atomic.Value                                 // cluster.NodeID: the next append to it hangs
 	faults    atomic.Pointer[func(transport.Message) bool] // messages to drop
-	ordered   atomic.Bool                                  // its elections count as ordered
+	overLive  atomic.Bool                                  // its elections count as over a live leader
 	idle      atomic.Bool                                  // it may start no election by itself
 	loud      atomic.Bool                                  // its appends leave it though its disk is stalled
 	mayWrite  atomic.Pointer[func() error]                 // nil: it may
@@ -347,7 +347,7 @@ func (n *testNode) startOn(store storage.Storage) error {
 		},
 		ResetPeers: tr.ResetPeers,
 		Facts: func(uint64) consensus.ElectionFacts {
-			return consensus.ElectionFacts{OverLiveLeader: n.ordered.Load()}
+			return consensus.ElectionFacts{OverLiveLeader: n.overLive.Load()}
 		},
 		Probe: func(ctx context.Context, addr string) (cluster.Peer, cluster.Admission, error) {
 			if n.heldProbes != nil {

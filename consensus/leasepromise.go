@@ -63,7 +63,7 @@ func (n *Node) forgetEarlierPromise(ctx context.Context) {
 	}
 }
 
-// LeaseWait returns for how long a leader that the voters of an ordered election ignored may have a lease; 0 without
+// LeaseWait returns for how long a leader that the voters of a requested election ignored may have a lease; 0 without
 // leases. Its lease rests on the promises of a majority. One of these voters took part in the election: it is this
 // node, or one whose hello this node knows.
 func (n *Node) LeaseWait() time.Duration {

@@ -31,7 +31,7 @@ func leaseCluster(t *testing.T, size int) (c *testCluster, leader *testNode) {
 
 // TestLeaseNeedsThePromiseOfAll: a voter is restarted without leases, or with a shorter timeout. It may elect another
 // node sooner than the leader's lease would end, so that there is none. Its next process promises enough again. A node
-// that is elected by an order waits for the longest promise of all.
+// that is elected at an operator's request waits for the longest promise of all.
 func TestLeaseNeedsThePromiseOfAll(t *testing.T) {
 	t.Parallel()
 	for name, tune := range map[string]func(*consensus.Config){
@@ -62,7 +62,7 @@ func TestLeaseNeedsThePromiseOfAll(t *testing.T) {
 				t.Errorf("a read by lease without a lease: %v", err)
 			}
 			if wait := voter.LeaseWait(); wait != timeoutMin {
-				t.Errorf("elected by an order, the voter waits for %v, want %v", wait, timeoutMin)
+				t.Errorf("elected at an operator's request, the voter waits for %v, want %v", wait, timeoutMin)
 			}
 			restart(func(*consensus.Config) {})
 			eventually(t, "a lease", func() bool {
@@ -106,10 +106,10 @@ func TestRebuiltVoterKeepsTheLease(t *testing.T) {
 	other.elect(t, leader)
 }
 
-// TestRefusedOrderKeepsTheLease: an operator orders an election of a node whose log is behind, when the leader is cut
-// off. The voters refuse, and forget their leader: the request has the LeadershipTransfer flag. A third node, which was
-// not ordered, waits for no lease when it is elected.
-func TestRefusedOrderKeepsTheLease(t *testing.T) {
+// TestRefusedElection_KeepsLease: an operator requests an election of a node whose log is behind, when the leader is
+// cut off. The voters refuse, and forget their leader: the request has the LeadershipTransfer flag. A third node, which
+// was not requested, waits for no lease when it is elected.
+func TestRefusedElection_KeepsLease(t *testing.T) {
 	t.Parallel()
 	c, _ := leaseCluster(t, 5)
 	var leader, behind, third *testNode

@@ -24,9 +24,9 @@ func (n *testNode) claimsToLead(to *testNode) (later uint64) {
 	return later
 }
 
-// TestStrangerLeadsNobody: a member was away while another node was added, and meets it alone. Nothing shows that it is
-// a member, so its messages do not count. Once another member confirms the addition, it is followed.
-func TestStrangerLeadsNobody(t *testing.T) {
+// TestStranger_IsNotFollowed: a member was away while another node was added, and meets it alone. Nothing shows that it
+// is a member, so its messages do not count. Once another member confirms the addition, it is followed.
+func TestStranger_IsNotFollowed(t *testing.T) {
 	t.Parallel()
 	c, leader := startCluster(t, 4)
 	c.write("a", "1")

@@ -183,13 +183,13 @@ func onceTheOnlyVoter(t *testing.T) (c *testCluster, once *testNode) {
 }
 
 // TestOnceTheOnlyVoter: a node was once the only voter, and has the log up to that time. It must not elect itself,
-// even if another node or an operator orders it to.
+// even if another node sends a TimeoutNow or an operator requests it.
 func TestOnceTheOnlyVoter(t *testing.T) {
 	t.Parallel()
 	c, once := onceTheOnlyVoter(t)
 	ctx := within(t, 3*testTimeout)
 	if _, err := once.tr.Raft().StartElection(ctx, once.Status().Term, cluster.CauseOperator); err == nil {
-		t.Error("it starts an election when ordered")
+		t.Error("it starts an election at an operator's request")
 	}
 	for end := time.Now().Add(noElection); time.Now().Before(end); time.Sleep(timeoutMin / 10) {
 		if st := once.Status(); st.Role == cluster.Leader {

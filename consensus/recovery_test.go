@@ -104,7 +104,7 @@ func checkOutside(t *testing.T, c *testCluster, leader *testNode, old ...*testNo
 	// Long enough for elections, were there any.
 	for _, n := range old {
 		if _, err := n.tr.Raft().StartElection(within(t, testTimeout), terms[n], cluster.CauseOperator); err == nil {
-			t.Errorf("%s starts an election when ordered", n.id)
+			t.Errorf("%s starts an election at an operator's request", n.id)
 		}
 	}
 	for end := time.Now().Add(noElection); time.Now().Before(end); time.Sleep(timeoutMin / 10) {

@@ -19,10 +19,10 @@ func TestStepDown(t *testing.T) {
 	t.Parallel()
 	c, leader := startClusterAt(t, 3, 3) // no node may lose leadership for another reason than this test
 	c.write("before", "1")
-	var told atomic.Bool
+	var sent atomic.Bool
 	leader.drop(func(m transport.Message) bool {
 		if m.Kind == "timeout_now" {
-			told.Store(true)
+			sent.Store(true)
 		}
 		return false
 	})
@@ -72,7 +72,7 @@ func TestStepDown(t *testing.T) {
 	for key := range acked {
 		c.everywhere(key, "1")
 	}
-	if told.Load() {
+	if sent.Load() {
 		t.Error("it sent TimeoutNow to another node")
 	}
 	if leader.StepDownPending() {

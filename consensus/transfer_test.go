@@ -243,11 +243,11 @@ func TestLeaseEndsFirst(t *testing.T) {
 		}
 		return err
 	})
-	told := make(chan time.Duration, 100)
+	remaining := make(chan time.Duration, 100)
 	for _, n := range c.nodes {
 		n.drop(func(m transport.Message) bool {
 			if m.Kind == "timeout_now" {
-				told <- n.Status().LeaseRemaining
+				remaining <- n.Status().LeaseRemaining
 			}
 			return false
 		})
@@ -257,8 +257,8 @@ func TestLeaseEndsFirst(t *testing.T) {
 		lease(leader)
 		return c.transferOnce(leader)
 	})
-	for len(told) > 0 {
-		if left := <-told; left != 0 {
+	for len(remaining) > 0 {
+		if left := <-remaining; left != 0 {
 			t.Errorf("TimeoutNow was sent with %v of the lease left", left)
 		}
 	}
@@ -276,10 +276,10 @@ func TestTransferWaitsForWritesInFlight(t *testing.T) {
 	c.whileLeading("a transfer with a write in flight is refused", func(leader *testNode) error {
 		target := c.others(leader)[0]
 		c.awaitHealthy(leader)
-		var told atomic.Bool
+		var sent atomic.Bool
 		leader.drop(func(m transport.Message) bool {
 			if m.Kind == "timeout_now" {
-				told.Store(true)
+				sent.Store(true)
 			}
 			return m.Kind == "append" && m.Size > 0 && m.To != target.id
 		})
@@ -291,7 +291,7 @@ func TestTransferWaitsForWritesInFlight(t *testing.T) {
 				leader.Status().LastLogIndex > leader.Status().CommitIndex
 		})
 		err := refusedTransfer(t, leader, target.id, "writes in flight")
-		if told.Load() {
+		if sent.Load() {
 			err = errors.Join(err, errors.New("TimeoutNow was sent to the target"))
 		}
 		leader.drop(nil)
@@ -368,16 +368,16 @@ func TestStuckTransferWithoutWrites(t *testing.T) {
 	c.everywhere("c", "1")
 }
 
-// TestOrderedElectionWaitsForTheLease: an operator orders an election although a leader is alive and has a lease. The
+// TestRequestedElection_WaitsForLease: an operator requests an election although a leader is alive and has a lease. The
 // new leader serves nothing, and transfers leadership to no node, before that lease has expired.
-func TestOrderedElectionWaitsForTheLease(t *testing.T) {
+func TestRequestedElection_WaitsForLease(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	c.tune = func(cfg *consensus.Config) { cfg.Lease, cfg.LeaseDrift = true, 0.1 }
 	var old atomic.Pointer[testNode]
 	left := make(chan time.Duration, 8)
 	for _, n := range c.nodes {
-		n.ordered.Store(true)
+		n.overLive.Store(true)
 		n.tasks = append(n.tasks, func(context.Context, uint64) {
 			if old := old.Load(); old != nil && old != n { // its own task may run late
 				left <- old.Status().LeaseRemaining
@@ -433,9 +433,9 @@ func TestOrderedElectionWaitsForTheLease(t *testing.T) {
 	c.write("a", "1")
 }
 
-// TestOrderToACandidate: no node may start an election by itself. A node without a leader then stays a candidate that
-// waits for pre-votes. An operator can still order it to start an election.
-func TestOrderToACandidate(t *testing.T) {
+// TestRequestedElection_OnPreVoteCandidate: no node may start an election by itself. A node without a leader then stays
+// a candidate that waits for pre-votes. An operator's request can still make it start an election.
+func TestRequestedElection_OnPreVoteCandidate(t *testing.T) {
 	t.Parallel()
 	for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
 		t.Run(fmt.Sprint(by), func(t *testing.T) {
@@ -474,7 +474,7 @@ func TestOrderToACandidate(t *testing.T) {
 	}
 }
 
-// rivals orders two followers of old to start an election of the same term. The loser gets no votes, until the caller
+// rivals makes two followers of old start an election of the same term. The loser gets no votes, until the caller
 // ends that.
 func (c *testCluster) rivals(old *testNode) (winner, loser *testNode) {
 	c.t.Helper()
@@ -491,7 +491,8 @@ func (c *testCluster) rivals(old *testNode) (winner, loser *testNode) {
 	return winner, loser
 }
 
-// TestCandidateFollowsTheLeaderOfItsTerm: two nodes are ordered to start an election of the same term. The one that
+// TestCandidateFollowsTheLeaderOfItsTerm: two nodes start an election of the same term at an operator's
+// request. The one that
 // loses remains a candidate for raft.Raft. It says that it follows the other one.
 func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
 	t.Parallel()

@@ -19,8 +19,8 @@ func (w *testCluster) startedAfter(began time.Time, limit time.Duration) time.Du
 	return starts[0].Sub(began)
 }
 
-// Who has said that the leader's process is dead has answered, asked or not.
-func TestWhoReportsNeedNotAnswer(t *testing.T) {
+// A peer that has confirmed the leader's death counts as one that responded, polled or not.
+func TestUnsolicitedConfirmation_CountsAsResponse(t *testing.T) {
 	for name, after := range map[string]time.Duration{"before": 0, "while it is asked": 3 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -320,8 +320,8 @@ func TestADeadLeaderThatAnswers(t *testing.T) {
 				if dead := w.claim().LeaderProcessDead; dead != tt.starts {
 					t.Errorf("it says that the leader is dead: %v", dead)
 				}
-				if retracts := tt.after > 0 && !tt.starts; (w.told() > 0) != retracts {
-					t.Errorf("it has sent its claim to all %d times", w.told())
+				if retracts := tt.after > 0 && !tt.starts; (w.announcements() > 0) != retracts {
+					t.Errorf("it has sent its claim to all %d times", w.announcements())
 				}
 			})
 		})

@@ -182,7 +182,7 @@ func TestLeaderProcess_LearnedLate(t *testing.T) {
 	})
 }
 
-func TestAloneItDisturbsNobody(t *testing.T) {
+func TestConfirmedAlone_StartsNoElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
 		w.start(Config{Fast: true})
@@ -199,16 +199,16 @@ func TestAloneItDisturbsNobody(t *testing.T) {
 	})
 }
 
-// A node that waits for one more to agree is told by that node, and does not wait
+// A node that waits for one more confirmation hears of it from that node, and does not wait
 // until it would ask again.
 func TestAgreementIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
-		var told []bool
+		var reported []bool
 		w.edit(func() {
 			w.mine.Priority = 200
 			w.polled = func([]cluster.NodeID) {
-				told = append(told, w.claim().LeaderProcessDead)
+				reported = append(reported, w.claim().LeaderProcessDead)
 				w.edit(func() { w.polled = nil })
 			}
 		})
@@ -216,8 +216,8 @@ func TestAgreementIsAnnounced(t *testing.T) {
 		w.loss()
 		time.Sleep(21 * time.Millisecond) // by now it asks every few ms only
 		synctest.Wait()
-		if len(told) != 1 || !told[0] {
-			t.Errorf("its first question says that the leader is dead: %v", told)
+		if len(reported) != 1 || !reported[0] {
+			t.Errorf("its first question says that the leader is dead: %v", reported)
 		}
 		w.report("n3")
 		began := time.Now()

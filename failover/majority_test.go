@@ -19,8 +19,8 @@ func leading(t *testing.T, voters ...cluster.NodeID) *testCluster {
 	return w
 }
 
-// told returns how often this node's claim was sent to all.
-func (w *testCluster) told() (n int) {
+// announcements returns how often this node's claim was sent to all.
+func (w *testCluster) announcements() (n int) {
 	w.edit(func() { n = w.announced })
 	return n
 }
@@ -256,12 +256,12 @@ func TestSharedStorageHangs(t *testing.T) {
 			}
 			tells := map[bool]int{true: 1, false: 2}[tc.want]
 			y := w.claim().Yields != ""
-			if y != tc.want || w.c.Replaceable() != tc.want || w.told() != tells {
-				t.Errorf("%+v: yields: %v; told %d times, want %d", tc, y, w.told(), tells)
+			if y != tc.want || w.c.Replaceable() != tc.want || w.announcements() != tells {
+				t.Errorf("%+v: yields: %v; announced %d times, want %d", tc, y, w.announcements(), tells)
 			}
 			w.c.OnDiskHangs()
-			if w.told() != tells {
-				t.Errorf("%+v: told again", tc)
+			if w.announcements() != tells {
+				t.Errorf("%+v: announced again", tc)
 			}
 			time.Sleep(2 * timeoutMin)
 			if !w.c.Replaceable() {
@@ -282,8 +282,8 @@ func TestSharedStorageHangs_NoMore(t *testing.T) {
 			w.claims["n3"] = s
 		})
 		claim := w.Claims()["n3"].Claim
-		if w.c.OnHeard("n3", &claim); w.told() != 1 {
-			t.Errorf("announced %d times", w.told())
+		if w.c.OnHeard("n3", &claim); w.announcements() != 1 {
+			t.Errorf("announced %d times", w.announcements())
 		}
 	})
 }

@@ -35,7 +35,7 @@ func manual(target cluster.NodeID) cluster.LeadershipRequest {
 	}
 }
 
-// obey plans and carries out.
+// obey plans and executes a request.
 func (w *testCluster) obey(o cluster.LeadershipRequest) (cluster.TransferOutcome, error) {
 	p, err := w.c.Plan(w.t.Context(), o)
 	if err != nil {
@@ -53,7 +53,7 @@ func wantError(t *testing.T, err error, code cluster.Code, says string) *cluster
 	return e
 }
 
-func TestOrderedElection(t *testing.T) {
+func TestRequestedElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := requested(t, (*testCluster).wins)
 		out, err := w.obey(manual("n2"))
@@ -70,9 +70,9 @@ func TestOrderedElection(t *testing.T) {
 	})
 }
 
-// TestOrderedElection_LeaderTransfersToo: the leader's TimeoutNow for the same term arrives after the order. n2 may win
-// by votes over a leader with a lease, and must wait for that lease.
-func TestOrderedElection_LeaderTransfersToo(t *testing.T) {
+// TestRequestedElection_LeaderTransfersToo: the leader's TimeoutNow for the same term arrives after the request. n2 may
+// win by votes over a leader with a lease, and must wait for that lease.
+func TestRequestedElection_LeaderTransfersToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := requested(t, func(w *testCluster) {
 			w.handsOver(toN2)
@@ -107,7 +107,7 @@ func TestEmergencyElection(t *testing.T) {
 }
 
 // The voters' refusals end the election immediately, and the result contains them.
-func TestOrderIsDenied(t *testing.T) {
+func TestRequestedElection_VotesDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := requested(t, func(w *testCluster) {
 			w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Candidate, "", 6 })
@@ -127,7 +127,7 @@ func TestOrderIsDenied(t *testing.T) {
 	})
 }
 
-func TestOrderLosesToAnother(t *testing.T) {
+func TestRequestedElection_AnotherNodeElected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := requested(t, func(w *testCluster) {
 			w.edit(func() { w.status.LeaderID, w.status.Term = "n3", 7 })
@@ -139,7 +139,7 @@ func TestOrderLosesToAnother(t *testing.T) {
 	})
 }
 
-func TestOrderEndsWithoutAnAnswer(t *testing.T) {
+func TestRequestedElection_NoVoteResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := requested(t, func(w *testCluster) {
 			w.edit(func() { w.status.Role, w.status.LeaderID, w.status.Term = cluster.Candidate, "", 6 })
@@ -170,7 +170,7 @@ func TestRequest_StartsElectionAgainInLaterTerm(t *testing.T) {
 	})
 }
 
-func TestOneOrderAtATime(t *testing.T) {
+func TestRequestedElection_OneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		w := requested(t, func(w *testCluster) { <-release; w.wins() })
@@ -183,7 +183,7 @@ func TestOneOrderAtATime(t *testing.T) {
 		synctest.Wait()
 		_, err = w.c.Execute(t.Context(), manual("n2"), p)
 		if e := wantError(t, err, cluster.CodeBusy, ""); e.Retryable() {
-			t.Error("a second order invites a retry")
+			t.Error("a second request invites a retry")
 		}
 		close(release)
 		if err := <-done; err != nil {

@@ -107,18 +107,18 @@ func TestAnnounce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := leaderView(t)
 		c := w.start(Config{Fast: true})
-		var told cluster.TransferNotice
+		var announced cluster.TransferNotice
 		w.edit(func() {
 			w.polled = func(peers []cluster.NodeID) {
 				if slices.Equal(peers, []cluster.NodeID{"n3"}) {
-					told = w.claim().Handover
+					announced = w.claim().Handover
 				}
 			}
 		})
 		h := cluster.TransferNotice{To: "n3", Trigger: "transfer", Reason: "why"}
 		retract := c.AnnounceTransfer(t.Context(), h)
-		if told != h || w.claim().Handover != h {
-			t.Errorf("the target was told %+v", told)
+		if announced != h || w.claim().Handover != h {
+			t.Errorf("the claim announced %+v", announced)
 		}
 		retract()
 		if h := w.claim().Handover; h != (cluster.TransferNotice{}) {

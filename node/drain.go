@@ -71,7 +71,7 @@ func (n *Node) handOverIfIneligible(ctx context.Context, _ uint64) {
 // handOver transfers leadership and retries, until another node leads or there is no target for a while.
 func (n *Node) handOver(ctx context.Context) {
 	var trouble string
-	var nobody time.Time // since when there is no eligible target; zero: there is one
+	var noTargetSince time.Time // since when there is no eligible target; zero: there is one
 	for ctx.Err() == nil {
 		st := n.consensus.Status()
 		if st.Role != cluster.Leader || cluster.CountVoters(st.Servers) < 2 {
@@ -91,10 +91,10 @@ func (n *Node) handOver(ctx context.Context) {
 			n.log.Warn("leadership transfer failed", "error", err)
 		}
 		if _, err := n.transfer.Best(); err == nil {
-			nobody = time.Time{}
-		} else if now := time.Now(); nobody.IsZero() {
-			nobody = now
-		} else if now.Sub(nobody) > drainNoTargetTimeout {
+			noTargetSince = time.Time{}
+		} else if now := time.Now(); noTargetSince.IsZero() {
+			noTargetSince = now
+		} else if now.Sub(noTargetSince) > drainNoTargetTimeout {
 			return
 		}
 		sleep(ctx, drainRetryDelay)

@@ -207,19 +207,19 @@ func TestDetach_SurvivesLeaderChange(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a := held(b.session(t, "s", time.Hour), "1")
 		b.renewAttached(a)
-		told := false
+		reported := false
 		for range 3 {
 			b.end()
 			b.lead()
-			told = told || b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
+			reported = reported || b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
 			time.Sleep(unknownStreamGrace / 2)
 		}
-		for deadline := time.Now().Add(attachReportWindow + unknownStreamGrace); !told &&
+		for deadline := time.Now().Add(attachReportWindow + unknownStreamGrace); !reported &&
 			time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-			told = b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
+			reported = b.Detach(b.t.Context(), []cluster.Attachment{a}) == nil
 		}
-		if !told || b.lives(a.Session) {
-			t.Errorf("told: %v; the session lives on: %v", told, b.lives(a.Session))
+		if !reported || b.lives(a.Session) {
+			t.Errorf("reported: %v; the session lives on: %v", reported, b.lives(a.Session))
 		}
 	})
 }

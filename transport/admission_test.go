@@ -13,7 +13,7 @@ import (
 )
 
 // A node that the hello refuses delivers no Raft message, so it cannot raise the other node's term.
-func TestRefusedNodesReachNobody(t *testing.T) {
+func TestRefusedNode_MessagesDoNotReachRaft(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*cluster.Peer){
 		"foreign cluster": func(p *cluster.Peer) { p.ClusterID = "other" },
@@ -248,7 +248,7 @@ func TestNoEntriesWithoutARecord(t *testing.T) {
 }
 
 // A leader without a cluster ID cannot lead a node that has one: its log would replace the other's.
-func TestLeaderWithoutClusterIDLeadsNobodyWithOne(t *testing.T) {
+func TestLeaderWithoutClusterID_IsRefusedByNodeWithOne(t *testing.T) {
 	t.Parallel()
 	with, without := newEnd(t, "n1"), newEnd(t, "n2", noID)
 	with.leader.Store(cluster.NodeID("n2"))

@@ -154,7 +154,7 @@ func TestStartElection_WinnerIsHeardMeanwhile(t *testing.T) {
 			t.Errorf("%v; raft got %v", err, *got)
 		}
 		if _, err := e.raft.StartElection(t.Context(), 5, cluster.CauseOperator); err != nil {
-			t.Errorf("ordered: %v", err)
+			t.Errorf("requested: %v", err)
 		}
 	})
 }

@@ -43,7 +43,7 @@ func (r *Raft) RequestVote(
 // flagPermission permits the LeadershipTransfer flag of vote requests, from a moment on.
 type flagPermission struct {
 	at   time.Time
-	term uint64 // of the leader that ordered the election; 0: an operator did
+	term uint64 // of the leader that sent the TimeoutNow; 0: an operator requested it
 }
 
 // allows reports whether a vote request may have the flag, with a log that ends with an entry of lastLogTerm. The

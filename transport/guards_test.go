@@ -175,9 +175,9 @@ func TestReplicationPaused_LeaderSendsNothing(t *testing.T) {
 	}
 }
 
-// TestNonVoterDoesNotStand: raft.Raft starts an election after a TimeoutNow although its configuration lists it as a
-// non-voter, and no voter refuses it for that.
-func TestNonVoterDoesNotStand(t *testing.T) {
+// TestNonVoter_StartsNoElection: raft.Raft starts an election after a TimeoutNow although its configuration lists it as
+// a non-voter, and no voter refuses it for that.
+func TestNonVoter_StartsNoElection(t *testing.T) {
 	t.Parallel()
 	n1, n2 := newEnd(t, "n1"), newEnd(t, "n2")
 	got, own := n2.bind(), n1.bind()

@@ -59,7 +59,7 @@ func TestProbeReportsIdentityWhenRefused(t *testing.T) {
 	})
 }
 
-func TestProbeOfNobody(t *testing.T) {
+func TestProbe_OwnAddressAndSilentServer(t *testing.T) {
 	t.Parallel()
 	n1 := newEnd(t, "n1")
 	if _, _, err := n1.tr.Probe(context.Background(), n1.addr); !errors.Is(err, errIdentity) {

@@ -16,7 +16,7 @@ func TestLeaseBindsTheProcess(t *testing.T) {
 	type ask func(n2, n3 *end) bool
 	vote := func(n2, n3 *end) bool { v, err := n2.vote(n3, 6); return err == nil && v.Granted }
 	preVote := func(n2, n3 *end) bool { v, err := n2.preVote(n3, 6); return err == nil && v.Granted }
-	ordered := func(n2, n3 *end) bool {
+	requested := func(n2, n3 *end) bool {
 		var resp raft.RequestVoteResponse
 		err := n2.to(n3).RequestVote("n3", raft.ServerAddress(n3.addr),
 			&raft.RequestVoteRequest{RPCHeader: n2.header(), Term: 6, LeadershipTransfer: true}, &resp)
@@ -35,7 +35,7 @@ func TestLeaseBindsTheProcess(t *testing.T) {
 		"a vote":             {ask: vote, after: testMax - time.Millisecond},
 		"a pre-vote":         {ask: preVote, after: testMax - time.Millisecond},
 		"a vote later":       {ask: vote, after: testMax, granted: true},
-		"an order":           {ask: ordered, after: 0, granted: true},
+		"a request":          {ask: requested, after: 0, granted: true},
 		"evidence too early": {ask: vote, prepare: evidence, after: testMin - time.Millisecond},
 		"evidence":           {ask: vote, prepare: evidence, after: testMin, granted: true},
 		"the leader itself": { // its first request is lost on the connection of the heartbeat

@@ -142,7 +142,7 @@ func send(t *testing.T, conn net.Conn, c cluster.Claim) {
 }
 
 // The frames of a monitor connection are bounded, and their claims are compared with its hello.
-func TestBadFramesEndTheConversation(t *testing.T) {
+func TestBadFrame_ClosesConnection(t *testing.T) {
 	t.Parallel()
 	good := cluster.Claim{NodeID: "n1", ClusterID: "c1", BootID: "boot-n1"}
 	with := func(change func(*cluster.Claim)) []byte {
@@ -288,7 +288,7 @@ func TestPoll(t *testing.T) {
 }
 
 // Poll does not wait for peers that are not connected.
-func TestPollOfNobody(t *testing.T) {
+func TestPoll_SkipsDisconnectedPeers(t *testing.T) {
 	t.Parallel()
 	a, b := newEnd(t, "n1"), newEnd(t, "n2")
 	acquaint(t, a, b)
@@ -429,13 +429,13 @@ func TestRefusedPeer_DialBackoff(t *testing.T) {
 // TCP would. No node considers the peer dead.
 func TestUnansweredQuestionEndsTheConnection(t *testing.T) {
 	t.Parallel()
-	deaf := &links{}
+	network := &links{}
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		a, b := ends[0], ends[1]
 		acquaint(t, a, b)
-		deaf.cut(a.id, b.id)
+		network.cut(a.id, b.id)
 		time.Sleep(testMin * 10 / 3) // one question has been asked
-		deaf.heal()
+		network.heal()
 		const limit = 2 * time.Second
 		for range 100 {
 			time.Sleep(100 * time.Millisecond)
@@ -448,7 +448,7 @@ func TestUnansweredQuestionEndsTheConnection(t *testing.T) {
 				t.Errorf("%s takes a peer for dead: %+v", e.id, l)
 			}
 		}
-	}, deaf.install)
+	}, network.install)
 }
 
 // A monitor connection lasts, even with long election timeouts.

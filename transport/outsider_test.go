@@ -53,7 +53,7 @@ func TestOutsiderReachesNotRaft(t *testing.T) {
 
 // A node that is not a member gets no command into the log: this node takes neither its calls nor its relayed messages,
 // also on a connection from before its removal. It takes those of a member.
-func TestOutsiderCallsNobody(t *testing.T) {
+func TestOutsider_CallsAreRefused(t *testing.T) {
 	t.Parallel()
 	served := make(chan cluster.NodeID, 32)
 	n1 := newEnd(t, "n1", func(_ *Config, e *end) {

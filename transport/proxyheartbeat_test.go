@@ -16,7 +16,7 @@ func answerAppend(success *bool, term *uint64, after time.Duration) func(raft.RP
 	}
 }
 
-func TestOperationExcuses(t *testing.T) {
+func TestOperation_MayProxyHeartbeat(t *testing.T) {
 	t.Parallel()
 	tm := timingOf(testMin, testMax)
 	base := time.Now()

@@ -58,7 +58,7 @@ func TestAppendAfterTheNewestSnapshot(t *testing.T) {
 // TestRepeatedInstallIsDelayed: raft sends a snapshot again immediately when the follower refuses what comes after it.
 func TestRepeatedInstallIsDelayed(t *testing.T) {
 	t.Parallel()
-	var told []int
+	var reported []int
 	inBubble(t, 2, func(t *testing.T, ends []*end) {
 		n1, n2 := ends[0], ends[1]
 		n1.bindOnly()
@@ -102,13 +102,13 @@ func TestRepeatedInstallIsDelayed(t *testing.T) {
 	}, func(_ *Config, e *end) {
 		e.installRepeated = func(peer cluster.NodeID, index uint64, times int) {
 			if peer != "n2" || index < 200 {
-				t.Errorf("told of %s, %d", peer, index)
+				t.Errorf("reported %s, %d", peer, index)
 			}
-			told = append(told, times)
+			reported = append(reported, times)
 		}
 	})
-	if want := []int{1, 2, 3, 1, 1}; !slices.Equal(told, want) {
-		t.Errorf("told of repetitions %v, want %v", told, want)
+	if want := []int{1, 2, 3, 1, 1}; !slices.Equal(reported, want) {
+		t.Errorf("reported repetitions %v, want %v", reported, want)
 	}
 	if d := installDelay(100, testMin); d != maxInstallDelay {
 		t.Errorf("the delay grows to %v", d)

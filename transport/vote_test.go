@@ -408,8 +408,8 @@ func TestStartElection(t *testing.T) {
 // A vetoed pre-vote does not reach raft, and its reason reaches the candidate. Votes are not vetoed.
 func TestPreVoteVeto(t *testing.T) {
 	t.Parallel()
-	var told answers
-	n1 := newEnd(t, "n1", told.install)
+	var reported answers
+	n1 := newEnd(t, "n1", reported.install)
 	n2 := newEnd(t, "n2", func(_ *Config, e *end) {
 		e.vetoPreVote = func(candidate cluster.NodeID) string {
 			return string(candidate) + " is worse placed\nthan n2"
@@ -423,14 +423,14 @@ func TestPreVoteVeto(t *testing.T) {
 		t.Error("it reached raft, or was not counted")
 	}
 	want := cluster.VoteResponse{Term: 6, Voter: "n2", Pre: true, Reason: "n1 is worse placed than n2"}
-	if a := told.last(); a != want {
-		t.Errorf("the candidate was told %+v", a)
+	if a := reported.last(); a != want {
+		t.Errorf("the candidate got %+v", a)
 	}
 	if v, err := n1.vote(n2, 6); err != nil || !v.Granted {
 		t.Errorf("vote: %+v, %v", v, err)
 	}
-	if a := told.last(); a != (cluster.VoteResponse{Term: 6, Voter: "n2", Granted: true}) {
-		t.Errorf("of a grant the candidate was told %+v", a)
+	if a := reported.last(); a != (cluster.VoteResponse{Term: 6, Voter: "n2", Granted: true}) {
+		t.Errorf("for a grant the candidate got %+v", a)
 	}
 }
 
@@ -503,8 +503,8 @@ func TestFromAVoter(t *testing.T) {
 // The candidate receives the reasons of a real raft's refusals, and of rejections before raft.
 func TestCandidateHearsWhy(t *testing.T) {
 	t.Parallel()
-	var told answers
-	n1, n2 := newEnd(t, "n1", told.install), newEnd(t, "n2")
+	var reported answers
+	n1, n2 := newEnd(t, "n1", reported.install), newEnd(t, "n2")
 	n2.leader.Store(cluster.NodeID("n3"))
 	n2.bindOnly()
 	n2.serve(func(rpc raft.RPC) {
@@ -514,15 +514,15 @@ func TestCandidateHearsWhy(t *testing.T) {
 	if err != nil || v.Granted || string(v.Addr) != n2.addr {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	if a := told.last(); a != (cluster.VoteResponse{Term: 6, Voter: "n2", Reason: "knows leader n3"}) {
-		t.Errorf("told %+v", a)
+	if a := reported.last(); a != (cluster.VoteResponse{Term: 6, Voter: "n2", Reason: "knows leader n3"}) {
+		t.Errorf("reported %+v", a)
 	}
 	n2.stop()
 	if _, err := n1.vote(n2, 7); err == nil {
 		t.Fatal("answered")
 	}
-	if a := told.last(); a != (cluster.VoteResponse{Term: 7, Voter: "n2", Reason: "not reached"}) {
-		t.Errorf("told %+v", a)
+	if a := reported.last(); a != (cluster.VoteResponse{Term: 7, Voter: "n2", Reason: "not reached"}) {
+		t.Errorf("reported %+v", a)
 	}
 }
 

@@ -85,7 +85,7 @@ func (b VoteRequest) HeldByLeader(leader, self cluster.NodeID, term uint64) bool
 
 // BoundByLease returns why a vote may contradict a lease, "" if it does not. The lease is of the leader that this
 // process has acknowledged last. It ends less than TimeoutMin after it. This voter waits for TimeoutMax unless it has
-// evidence that the leader has failed. An ordered request is not bound.
+// evidence that the leader has failed. A request with the LeadershipTransfer flag is not bound.
 //
 // raft's own rule, no vote while it knows a leader, is not enough. A replaced raft.Raft knows none. A vote request with
 // the LeadershipTransfer flag makes raft forget its leader even when it refuses the vote.

@@ -17,8 +17,8 @@ import (
 	"northstar/chaos/testenv"
 )
 
-// patience is how long a test waits for what a page should show.
-var patience = testenv.Slowdown() * 30 * time.Second
+// showTimeout is how long a test waits for what a page should show.
+var showTimeout = testenv.Slowdown() * 30 * time.Second
 
 // browser is a Chromium without a window. It is driven by the DevTools protocol over two pipes, one JSON text for each
 // message, so that it needs neither a port nor a library.
@@ -153,7 +153,7 @@ func (b *browser) call(session, method string, params, out any) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience+5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), showTimeout+5*time.Second)
 	defer cancel()
 	select {
 	case m := <-answer:
@@ -255,7 +255,7 @@ func (p *page) evaluate(expression string, out any) error {
 // wait waits until an expression is true in the page.
 func (p *page) wait(what, expression string) {
 	p.t.Helper()
-	until := time.Now().Add(patience)
+	until := time.Now().Add(showTimeout)
 	for ok := false; ; {
 		err := p.evaluate(fmt.Sprintf(`new Promise((done) => {
 			const until = Date.now() + 5000;
@@ -273,7 +273,7 @@ func (p *page) wait(what, expression string) {
 			p.t.Fatal(err)
 		}
 		if time.Now().After(until) {
-			p.t.Fatalf("%s: not within %v; the page says:\n%s\nand has loaded:\n%s", what, patience, p.text(), p.loaded())
+			p.t.Fatalf("%s: not within %v; the page says:\n%s\nand has loaded:\n%s", what, showTimeout, p.text(), p.loaded())
 		}
 	}
 }

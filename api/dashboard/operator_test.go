@@ -160,7 +160,7 @@ func (s *site) awaitApplied(n *proc.Node) {
 	s.t.Helper()
 	var leader, own apiv1.Status
 	s.call(s.leader(), "GET", "/status", nil, &leader)
-	for until := time.Now().Add(patience); own.AppliedIndex < leader.AppliedIndex; {
+	for until := time.Now().Add(showTimeout); own.AppliedIndex < leader.AppliedIndex; {
 		if time.Now().After(until) {
 			s.t.Fatalf("node %s has applied %d of %d entries", n.ID, own.AppliedIndex, leader.AppliedIndex)
 		}
@@ -173,10 +173,10 @@ func (s *site) awaitApplied(n *proc.Node) {
 func (s *site) release(session, role string) {
 	s.t.Helper()
 	n := s.leader()
-	for until := time.Now().Add(patience); time.Now().Before(until); {
-		var told apiv1.Session
-		s.call(n, "GET", apiv1.PathSessions+"/"+session, nil, &told)
-		if len(told.RevokedRoles) > 0 {
+	for until := time.Now().Add(showTimeout); time.Now().Before(until); {
+		var stored apiv1.Session
+		s.call(n, "GET", apiv1.PathSessions+"/"+session, nil, &stored)
+		if len(stored.RevokedRoles) > 0 {
 			break
 		}
 		<-time.After(20 * time.Millisecond)

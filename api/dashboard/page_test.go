@@ -338,7 +338,7 @@ func savesSnapshot(t *testing.T, p *page) {
 	p.click("button", "Download")
 	p.waitText("Saved as harbour-")
 	p.click("button", "Close")
-	for until := time.Now().Add(patience); ; {
+	for until := time.Now().Add(showTimeout); ; {
 		files, err := filepath.Glob(filepath.Join(dir, "harbour-*.snapshot"))
 		if err != nil {
 			t.Fatal(err)

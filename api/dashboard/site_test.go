@@ -79,7 +79,7 @@ func startSite(t *testing.T) *site {
 
 func (s *site) leader() *proc.Node {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), showTimeout)
 	defer cancel()
 	n, err := s.Leader(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *site) call(n *proc.Node, method, path string, in, out any) {
 		}
 		body = bytes.NewReader(text)
 	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), showTimeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, body)
 	if err != nil {

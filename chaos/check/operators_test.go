@@ -53,7 +53,7 @@ func TestAudited(t *testing.T) {
 	}
 }
 
-func TestLetGo(t *testing.T) {
+func TestCheckAttachedSessionsEnd(t *testing.T) {
 	held := []AttachedSession{{"s1", "n1", 10 * time.Second}, {"s2", "n2", 10 * time.Second}}
 	alive := map[string]bool{"s2": true}
 	for _, tt := range []struct {

@@ -20,7 +20,7 @@ const (
 	learnTerm
 	failOver
 	detect
-	order
+	request
 	transfer
 	replicate
 	resend
@@ -182,9 +182,9 @@ func (m *Model) electionSteps(s *state, of id, try func(action, func(*state))) {
 	if !m.mayElect(s, of) {
 		return
 	}
-	if s.left.orders > 0 && m.mayForce(s, of) {
-		try(action{order, of, 0}, func(t *state) {
-			t.left.orders--
+	if s.left.requests > 0 && m.mayForce(s, of) {
+		try(action{request, of, 0}, func(t *state) {
+			t.left.requests--
 			t.elect(of, true, true)
 			t.node(of).servesIn = m.leaseWait()
 		})

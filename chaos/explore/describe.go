@@ -100,7 +100,7 @@ func (s *state) describeAction(a action) string {
 
 var phrases = map[verb]string{
 	write: "finishes its writes", crash: "crashes", restart: "starts again", wipe: "loses its disk",
-	tick: "time passes", order: "starts an election at an operator's request", propose: "appends a write",
+	tick: "time passes", request: "starts an election at an operator's request", propose: "appends a write",
 	stepDown: "hears too few voters and steps down", cutLink: "cut", healLink: "whole again",
 }
 

@@ -58,7 +58,7 @@ func small() Model {
 // A state and the same one with other names are one state: the search finds as many as there are without the names.
 func TestSymmetry(t *testing.T) {
 	t.Parallel()
-	timed := Model{MaxTerm: 2, Orders: 1, TicksPerTimeout: 1, Lease: true, Leaderless: true, Priorities: equal}
+	timed := Model{MaxTerm: 2, Requests: 1, TicksPerTimeout: 1, Lease: true, Leaderless: true, Priorities: equal}
 	for depth, m := range map[int]Model{100: small(), 6: timed} {
 		first := m.start()
 		named, unnamed := map[key]bool{first.key(false): true}, map[key]bool{first.key(true): true}

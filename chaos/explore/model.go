@@ -5,7 +5,7 @@ import "northstar/consensus"
 // start returns the first state: node 1 leads in term 1, and all have its first entry.
 func (m *Model) start() state {
 	m.maxTerm = m.MaxTerm
-	s := state{left: budget{m.Crashes, m.Cuts, m.Writes, m.Orders, m.Transfers, m.Wipes}}
+	s := state{left: budget{m.Crashes, m.Cuts, m.Writes, m.Requests, m.Transfers, m.Wipes}}
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		n.stepDown()

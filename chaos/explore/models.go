@@ -17,7 +17,7 @@ type Model struct {
 	Crashes   uint8
 	Cuts      uint8 // how often one link is cut
 	Writes    uint8 // proposals, besides each leader's first entry
-	Orders    uint8 // elections that an operator requests
+	Requests  uint8 // elections that an operator requests
 	Transfers uint8
 	Wipes     uint8 // how often a node that is down loses its disk
 	Resends   bool  // leaders repeat entries that followers have
@@ -65,7 +65,7 @@ func Models() []Model {
 		},
 		{
 			Name: "lease-orders", Doc: "leases with a transfer and an operator's election", Depth: 11,
-			NightlyDepth: 16, MaxTerm: 2, Orders: 1, Transfers: 1, TicksPerTimeout: 1, Lease: true, Priorities: equal,
+			NightlyDepth: 16, MaxTerm: 2, Requests: 1, Transfers: 1, TicksPerTimeout: 1, Lease: true, Priorities: equal,
 		},
 		{
 			Name: "readmission", Doc: "a node loses its disk and is re-admitted, with one election, completely",

@@ -48,7 +48,7 @@ func (s *state) setTerm(of id, term uint8, votesInFlight int) {
 }
 
 func (n *node) stepDown() {
-	n.role, n.leader, n.grants, n.forced, n.ordered, n.leaseOff, n.servesIn = follower, 0, 0, false, false, false, 0
+	n.role, n.leader, n.grants, n.forced, n.flagged, n.leaseOff, n.servesIn = follower, 0, 0, false, false, false, 0
 	n.candidacyAge = 0
 	n.acked, n.match = [nodes]uint8{notAcked, notAcked, notAcked}, [nodes]uint8{}
 }
@@ -96,14 +96,14 @@ func (m *Model) blocked(s *state, of id) bool {
 
 // elect makes a node a candidate of the next term, which votes for itself and asks the others. A candidacy that began
 // with a TimeoutNow does not end at another one, and the transport raises the term for that.
-func (s *state) elect(of id, forced, ordered bool) {
+func (s *state) elect(of id, forced, flagged bool) {
 	n := s.node(of)
 	if forced && n.forced {
 		s.setTerm(of, n.term+1, 0)
 	}
 	s.flush(of)
 	n.stepDown()
-	n.role, n.forced, n.ordered = candidate, forced, ordered
+	n.role, n.forced, n.flagged = candidate, forced, flagged
 	n.term++
 	if !raftnode.TermMayWait(true, true, 0) {
 		n.flush()
@@ -115,7 +115,7 @@ func (s *state) elect(of id, forced, ordered bool) {
 	for i := id(1); i <= nodes; i++ {
 		if i != of && s.isVoter(of, i) {
 			s.send(message{
-				kind: voteRequest, from: of, to: i, term: n.term, ok: ordered, index: n.last,
+				kind: voteRequest, from: of, to: i, term: n.term, ok: flagged, index: n.last,
 				prevTerm: n.lastTerm(),
 			})
 		}

@@ -45,7 +45,7 @@ type node struct {
 	up      bool
 	role    role
 	forced  bool // the candidacy began with a TimeoutNow
-	ordered bool // by the leader or an operator: its vote requests carry the LeadershipTransfer flag
+	flagged bool // by the leader or an operator: its vote requests carry the LeadershipTransfer flag
 	leader  id   // as raft.Raft knows it
 	grants  uint8
 
@@ -110,7 +110,7 @@ type message struct {
 }
 
 // budget is what may still go wrong.
-type budget struct{ crashes, cuts, writes, orders, transfers, wipes uint8 }
+type budget struct{ crashes, cuts, writes, requests, transfers, wipes uint8 }
 
 // state is one state of the cluster. It is a plain value.
 type state struct {
@@ -216,7 +216,7 @@ func (s *state) encode(b []byte, name *[nodes + 1]id) []byte {
 		for j := range nodes {
 			grants |= n.grants >> j & 1 << (name[j+1] - 1)
 		}
-		b = append(b, bit(n.up)|bit(n.forced)<<1|bit(n.ordered)<<2|bit(n.heardDead)<<3|bit(n.leaseOff)<<4|
+		b = append(b, bit(n.up)|bit(n.forced)<<1|bit(n.flagged)<<2|bit(n.heardDead)<<3|bit(n.leaseOff)<<4|
 			bit(n.joined)<<5|uint8(n.role)<<6, name[n.leader]|name[n.voteFor]<<2|name[n.diskVoteFor]<<4|
 			name[n.heardFrom]<<6, grants|n.last<<4, n.term|n.voteTerm<<4, n.diskTerm|n.diskVoteTerm<<4,
 			n.commit|n.diskLast<<4, n.heardTerm|n.running<<4, n.heard|n.votedAgo<<4,
@@ -228,7 +228,7 @@ func (s *state) encode(b []byte, name *[nodes + 1]id) []byte {
 		b = encodeIDs(b, votes[i], name)
 	}
 	b = encodeIDs(b, &s.ghost.leaders, name)
-	b = append(b, name[s.cut], s.left.crashes|s.left.cuts<<4, s.left.writes|s.left.orders<<4,
+	b = append(b, name[s.cut], s.left.crashes|s.left.cuts<<4, s.left.writes|s.left.requests<<4,
 		s.left.transfers|s.left.wipes<<4, s.ghost.length)
 	b = append(b, s.ghost.committed[:s.ghost.length]...)
 	b = append(b, s.ghost.in[:s.ghost.length]...)

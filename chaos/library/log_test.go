@@ -73,7 +73,7 @@ func TestSnapshotKeepsAConflictingEntry(t *testing.T) {
 
 // A leader writes no log entry at the index of a restore. As a follower it cannot
 // read that entry, and rejects every entry of another leader at that index.
-func TestHoleOfARestoreRefusesAppends(t *testing.T) {
+func TestRestore_LeavesLogGapThatRejectsAppends(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := start(t, "a", newDisk(1, "abc"))
 		n.lead(t)

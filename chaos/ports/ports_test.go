@@ -12,7 +12,7 @@ import (
 
 // No port is returned twice, concurrently or later. The caller can listen on it,
 // close the listener and listen again.
-func TestNoneTwice(t *testing.T) {
+func TestReserve_NoDuplicates(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]bool{}
 	var all sync.WaitGroup

@@ -87,7 +87,7 @@ func (s *stalls) String() string {
 		s.sum.Round(time.Millisecond))
 }
 
-func TestStallsMoveADeadline(t *testing.T) {
+func TestHostStallExtendsDeadline(t *testing.T) {
 	const within = 20 * time.Second
 	begin := time.Now()
 	at := func(d time.Duration) time.Time { return begin.Add(d) }

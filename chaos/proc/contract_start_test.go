@@ -210,10 +210,10 @@ func TestContractSignals(t *testing.T) {
 		}
 	}
 	_ = notify.Close()
-	told := <-heard
-	if len(told) < 3 || told[0] != "READY=1" || !slices.Contains(told, "WATCHDOG=1") ||
-		!slices.Contains(told, "STOPPING=1") {
-		t.Errorf("the service manager was told %q", told)
+	messages := <-heard
+	if len(messages) < 3 || messages[0] != "READY=1" || !slices.Contains(messages, "WATCHDOG=1") ||
+		!slices.Contains(messages, "STOPPING=1") {
+		t.Errorf("the service manager got %q", messages)
 	}
 }
 

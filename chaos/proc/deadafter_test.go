@@ -24,17 +24,17 @@ func TestDeadVoterIsRemoved(t *testing.T) {
 	}
 	first, second := dead[1], dead[0] // of four, and of three
 	removed := fmt.Sprintf("member %s was removed from the Raft configuration", first.ID)
-	var told *Node
+	var witness *Node
 	eventually(t, 2*soon, func() error {
 		for _, n := range others(four, first) {
 			if strings.Contains(four.Log(n), removed) {
-				told = n
+				witness = n
 				return nil
 			}
 		}
 		return fmt.Errorf("%s is still a member", first.ID)
 	})
-	if voters := members(t, told); len(voters) != 3 || voters[first.ID] {
+	if voters := members(t, witness); len(voters) != 3 || voters[first.ID] {
 		t.Errorf("members: %v", voters)
 	}
 	mustPut(t, four, "k", "v")

@@ -160,7 +160,7 @@ func planned(t *testing.T, asked *Node, path string) (foretold string, m moved) 
 // The same call with its plan_id does what the dry run predicted, under writes. The calls are transfers, failovers that
 // become transfers, and failovers that become elections. The last kind needs automatic failover paused and the leader
 // killed. NORTHSTAR_PLANS sets the number of calls, for example 100. Not parallel: on a busy machine fewer come true.
-func TestPlansComeTrue(t *testing.T) {
+func TestPlanMatchesExecution(t *testing.T) {
 	total := rounds(t, "NORTHSTAR_PLANS", 6)
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h", "--election-timeout-min", "400ms",
 		"--election-timeout-max", "800ms")

@@ -253,7 +253,7 @@ func (d *drill) leads(n *Node, reason string) {
 		}
 		return err
 	})
-	var told struct {
+	var listed struct {
 		Items []struct {
 			Node, Message string
 			Fields        struct {
@@ -264,9 +264,9 @@ func (d *drill) leads(n *Node, reason string) {
 		} `json:"items"`
 	}
 	eventually(d.t, soon, func() error {
-		d.admin(n, http.MethodGet, "/v1/events?type=failover", nil, &told)
+		d.admin(n, http.MethodGet, "/v1/events?type=failover", nil, &listed)
 		events := 0
-		for _, e := range told.Items {
+		for _, e := range listed.Items {
 			if strings.HasPrefix(e.Message, "cluster recovered") {
 				events++
 				if e.Node != n.ID || e.Fields.RecoveredID != n.ID || e.Fields.Generation != 2 ||
@@ -276,7 +276,7 @@ func (d *drill) leads(n *Node, reason string) {
 			}
 		}
 		if events != 1 {
-			return fmt.Errorf("%d events of the recovery: %+v", events, told)
+			return fmt.Errorf("%d events of the recovery: %+v", events, listed)
 		}
 		return nil
 	})

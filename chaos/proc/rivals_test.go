@@ -282,7 +282,7 @@ func backToNormal(t *testing.T, c *Cluster) {
 
 // A leader learns from its peers that they follow another leader in a later term. It steps down immediately, before its
 // own timer fires.
-func TestStaleLeaderIsTold(t *testing.T) {
+func TestStaleLeader_StepsDownByPeerReports(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, calm...)
 	lead := start(t, c)

@@ -353,19 +353,19 @@ func TestLyingLeaderAnswer(t *testing.T) {
 	})}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
-	for told := range int64(2 * len(lies)) {
+	for n := range int64(2 * len(lies)) {
 		eventually(t, soon, func() error {
-			if turn.Load() <= told {
-				return errors.New("nobody asks the liar")
+			if turn.Load() <= n {
+				return errors.New("no node asks the liar")
 			}
 			return nil
 		})
 		r, err := checkSplitBrain(t, first)
 		if err != nil || r.Refusing {
-			t.Errorf("after lie %d: %+v %v", told, r, err)
+			t.Errorf("after lie %d: %+v %v", n, r, err)
 		}
-		if a, err := put(t.Context(), first, "k", fmt.Sprint(told)); err != nil || a.Status != http.StatusOK {
-			t.Errorf("write after lie %d: %d %s %v", told, a.Status, a.Body, err)
+		if a, err := put(t.Context(), first, "k", fmt.Sprint(n)); err != nil || a.Status != http.StatusOK {
+			t.Errorf("write after lie %d: %d %s %v", n, a.Status, a.Body, err)
 		}
 	}
 	_ = s.Close()

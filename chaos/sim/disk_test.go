@@ -87,8 +87,8 @@ func TestCrashKeepsAPrefixOfTheBatch(t *testing.T) {
 	kept := map[uint64]int{}
 	for seed := range uint64(200) {
 		bubble(t, func(t *testing.T) {
-			var told uint64
-			d := NewDisk("d", seed, DefaultDiskOptions(), func(_ uint64, es []*raft.Log) { told = es[len(es)-1].Index })
+			var reported uint64
+			d := NewDisk("d", seed, DefaultDiskOptions(), func(_ uint64, es []*raft.Log) { reported = es[len(es)-1].Index })
 			old := attach(t, d)
 			_ = old.Log().StoreLogs(entries(1, 3, 1))
 			done := make(chan error, 1)
@@ -98,8 +98,8 @@ func TestCrashKeepsAPrefixOfTheBatch(t *testing.T) {
 			next := attach(t, d)
 			last := lastIndex(t, next)
 			kept[last]++
-			if told != last {
-				t.Errorf("hook told of %d, disk holds %d", told, last)
+			if reported != last {
+				t.Errorf("hook got %d, disk holds %d", reported, last)
 			}
 			if err := <-done; err != nil {
 				t.Errorf("the lost process's write = %v: the library would panic", err)

@@ -109,9 +109,8 @@ func TestFaultsOfMessagesDrawTheirOwnNumbers(t *testing.T) {
 	}
 }
 
-// The scenario have, together, every kind of fault, and dense runs all
-// but those that are planned for a single node.
-func TestDenseWorldsHaveEveryFault(t *testing.T) {
+// Over four seeds, high-fault-rate draws every fault of an operator, and wiped disks, bridges and flapping links.
+func TestHighFaultRate_DrawsEveryFault(t *testing.T) {
 	dense := FaultWeights{}
 	for seed := range uint64(4) {
 		cfg, err := NewConfig("high-fault-rate", seed, 3)

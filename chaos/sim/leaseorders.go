@@ -43,7 +43,7 @@ func (sim *Simulation) cutOff(m *member) bool {
 }
 
 // leaseOrders has nodes with leases. At the moment at which the leader is cut off, voters replace their Raft instances,
-// and an operator orders an election, perhaps of a node whose log is behind. There are few writes: otherwise no node
+// and an operator requests an election, perhaps of a node whose log is behind. There are few writes: otherwise no node
 // that has lost its leader before could be elected.
 func leaseOrders(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)

@@ -154,10 +154,10 @@ func (l *latePath) hear(term uint64) {
 }
 
 // awaitHigher waits until a heartbeat of a term above the given one has come
-// and been dealt with, or for a candidate's patience.
+// and been dealt with, or for the timeout of a candidate.
 func (l *latePath) awaitHigher(term uint64) {
-	patience := time.NewTimer(timeoutMax - 10*time.Millisecond)
-	defer patience.Stop()
+	timeout := time.NewTimer(timeoutMax - 10*time.Millisecond)
+	defer timeout.Stop()
 	for {
 		l.mu.Lock()
 		higher, heard := l.term > term, l.heard
@@ -168,7 +168,7 @@ func (l *latePath) awaitHigher(term uint64) {
 		}
 		select {
 		case <-heard:
-		case <-patience.C:
+		case <-timeout.C:
 			return
 		}
 	}

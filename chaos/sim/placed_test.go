@@ -26,20 +26,20 @@ func (p position) compare(o position) int {
 // victory is a leader's first message, and the ends of the logs on all disks at that
 // time, without entries of the leader's own term.
 type victory struct {
-	leader cluster.NodeID
-	at     time.Time
-	told   time.Time // the last TimeoutNow before that
-	wrote  time.Time // its first entries were sent
-	logs   map[cluster.NodeID]position
+	leader     cluster.NodeID
+	at         time.Time
+	timeoutNow time.Time // the last TimeoutNow before that
+	wrote      time.Time // its first entries were sent
+	logs       map[cluster.NodeID]position
 }
 
 // victories notes each term's.
 type victories struct {
-	mu     sync.Mutex
-	start  time.Time
-	told   time.Time                 // the last TimeoutNow
-	stores map[cluster.NodeID]*Store // of the processes that run now
-	terms  map[uint64]victory
+	mu         sync.Mutex
+	start      time.Time
+	timeoutNow time.Time                 // the last TimeoutNow
+	stores     map[cluster.NodeID]*Store // of the processes that run now
+	terms      map[uint64]victory
 }
 
 // placed has the nodes of a run be of different priority, the first of the
@@ -70,11 +70,11 @@ func (v *victories) hear(m transport.Message) {
 	defer v.mu.Unlock()
 	switch m.Kind {
 	case "timeout_now":
-		v.told = time.Now()
+		v.timeoutNow = time.Now()
 	case "append", "heartbeat", "snapshot":
 		won, known := v.terms[m.Term]
 		if !known {
-			won = victory{leader: m.From, at: time.Now(), told: v.told, logs: map[cluster.NodeID]position{}}
+			won = victory{leader: m.From, at: time.Now(), timeoutNow: v.timeoutNow, logs: map[cluster.NodeID]position{}}
 			for id, s := range v.stores {
 				won.logs[id] = lastBefore(s, m.Term)
 			}

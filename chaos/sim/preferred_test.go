@@ -13,19 +13,19 @@ import (
 // again: that takes no longer than a transfer to it that an operator requests. That
 // its log then holds what was committed is checked in every run.
 //
-// Where each sync of all disks takes 30 ms, either takes some 95 ms from the TimeoutNow on: its term, its own vote and the first entries wait for one after the
-// other. Writes waited for 157 to 267 ms there, with its appends before and the
-// write itself.
+// Where each sync of all disks takes 30 ms, either takes some 95 ms from the TimeoutNow on: its term, its own vote and
+// the first entries wait for one after the other. Writes waited for 157 to 267 ms there, with its appends before and
+// the write itself.
 func TestSimPreferredNodeReturns(t *testing.T) {
 	for name, disk := range map[string]time.Duration{
 		"ordinary disks":       0,
 		"all disks take 30 ms": 30 * time.Millisecond,
 	} {
 		t.Run(name, func(t *testing.T) {
-			ordered, own := preferredReturns(t, 0, disk)
-			t.Logf("ordered transfers to it took %v, its take-overs %v", ordered, own)
+			requested, own := preferredReturns(t, 0, disk)
+			t.Logf("requested transfers to it took %v, its take-overs %v", requested, own)
 			opt := DefaultDiskOptions()
-			if most := slices.Max(ordered) + 3*opt.FsyncMax + disk; slices.Max(own) > most {
+			if most := slices.Max(requested) + 3*opt.FsyncMax + disk; slices.Max(own) > most {
 				t.Errorf("a take-over took %v, want at most %v", slices.Max(own), most)
 			}
 		})
@@ -33,8 +33,8 @@ func TestSimPreferredNodeReturns(t *testing.T) {
 }
 
 // preferredReturns returns the times that the preferred node, n1, took from a TimeoutNow
-// to its first entries: in transfers that an operator ordered, and in its own takeovers.
-func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, own []time.Duration) {
+// to its first entries: in transfers that an operator requested, and in its own takeovers.
+func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (requested, own []time.Duration) {
 	const delay, away, apart = time.Second, 2 * time.Second, 6 * time.Second
 	cfg := DefaultConfig(seed, 3)
 	cfg.Clients, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 2, 0, 0, 0
@@ -44,13 +44,13 @@ func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, o
 	}
 	first := 4 * time.Second // n1 leads by then
 	cfg.Length = first
-	var orders []time.Duration
+	var requests []time.Duration
 	for _, kind := range []FaultKind{Kill, PowerLoss, Pause} {
 		order := cfg.Length + apart + delay/2 // before n1 takes over on its own
 		cfg.Plan = append(cfg.Plan, Fault{Kind: kind, A: 0, At: cfg.Length, For: away},
 			Fault{Kind: Transfer, A: 0, B: 1, At: order - delay/2, For: away},
 			Fault{Kind: Transfer, A: 1, B: 0, At: order, For: away})
-		orders = append(orders, order)
+		requests = append(requests, order)
 		cfg.Length += apart + apart/2
 	}
 	v := placed(&cfg, func(c *node.Config) { c.Failover.TakeoverDelay = delay })
@@ -63,13 +63,13 @@ func preferredReturns(t *testing.T, seed uint64, disk time.Duration) (ordered, o
 			continue
 		}
 		took := &own
-		if slices.ContainsFunc(orders, func(at time.Duration) bool { return led > at && led < at+delay/2 }) {
-			took = &ordered
+		if slices.ContainsFunc(requests, func(at time.Duration) bool { return led > at && led < at+delay/2 }) {
+			took = &requested
 		}
-		*took = append(*took, won.wrote.Sub(won.told))
+		*took = append(*took, won.wrote.Sub(won.timeoutNow))
 	}
-	if len(own) != len(orders) || len(ordered) != len(orders) {
-		t.Fatalf("%d take-overs and %d ordered transfers of %d each", len(own), len(ordered), len(orders))
+	if len(own) != len(requests) || len(requested) != len(requests) {
+		t.Fatalf("%d take-overs and %d requested transfers of %d each", len(own), len(requested), len(requests))
 	}
-	return ordered, own
+	return requested, own
 }

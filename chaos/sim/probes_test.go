@@ -86,7 +86,7 @@ func TestSimLostProbesCostNothing(t *testing.T) {
 		dies bool    // the leader, in the end
 	}{
 		{name: "all", dies: true},
-		{name: "all, and a follower is deaf now and then", plan: deaf(from+apart, from+lasts, apart)},
+		{name: "all, and a follower is deaf now and then", plan: cutInbound(from+apart, from+lasts, apart)},
 		{name: "leader and follower", pair: []int{0, 1}},
 		{name: "two followers", pair: []int{1, 2}},
 	}
@@ -122,9 +122,9 @@ func TestSimLostProbesCostNothing(t *testing.T) {
 	}
 }
 
-// deaf returns faults that repeatedly cut a follower's incoming messages for longer than
+// cutInbound returns faults that repeatedly cut a follower's incoming messages for longer than
 // its election timeout.
-func deaf(from, to, every time.Duration) (plan []Fault) {
+func cutInbound(from, to, every time.Duration) (plan []Fault) {
 	for at := from; at < to; at += every {
 		plan = append(plan, Fault{Kind: Deafen, A: AnyFollower, At: at, For: 500 * time.Millisecond})
 	}

@@ -34,13 +34,13 @@ func voteBurst(r *rand.Rand, nodes int, at time.Duration) (plan []Fault) {
 		Delay: traffic.Between(0, 5*time.Millisecond).Draw(r),
 	})
 	stall := Fault{Kind: StallDisk, MessageKind: stepVoteAsked, A: StepNode, At: at, For: ms(8, 80)}
-	order := func(i int, at time.Duration) Fault { return Fault{Kind: Emergency, A: i, B: i, At: at} }
-	candidate, ordered := AnyFollower-r.IntN(nodes-1), at+ms(1, 60)
+	emergency := func(i int, at time.Duration) Fault { return Fault{Kind: Emergency, A: i, B: i, At: at} }
+	candidate, requested := AnyFollower-r.IntN(nodes-1), at+ms(1, 60)
 	if r.IntN(3) == 0 { // no node hears its requests, and another one wins the same term
 		rival := AnyFollower - (AnyFollower-candidate+1+r.IntN(nodes-2))%(nodes-1)
 		stall.A = candidate
 		return append(plan, stall, Fault{Kind: DropVotes, A: candidate, At: at, For: ms(100, 200)},
-			order(candidate, ordered), order(rival, ordered+ms(0, 4)))
+			emergency(candidate, requested), emergency(rival, requested+ms(0, 4)))
 	}
 	if r.IntN(4) > 0 {
 		plan = append(plan, stall)
@@ -54,7 +54,7 @@ func voteBurst(r *rand.Rand, nodes int, at time.Duration) (plan []Fault) {
 	}
 	plan = append(plan, gone)
 	if r.IntN(2) == 0 { // it is a candidate soon
-		plan = append(plan, order(candidate, ordered))
+		plan = append(plan, emergency(candidate, requested))
 	}
 	for i := AnyFollower; i >= -nodes; i-- { // only some hear of it
 		if i != candidate && r.IntN(3) == 0 {

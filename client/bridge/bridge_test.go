@@ -564,10 +564,10 @@ func TestCampaign_WaitsForTheRelease(t *testing.T) {
 	})
 }
 
-// deafLock takes as long to be released as the caller waits.
-type deafLock struct{ *system }
+// stuckLock takes as long to be released as the caller waits.
+type stuckLock struct{ *system }
 
-func (l deafLock) Acquire(ctx context.Context) (*client.Deadline, func(context.Context) error, error) {
+func (l stuckLock) Acquire(ctx context.Context) (*client.Deadline, func(context.Context) error, error) {
 	held, _, err := l.system.Acquire(ctx)
 	return held, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, err
 }
@@ -577,7 +577,7 @@ func TestRelease_LockDoesNotRespond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet()
-		e := f.elector(t, PhaseBoth, func(c *Config) { c.Lock = deafLock{f.lock} })
+		e := f.elector(t, PhaseBoth, func(c *Config) { c.Lock = stuckLock{f.lock} })
 		l := campaigned(t, e)
 		ctx, cancel := context.WithTimeout(t.Context(), releaseTimeout)
 		defer cancel()

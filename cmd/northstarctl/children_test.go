@@ -73,9 +73,9 @@ func testRunOtherUser(t *testing.T, endpoint string, _ *client.Client) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, for a setuid program")
 	}
-	const nobody = 65534
+	const noUser = 65534
 	ttl := testenv.Slowdown() * time.Second // the command must be able to start within it
-	r := startRunAs(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, endpoint,
+	r := startRunAs(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: noUser, Gid: noUser}}, endpoint,
 		"exec env "+asRoot+"=yes "+setuidCopy(t)+" 2>/dev/null", "--role", "other", "--ttl", ttl.String())
 	said := r.line("")
 	if why, failed := strings.CutPrefix(said, "error"); failed {

@@ -159,9 +159,9 @@ func TestWhatVoteIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// TestFailedVoteHoldsBackForGood: the write of a candidate's own vote has failed. From then on no vote of another node
-// is passed on, and no write follows.
-func TestFailedVoteHoldsBackForGood(t *testing.T) {
+// TestFailedSelfVote_StopsVotesAndWrites: the write of a candidate's own vote has failed. From then on no vote of
+// another node is passed on, and no write follows.
+func TestFailedSelfVote_StopsVotesAndWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, s, state := newCandidate(t)
 		d.fail = errors.New("input/output error")

@@ -208,9 +208,9 @@ func TestFirstEntryIsSentWithTheLeaderStart(t *testing.T) {
 	})
 }
 
-// TestFailedWriteHoldsBackForGood: after a failed write no write follows, and its entries do not read as missing. No
+// TestFailedWrite_StopsWrites: after a failed write no write follows, and its entries do not read as missing. No
 // acknowledgement of them is passed on.
-func TestFailedWriteHoldsBackForGood(t *testing.T) {
+func TestFailedWrite_StopsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state, voters := raft.Leader, 3
 		d, s := newSlowDiary(t, &state, &voters)

@@ -202,9 +202,9 @@ func TestNoAnswerWithoutTheTerm(t *testing.T) {
 	}
 }
 
-// TestTermDoesNotWaitForNobody: the last vote ends while its term is recorded. No later event would write the pending
-// term.
-func TestTermDoesNotWaitForNobody(t *testing.T) {
+// TestPendingTerm_WrittenWithoutLaterEvent: the last vote ends while its term is recorded. No later event would write
+// the pending term.
+func TestPendingTerm_WrittenWithoutLaterEvent(t *testing.T) {
 	state, voters := raft.Follower, 3
 	d, s := newDiary(t, &state, &voters)
 	s.trackVote(true)

@@ -102,7 +102,7 @@ func watchRound(ctx context.Context, t *testing.T, nodes []*node, kill int, prog
 }
 
 // follow reads the events of one watch until the last write, and returns how many progress messages came.
-func follow(ctx context.Context, t *testing.T, key string, events clientv3.WatchChan) (told int64) {
+func follow(ctx context.Context, t *testing.T, key string, events clientv3.WatchChan) (progress int64) {
 	highest, synced := int64(0), int64(0)
 	for next := 0; next < watchWrites; {
 		var r clientv3.WatchResponse
@@ -110,19 +110,19 @@ func follow(ctx context.Context, t *testing.T, key string, events clientv3.Watch
 		case got, ok := <-events:
 			if !ok || got.Err() != nil {
 				t.Errorf("%s ended before write %d: %v", key, next, got.Err())
-				return told
+				return progress
 			}
 			r = got
 		case <-ctx.Done():
 			t.Errorf("%s: write %d did not arrive", key, next)
-			return told
+			return progress
 		}
 		if r.Header.Revision < highest {
 			t.Errorf("%s: the revision in headers decreases from %d to %d", key, highest, r.Header.Revision)
 		}
 		highest = r.Header.Revision
 		if r.IsProgressNotify() {
-			told++
+			progress++
 			synced = highest
 		}
 		for _, e := range r.Events {
@@ -136,7 +136,7 @@ func follow(ctx context.Context, t *testing.T, key string, events clientv3.Watch
 			next++
 		}
 	}
-	return told
+	return progress
 }
 
 // TestWatchesLeaveADeadLeader kills leaders under watches that require a leader. The watches at the killed node

@@ -180,21 +180,21 @@ func TestOwnVoteCountsWhenItIsDurable(t *testing.T) {
 			c.write("a", "1")
 			var next *testNode
 			var release func()
-			var told chan error
+			var done chan error
 			eventually(t, "the others have voted", func() bool {
 				leader := c.leader()
 				voter := c.others(leader)[1]
 				next = c.others(leader)[0]
 				c.awaitHealthy(leader)
 				ended := make(chan error, 1)
-				release, told = hold(t, &disks[next].hangVotes), ended
+				release, done = hold(t, &disks[next].hangVotes), ended
 				term := leader.Status().Term
 				go func() { ended <- leader.TransferTo(within(t, testTimeout), to(next.id)) }()
 				voted := false
 				eventually(t, "they have voted, or the transfer has failed", func() bool {
 					st := next.Status()
 					voted = st.Role == cluster.Candidate && st.Term > term && voter.Status().Term == st.Term
-					return voted || len(told) > 0
+					return voted || len(done) > 0
 				})
 				if !voted {
 					release()
@@ -208,7 +208,7 @@ func TestOwnVoteCountsWhenItIsDurable(t *testing.T) {
 				}
 			}
 			release()
-			<-told
+			<-done
 			c.write("b", "1")
 			c.everywhere("b", "1")
 		})
