@@ -149,7 +149,7 @@ func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan 
 		out.Params += string(s.ID) + " "
 	}
 	if p.Chosen == "" {
-		out.Summary = "nothing: the order is refused"
+		out.Summary = "nothing: the request is refused"
 		return out
 	}
 	out.Summary = p.Summary()

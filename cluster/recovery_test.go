@@ -143,11 +143,11 @@ func TestPlanRecovery(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			order := RecoveryRequest{Confirm: tt.confirm}
+			request := RecoveryRequest{Confirm: tt.confirm}
 			for _, id := range strings.Fields(tt.survivors) {
-				order.Survivors = append(order.Survivors, NodeID(id))
+				request.Survivors = append(request.Survivors, NodeID(id))
 			}
-			plan, err := PlanRecovery(order, RecoveryInputs{
+			plan, err := PlanRecovery(request, RecoveryInputs{
 				Identity: identity, Servers: tt.servers,
 				Responses:       tt.answers,
 				ElectionBlocked: tt.blocked,
@@ -165,7 +165,7 @@ func TestPlanRecovery(t *testing.T) {
 				" ") != tt.lost {
 				t.Errorf("%+v", plan)
 			}
-			if len(plan.Survivors) != len(order.Survivors) || !slices.IsSortedFunc(plan.Survivors, compareUpToDate) {
+			if len(plan.Survivors) != len(request.Survivors) || !slices.IsSortedFunc(plan.Survivors, compareUpToDate) {
 				t.Errorf("survivors %+v", plan.Survivors)
 			}
 		})

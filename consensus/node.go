@@ -214,25 +214,25 @@ func (n *Node) serve(ctx context.Context, rebuilt bool) error {
 	flights.Go(func() { inst.RunSnapshots(ctx) })
 	flights.Go(func() { n.proposeLoop(ctx, inst) })
 	flights.Go(func() { n.informLoop(ctx, inst) })
-	var order *pendingRecovery
+	var pending *pendingRecovery
 	select {
 	case <-ctx.Done():
 		inst.Final.Store(true)
-	case order = <-n.recoveryRequests:
+	case pending = <-n.recoveryRequests:
 	case why := <-n.rebuild:
 		n.log.Warn("restarting raft", "reason", why)
 		cancel(ErrLeadershipLost) // for leader tasks; the node itself continues
 	}
 	cancel(context.Cause(ctx))
-	if err = n.stop(inst, &loops, &probes, &flights); err == nil && order == nil {
+	if err = n.stop(inst, &loops, &probes, &flights); err == nil && pending == nil {
 		err = n.deleteConflicting(inst)
 	}
-	if order != nil {
+	if pending != nil {
 		result := err
 		if result == nil {
-			result = n.commitRecovery(order.order, inst.Servers())
+			result = n.commitRecovery(pending.request, inst.Servers())
 		}
-		order.done <- result
+		pending.done <- result
 	}
 	return err
 }

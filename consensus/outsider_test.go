@@ -149,8 +149,8 @@ func TestSurvivorNamedByAStranger(t *testing.T) {
 	}
 	for _, step := range []struct{ from, waits cluster.NodeID }{{"n9", ""}, {member.id, member.id}, {"n9", member.id}} {
 		says(step.from)
-		order := cluster.RecoveryRequest{Confirm: self.ClusterID, Survivors: []cluster.NodeID{"n9", member.id}}
-		plan, _, resumes := n.ResumeRecovery(order)
+		request := cluster.RecoveryRequest{Confirm: self.ClusterID, Survivors: []cluster.NodeID{"n9", member.id}}
+		plan, _, resumes := n.ResumeRecovery(request)
 		if resumes != (step.waits != "") || resumes && plan.Chosen != step.waits {
 			t.Errorf("after a hello of %s: resumes %v, chosen %s; want %s", step.from, resumes, plan.Chosen, step.waits)
 		}

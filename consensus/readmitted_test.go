@@ -211,16 +211,16 @@ func TestRecover_JustReadmittedNode(t *testing.T) {
 	t.Parallel()
 	c, once := onceTheOnlyVoter(t)
 	lost := c.others(once)
-	order := c.order(once)
-	if plan, err := once.PlanRecovery(within(t, testTimeout), order); !cluster.IsCode(err, cluster.CodeQuorumExists) {
+	request := c.recoveryRequest(once)
+	if plan, err := once.PlanRecovery(within(t, testTimeout), request); !cluster.IsCode(err, cluster.CodeQuorumExists) {
 		t.Errorf("while the others live: %+v, %v", plan, err)
 	}
 	lose(lost...)
 	eventually(t, "a plan", func() bool {
-		plan, err := once.PlanRecovery(within(t, testTimeout), order)
+		plan, err := once.PlanRecovery(within(t, testTimeout), request)
 		return err == nil && plan.Chosen == once.id
 	})
-	if _, err := once.Recover(within(t, testTimeout), order); err != nil {
+	if _, err := once.Recover(within(t, testTimeout), request); err != nil {
 		t.Fatal(err)
 	}
 	if known, last := once.LocalPeer().Roster.Index, once.Status().LastLogIndex; known > last {

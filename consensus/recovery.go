@@ -68,16 +68,16 @@ func checkNextGeneration(number uint64) error {
 }
 
 // planRecovery returns the identity with which a data directory begins the next generation.
-func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID string) (identityFile, error) {
+func planRecovery(f recoveryFacts, request cluster.RecoveryRequest, recoveryID string) (identityFile, error) {
 	next := f.identity
 	self := next.NodeID
 	switch me, member := cluster.FindServer(f.servers, self); {
 	case next.ClusterID == "":
 		return next, cluster.Errorf(cluster.CodeBadRequest,
 			"node %s belongs to no cluster yet: there is nothing to recover", self)
-	case order.Confirm != next.ClusterID:
+	case request.Confirm != next.ClusterID:
 		return next, cluster.Errorf(cluster.CodeBadRequest, "confirm: must be the cluster's ID %s (got %q)", next.ClusterID,
-			order.Confirm)
+			request.Confirm)
 	case next.Recovery != nil && !next.Recovery.Logged:
 		return next, cluster.Errorf(cluster.CodeBadRequest,
 			"node %s was recovered to generation %d and has not been started since: start it", self,
@@ -90,7 +90,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 			"node %s is the only voter: it needs no other node, start it", self)
 	}
 	r := &recoveryRecord{
-		Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: order.Reason, Operator: order.Operator,
+		Term: max(f.currentTerm, f.lastTerm) + termJump, Reason: request.Reason, Operator: request.Operator,
 	}
 	for _, s := range f.servers {
 		if s.Suffrage == cluster.Voter && s.ID != self {
@@ -102,7 +102,7 @@ func planRecovery(f recoveryFacts, order cluster.RecoveryRequest, recoveryID str
 		}
 		r.Servers = append(r.Servers, s)
 	}
-	r.Rejoining = slices.DeleteFunc(slices.Clone(order.Survivors), func(id cluster.NodeID) bool { return id == self })
+	r.Rejoining = slices.DeleteFunc(slices.Clone(request.Survivors), func(id cluster.NodeID) bool { return id == self })
 	r.OldData = map[cluster.NodeID]string{}
 	for _, id := range r.Rejoining {
 		if rec := f.identity.Roster[id]; rec.Incarnation != "" && !rec.Removed && len(r.OldData) < maxOldData {

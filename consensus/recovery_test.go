@@ -56,8 +56,8 @@ func lose(nodes ...*testNode) {
 	}
 }
 
-// order is a recovery of a cluster in which these are left.
-func (c *testCluster) order(left ...*testNode) cluster.RecoveryRequest {
+// recoveryRequest is a recovery of a cluster in which these are left.
+func (c *testCluster) recoveryRequest(left ...*testNode) cluster.RecoveryRequest {
 	o := cluster.RecoveryRequest{Confirm: left[0].Identity().ClusterID, Operator: "test", Reason: "drill"}
 	for _, n := range left {
 		o.Survivors = append(o.Survivors, n.id)
@@ -159,41 +159,41 @@ func TestRecoverLastOfThree(t *testing.T) {
 	eventually(t, "the survivor has most of them", func() bool { return left.View().Revision() > 30 })
 	lost := c.others(left)
 	eventually(t, "no plan with all of them", func() bool {
-		_, err := left.PlanRecovery(within(t, testTimeout), c.order(left))
+		_, err := left.PlanRecovery(within(t, testTimeout), c.recoveryRequest(left))
 		return cluster.IsCode(err, cluster.CodeQuorumExists)
 	})
 	lose(lost...)
 	acked, writes := stop()
-	order := c.order(left)
+	request := c.recoveryRequest(left)
 	var plan cluster.RecoveryPlan
 	eventually(t, "a plan", func() bool {
 		var err error
-		plan, err = left.PlanRecovery(within(t, testTimeout), order)
+		plan, err = left.PlanRecovery(within(t, testTimeout), request)
 		return err == nil
 	})
 	if plan.Chosen != left.id || len(plan.Lost) != 2 || plan.Generation != 2 {
 		t.Errorf("%+v", plan)
 	}
 	term := left.Status().Term
-	g, err := left.Recover(within(t, testTimeout), order)
+	g, err := left.Recover(within(t, testTimeout), request)
 	if err != nil || g.Number != 2 {
 		t.Fatalf("generation %+v, %v", g, err)
 	}
 	t.Logf("%d writes, up to revision %d; recovered to %d", writes, acked, left.View().Revision())
 	checkRecovered(t, left, acked)
 	all := left.View().Elections()
-	if e := all[len(all)-1]; e.Trigger != "manual" || e.Operator != order.Operator ||
+	if e := all[len(all)-1]; e.Trigger != "manual" || e.Operator != request.Operator ||
 		!strings.Contains(e.Reason, "recovery from a lost quorum") {
 		t.Errorf("the election after the recovery: %+v", e)
 	}
 	if st := left.Status(); st.Term <= term+1000 {
 		t.Errorf("term %d after %d", st.Term, term)
 	}
-	if _, err := left.Recover(within(t, testTimeout), order); !cluster.IsCode(err, cluster.CodeQuorumExists) {
+	if _, err := left.Recover(within(t, testTimeout), request); !cluster.IsCode(err, cluster.CodeQuorumExists) {
 		t.Errorf("recovered again: %v", err)
 	}
 	if left.put("still", "leads") != nil {
-		c.write("still", "leads") // the second order has stopped Raft for a moment
+		c.write("still", "leads") // the second request has stopped Raft for a moment
 	}
 	left = checkOutside(t, c, c.leader(), lost...)
 	left.restart() // alone, beside nodes that refuse it
@@ -222,18 +222,18 @@ func TestRecoverTwoOfFive(t *testing.T) {
 	acked := leader.View().Revision()
 	lose(lost...)
 	behind.cut.Store(false)
-	order := c.order(behind, fresh)
+	request := c.recoveryRequest(behind, fresh)
 	for _, n := range []*testNode{behind, fresh} {
 		eventually(t, "a plan at "+string(n.id), func() bool {
-			plan, err := n.PlanRecovery(within(t, testTimeout), order)
+			plan, err := n.PlanRecovery(within(t, testTimeout), request)
 			return err == nil && plan.Chosen == fresh.id && len(plan.Lost) == 3
 		})
 	}
-	if err := behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id,
+	if err := behind.SetAside(within(t, testTimeout), request.Confirm, fresh.id,
 		cluster.Generation{Number: 2, RecoveryID: "x"}); !cluster.IsCode(err, cluster.CodeBadRequest) {
 		t.Errorf("set aside for a generation that nobody is of: %v", err)
 	}
-	g, err := fresh.Recover(within(t, testTimeout), order)
+	g, err := fresh.Recover(within(t, testTimeout), request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,14 +242,14 @@ func TestRecoverTwoOfFive(t *testing.T) {
 	release := behind.HoldAside() // as by the recovered node's hello, which names this node
 	ended, end := context.WithCancel(t.Context())
 	end()
-	wantCode(t, behind.SetAside(ended, order.Confirm, fresh.id, g), cluster.CodeBusy)
+	wantCode(t, behind.SetAside(ended, request.Confirm, fresh.id, g), cluster.CodeBusy)
 	release()
 	eventually(t, "its data is set aside", func() bool {
-		return behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g) == nil
+		return behind.SetAside(within(t, testTimeout), request.Confirm, fresh.id, g) == nil
 	})
 	behind.cut.Store(true)
-	if err := behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g); err != nil {
-		t.Errorf("another order for the same generation: %v", err)
+	if err := behind.SetAside(within(t, testTimeout), request.Confirm, fresh.id, g); err != nil {
+		t.Errorf("another request for the same generation: %v", err)
 	}
 	behind.cut.Store(false)
 	behind.restart()
@@ -258,7 +258,7 @@ func TestRecoverTwoOfFive(t *testing.T) {
 	if id := behind.Identity(); id.Generation != g || id.Incarnation == old.Incarnation {
 		t.Errorf("it is %+v, and was %+v", id, old)
 	}
-	if err := behind.SetAside(within(t, testTimeout), order.Confirm, fresh.id, g); err != nil {
+	if err := behind.SetAside(within(t, testTimeout), request.Confirm, fresh.id, g); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	// The lost ones are a quorum of the old generation: they start together.
@@ -413,7 +413,7 @@ func (n *testNode) recoverFailing(c *testCluster, fail int64) (recovered bool) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := n.Recover(ctx, c.order(n))
+		_, err := n.Recover(ctx, c.recoveryRequest(n))
 		done <- err
 	}()
 	eventually(n.t, "an end", func() bool { return disk.writes.Load() >= fail || len(done) > 0 })

@@ -30,22 +30,22 @@ func TestRecoverAfterARestore(t *testing.T) {
 			acked := leader.View().Revision()
 			want := state.NextGeneration(1, acked)
 			left := c.others(leader)[0]
-			order := c.order(left)
+			request := c.recoveryRequest(left)
 			lose(c.others(left)...)
 			var g cluster.Generation
 			var err error
 			if how == "offline" {
-				g, err = left.recoverStopped(order.Confirm)
+				g, err = left.recoverStopped(request.Confirm)
 			} else {
 				var plan cluster.RecoveryPlan
 				eventually(t, "a plan", func() bool {
-					plan, err = left.PlanRecovery(within(t, testTimeout), order)
+					plan, err = left.PlanRecovery(within(t, testTimeout), request)
 					return err == nil
 				})
 				if plan.Generation != want {
 					t.Errorf("planned: generation %d", plan.Generation)
 				}
-				g, err = left.Recover(within(t, testTimeout), order)
+				g, err = left.Recover(within(t, testTimeout), request)
 			}
 			if err != nil || g.Number != want || want < 5 {
 				t.Errorf("generation %d, %v", g.Number, err)
@@ -130,12 +130,12 @@ func TestRecover_MemberThatNeverStarted(t *testing.T) {
 		t.Fatalf("the log has version %d, members read %d", v, left.ReadsVersion())
 	}
 	lose(c.others(left)...)
-	order := c.order(left)
+	request := c.recoveryRequest(left)
 	eventually(t, "a plan", func() bool {
-		_, err := left.PlanRecovery(within(t, testTimeout), order)
+		_, err := left.PlanRecovery(within(t, testTimeout), request)
 		return err == nil
 	})
-	if _, err := left.Recover(within(t, testTimeout), order); err != nil {
+	if _, err := left.Recover(within(t, testTimeout), request); err != nil {
 		t.Fatal(err)
 	}
 	if _, delay := left.View().ClusterLockDelay(); delay == 0 {

@@ -13,7 +13,7 @@ import (
 )
 
 // PlanRecovery polls the other members and evaluates a request; see cluster.PlanRecovery. It changes nothing.
-func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) (cluster.RecoveryPlan, error) {
+func (n *Node) PlanRecovery(ctx context.Context, request cluster.RecoveryRequest) (cluster.RecoveryPlan, error) {
 	inst := n.inst.Load()
 	if inst == nil {
 		return cluster.RecoveryPlan{}, n.notLeading()
@@ -46,7 +46,7 @@ func (n *Node) PlanRecovery(ctx context.Context, order cluster.RecoveryRequest) 
 			}
 		}
 	}
-	return cluster.PlanRecovery(order, in)
+	return cluster.PlanRecovery(request, in)
 }
 
 func survivorOf(c cluster.Claim) cluster.Survivor {
@@ -58,21 +58,21 @@ func survivorOf(c cluster.Claim) cluster.Survivor {
 
 // pendingRecovery is a recovery on its way to the loop that runs Raft.
 type pendingRecovery struct {
-	order cluster.RecoveryRequest
-	done  chan error // capacity 1
+	request cluster.RecoveryRequest
+	done    chan error // capacity 1
 }
 
 // Recover makes this node the only voter of a new generation, in place: Raft stops, one write of the identity decides
 // the recovery, and Raft starts again. It returns when this node leads and the state shows the new generation. The
 // caller has to make sure that it is allowed (PlanRecovery). Errors: CodeBadRequest, CodeQuorumExists, CodeBusy while
 // another change runs, CodeOutcomeUnknown when ctx ends after the decision.
-func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (cluster.Generation, error) {
+func (n *Node) Recover(ctx context.Context, request cluster.RecoveryRequest) (cluster.Generation, error) {
 	release, err := n.tryChangeLock()
 	if err != nil {
 		return cluster.Generation{}, err
 	}
 	defer release()
-	r := &pendingRecovery{order: order, done: make(chan error, 1)}
+	r := &pendingRecovery{request: request, done: make(chan error, 1)}
 	select {
 	case n.recoveryRequests <- r:
 	case <-ctx.Done():
@@ -107,7 +107,7 @@ func (n *Node) Recover(ctx context.Context, order cluster.RecoveryRequest) (clus
 const recoverWait = 6 * stopWait
 
 // commitRecovery writes the recovery decision while no Raft runs. servers is the latest configuration.
-func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.Server) error {
+func (n *Node) commitRecovery(request cluster.RecoveryRequest, servers []cluster.Server) error {
 	id, err := randomID(n.deps.Entropy)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.S
 	}
 	err = n.ident.update(func(f *identityFile) (bool, error) {
 		facts.identity = *f
-		next, err := planRecovery(facts, order, id)
+		next, err := planRecovery(facts, request, id)
 		if err == nil {
 			*f = next
 		}
@@ -128,7 +128,7 @@ func (n *Node) commitRecovery(order cluster.RecoveryRequest, servers []cluster.S
 		return err
 	}
 	n.log.Warn("recovering from a lost quorum", "generation", n.Identity().Generation.Number, "operator",
-		order.Operator, "reason", order.Reason)
+		request.Operator, "reason", request.Reason)
 	n.peers.clear() // everything in it is about a node of the old generation
 	n.deps.ResetPeers()
 	return nil
@@ -198,7 +198,7 @@ func (n *Node) SetAside(ctx context.Context, confirm string, leader cluster.Node
 		return cluster.Errorf(cluster.CodeBadRequest, "follow: generation %d is not newer than this node's, %d",
 			generation.Number, mine.Generation.Number)
 	}
-	select { // the recovered node's order and its hello may come at the same time
+	select { // the recovered node's request and its hello may come at the same time
 	case n.aside.sem <- struct{}{}:
 		defer func() { <-n.aside.sem }()
 	case <-ctx.Done():

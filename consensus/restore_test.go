@@ -123,7 +123,7 @@ func TestRecoverAfterAnAbandonedRestore(t *testing.T) {
 	wantCode(t, <-done, cluster.CodeOutcomeUnknown)
 	old.drop(nil)
 	acked := old.View().Revision()
-	if _, err := old.Recover(within(t, testTimeout), c.order(old)); err != nil {
+	if _, err := old.Recover(within(t, testTimeout), c.recoveryRequest(old)); err != nil {
 		t.Fatal(err)
 	}
 	checkRecovered(t, old, acked)

@@ -26,8 +26,9 @@ type Evidence struct {
 	// increase. A new candidate gets time from then on. Zero: none yet.
 	Progress   uint64
 	ProgressAt time.Time
-	// Lost is the term in which this node was a candidate because of this evidence, and too many refused; 0: none.
-	Lost uint64
+	// UnwinnableTerm is the term in which this node was a candidate because of this evidence, and too many refused; 0:
+	// none.
+	UnwinnableTerm uint64
 }
 
 // Trigger returns the evidence's name in records.
@@ -121,7 +122,7 @@ func (in Input) ranking(claims []cluster.Claim) []Ranked {
 		switch {
 		case !in.isNewCandidate(c):
 			first = append(first, c)
-		case c.Term == in.Evidence.Lost:
+		case c.Term == in.Evidence.UnwinnableTerm:
 			losers = append(losers, c)
 		}
 	}
@@ -143,7 +144,7 @@ func (in Input) selfObjection() (reason string, again time.Duration) {
 		return "this node is not a voter", 0
 	case mine.Role == cluster.Leader:
 		return "this node leads", 0
-	case in.isNewCandidate(mine) && mine.Term != ev.Lost:
+	case in.isNewCandidate(mine) && mine.Term != ev.UnwinnableTerm:
 		return "this node is a candidate already", 0
 	case mine.LeaderID != "" && mine.LeaderID != ev.Leader:
 		return fmt.Sprintf("this node follows leader %s, not node %s", mine.LeaderID, ev.Leader), 0
@@ -243,13 +244,13 @@ func (in Input) confirms(c cluster.Claim) bool {
 // rank if an equal log would place them above this node.
 func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.Duration {
 	ahead := v.Ranking[:v.Rank]
-	var lost []uint64 // terms whose candidate cannot win
+	var unwinnable []uint64 // terms whose candidate cannot win
 	for _, s := range others {
 		if in.isNewCandidate(s.Claim) && in.cannotWin(s.Claim, others) {
-			lost = append(lost, s.Claim.Term)
+			unwinnable = append(unwinnable, s.Claim.Term)
 		}
 	}
-	moves := func(c cluster.Claim) bool { return c.Term > in.Evidence.Term && !slices.Contains(lost, c.Term) }
+	moves := func(c cluster.Claim) bool { return c.Term > in.Evidence.Term && !slices.Contains(unwinnable, c.Term) }
 	moved, candidate, late := moves(in.Mine), false, 0
 	for _, s := range others {
 		moved = moved || moves(s.Claim) || in.isNewCandidate(s.Claim) && !in.cannotWin(s.Claim, others)
@@ -258,7 +259,7 @@ func (in Input) remainingDelay(v Decision, others []cluster.ReceivedClaim) time.
 	}
 	for _, s := range in.unresponsive() {
 		moved = moved || moves(s.Claim) || in.isNewCandidate(s.Claim) && !in.cannotWin(s.Claim, others)
-		ranked := !in.isNewCandidate(s.Claim) || s.Claim.Term == in.Evidence.Lost
+		ranked := !in.isNewCandidate(s.Claim) || s.Claim.Term == in.Evidence.UnwinnableTerm
 		if ranked && ineligibleReason(s.Claim) == "" &&
 			in.Params.ranksAbove(s.Claim, in.Mine, in.Servers) {
 			candidate = candidate || s.Claim.Role == cluster.Candidate

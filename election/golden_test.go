@@ -129,7 +129,7 @@ func (s *scene) fact(what string, words []string, args map[string]string) {
 		if at, ok := args["active"]; ok {
 			s.evidence.ProgressAt, s.evidence.Progress = start.Add(s.duration(at)), s.number(args["progress"])
 		}
-		s.evidence.Lost = s.number(cmp.Or(args["lost-term"], "0"))
+		s.evidence.UnwinnableTerm = s.number(cmp.Or(args["unwinnable-term"], "0"))
 		if at, ok := args["agreed"]; ok {
 			s.evidence.AgreedAt = start.Add(s.duration(at))
 		}

@@ -9,9 +9,9 @@ import (
 	"northstar/cluster"
 )
 
-// surveyed is what n2 knows of n1, which leads in term 5, itself and n3, all
+// polled is what n2 knows of n1, which leads in term 5, itself and n3, all
 // voters, and n4, which is none.
-func surveyed() ClusterPoll {
+func polled() ClusterPoll {
 	s := ClusterPoll{
 		Params:    Params{TimeoutMin: 150 * time.Millisecond},
 		Responses: map[cluster.NodeID]cluster.ReceivedClaim{},
@@ -49,7 +49,7 @@ func (s *ClusterPoll) edit(id cluster.NodeID, change func(*cluster.Claim)) {
 	s.Responses[id] = seen
 }
 
-func TestSurveyLeader(t *testing.T) {
+func TestClusterPoll_Leader(t *testing.T) {
 	silent := func(c *cluster.Claim) { c.LeaderSilence = 150 * time.Millisecond }
 	for _, tt := range []struct {
 		name   string
@@ -98,7 +98,7 @@ func TestSurveyLeader(t *testing.T) {
 			}
 		}, why: "2 of 3 voters do not hear"},
 	} {
-		s := surveyed()
+		s := polled()
 		tt.change(&s)
 		if id, why := s.Leader(); id != tt.leader || !strings.Contains(why, tt.why) {
 			t.Errorf("%s: %q, %q", tt.name, id, why)
@@ -106,7 +106,7 @@ func TestSurveyLeader(t *testing.T) {
 	}
 }
 
-func TestSurveyVotes(t *testing.T) {
+func TestPredictVotes(t *testing.T) {
 	ahead := func(c *cluster.Claim) { c.LastLogIndex = 46 }
 	for _, tt := range []struct {
 		name         string
@@ -144,7 +144,7 @@ func TestSurveyVotes(t *testing.T) {
 			reason:  "would grant",
 		},
 	} {
-		s := surveyed()
+		s := polled()
 		tt.change(&s)
 		votes, enough, lost := s.PredictVotes("n2")
 		if enough != tt.enough || lost != tt.lost || len(votes) != 3 ||
@@ -152,16 +152,16 @@ func TestSurveyVotes(t *testing.T) {
 			t.Errorf("%s: enough %v, lost %v, %+v", tt.name, enough, lost, votes)
 		}
 	}
-	s := surveyed()
+	s := polled()
 	delete(s.Responses, "n3")
 	if votes, enough, lost := s.PredictVotes("n3"); !enough || lost || !votes[2].Granted {
 		t.Errorf("a candidate that does not answer: %v %v %+v", enough, lost, votes)
 	}
 }
 
-func TestSurveyChoices(t *testing.T) {
+func TestTargetOptions(t *testing.T) {
 	first := func(s ClusterPoll) cluster.TargetOption { return s.TargetOptions()[0] }
-	s := surveyed()
+	s := polled()
 	delete(s.Responses, "n1")
 	if got := s.TargetOptions(); len(got) != 4 || got[0].ID != "n3" || got[1].ID != "n2" || !got[0].Eligible ||
 		!got[1].Eligible ||
@@ -184,8 +184,8 @@ func TestSurveyChoices(t *testing.T) {
 }
 
 // A leader that cannot take part in a transfer cannot be elected either, although it has the newest log.
-func TestSurveyChoices_LeaderThatYields(t *testing.T) {
-	s := surveyed()
+func TestTargetOptions_LeaderThatYields(t *testing.T) {
+	s := polled()
 	s.edit("n1", func(c *cluster.Claim) { c.Yields, c.LastLogIndex = cluster.YieldUnheard, 46 })
 	all := s.TargetOptions()
 	i := slices.IndexFunc(all, func(c cluster.TargetOption) bool { return c.ID == "n1" })
@@ -195,7 +195,7 @@ func TestSurveyChoices_LeaderThatYields(t *testing.T) {
 }
 
 // A voter that is drained or not eligible starts an election only when no other node can be elected.
-func TestSurveyLastResort(t *testing.T) {
+func TestClusterPoll_LastResort(t *testing.T) {
 	const long = 6 * 150 * time.Millisecond
 	behind := func(c *cluster.Claim) { c.LastLogIndex = 40 }
 	drained := func(c *cluster.Claim) { c.Draining = true }
@@ -228,7 +228,7 @@ func TestSurveyLastResort(t *testing.T) {
 			}
 		}, long, false},
 	} {
-		s := surveyed()
+		s := polled()
 		delete(s.Responses, "n1")
 		s.edit("n2", drained)
 		tt.change(&s)
@@ -240,7 +240,7 @@ func TestSurveyLastResort(t *testing.T) {
 		"not eligible": func(c *cluster.Claim) { c.Eligible = false },
 		"priority 0":   func(c *cluster.Claim) { c.Priority = 0 },
 	} {
-		s := surveyed()
+		s := polled()
 		delete(s.Responses, "n1")
 		s.edit("n2", ineligible)
 		if s.LastResort(long) || s.LastResort(100*long) {

@@ -23,9 +23,9 @@ const (
 	gapWindow  = 10 * time.Second
 	gapWindows = 12
 	maxGapAge  = 10 * time.Minute
-	// settling is how long a leader must have been heard before its gaps count. Connections are made then, and those
-	// that were cut recover: that tells nothing of the leader.
-	settling = time.Second
+	// minContactTime is how long a leader must have been heard before its gaps count. Connections are made then, and
+	// those that were cut recover: that tells nothing of the leader.
+	minContactTime = time.Second
 	// learning is how long a node must have measured gaps before what it measured counts alone.
 	learning = time.Second
 	// maxPeerAge is how long what another follower has measured counts after it was heard.
@@ -103,7 +103,7 @@ func (e *SilenceEstimator) Heard(now time.Time) {
 		e.began = now
 	}
 	gap := min(now.Sub(e.heard), e.Params.TimeoutMin)
-	counts := now.Sub(e.began) >= settling && gap > 0 && e.stopped == 0
+	counts := now.Sub(e.began) >= minContactTime && gap > 0 && e.stopped == 0
 	e.heard, e.stopped = now, 0
 	if !counts {
 		return

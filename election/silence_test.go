@@ -32,7 +32,7 @@ func TestSilenceThreshold_ComesDown(t *testing.T) {
 	if got := e.Threshold(at); got.Value != silenceTimeout || got.Source != SilenceLearning {
 		t.Errorf("at the start: %v", got)
 	}
-	at = beat(e, at, 30*time.Millisecond, settling+learning/2)
+	at = beat(e, at, 30*time.Millisecond, minContactTime+learning/2)
 	if got := e.Threshold(at).Value; got < 90*time.Millisecond || got > 110*time.Millisecond {
 		t.Errorf("after half of the time: %v", got)
 	}
@@ -52,7 +52,7 @@ func TestSilenceThreshold_BeginsWithOthers(t *testing.T) {
 	if got := e.Threshold(at); got.Value != 60*time.Millisecond || got.Source != SilenceLearning {
 		t.Errorf("with two others: %v", got)
 	}
-	at = beat(e, at, 80*time.Millisecond, settling+learning/2)
+	at = beat(e, at, 80*time.Millisecond, minContactTime+learning/2)
 	if got := e.Threshold(at); got.Value != 120*time.Millisecond || got.Source != SilenceLearning {
 		t.Errorf("with longer gaps of its own: %v", got)
 	}
@@ -132,7 +132,7 @@ func TestSilenceThreshold_GapsThatDoNotCount(t *testing.T) {
 	at = beat(e, at, 30*time.Millisecond, time.Second).Add(500 * time.Millisecond)
 	e.Follow()
 	e.Heard(at)
-	at = beat(e, at, 30*time.Millisecond, settling/2).Add(140 * time.Millisecond) // a connection recovers
+	at = beat(e, at, 30*time.Millisecond, minContactTime/2).Add(140 * time.Millisecond) // a connection recovers
 	e.Heard(at)
 	if got := e.Threshold(at).Value; got != 45*time.Millisecond {
 		t.Errorf("threshold %v", got)

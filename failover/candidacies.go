@@ -28,7 +28,7 @@ type CandidacyRecord struct {
 	Term            uint64
 	Trigger, Reason string // "": Raft's timer, or unknown
 	Operator        string // operator who requested it; may be ""
-	Ordered         bool   // voters were asked to ignore a leader that they know
+	OverLiveLeader  bool   // voters were asked to ignore a leader that they know
 	Began           time.Time
 	LeaderlessSince time.Time      // when the leader was last heard; zero: unknown
 	Votes           []cluster.Vote // by voter, with this node's own; all of pre-votes if it got no further
@@ -47,14 +47,14 @@ type Timeline struct {
 	ElectionStarted time.Time // raft.Raft accepted the TimeoutNow
 }
 
-// begin records a candidacy that failover starts. A transfer and an order may be for the same term: whichever of them
+// begin records a candidacy that failover starts. A transfer and a request may be for the same term: whichever of them
 // makes Raft a candidate, the voters may have been asked to ignore their leader.
 func (b *candidacyLog) begin(c CandidacyRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i := b.find(c.Term); i >= 0 {
 		before := b.last[i]
-		c.Ordered = c.Ordered || before.Ordered
+		c.OverLiveLeader = c.OverLiveLeader || before.OverLiveLeader
 		c.votes, c.preVotes, c.votedAt = before.votes, before.preVotes, before.votedAt
 		b.last = slices.Delete(b.last, i, i+1)
 	}
@@ -107,7 +107,7 @@ func (b *candidacyLog) lost(after uint64) (n int, last time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, c := range b.last {
-		if c.Term > after && len(c.votes) > 0 && !c.Ordered {
+		if c.Term > after && len(c.votes) > 0 && !c.OverLiveLeader {
 			n, last = n+1, c.votedAt
 		}
 	}

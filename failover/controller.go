@@ -359,13 +359,13 @@ func (c *Controller) handleConnectionLoss(ctx context.Context, loss cluster.Conn
 	defer asking.Wait()
 	defer cancel()
 	asking.Go(func() { c.spareIfAlive(ctx, cancel, loss) })
-	settled := make(chan struct{}) // peers that hear of the dead process must also see the log with its last entries
+	finished := make(chan struct{}) // peers that hear of the dead process must also see the log with its last entries
 	go func() {
-		defer close(settled)
+		defer close(finished)
 		c.barrier(ctx, pollWait)
 	}()
 	alive := c.deps.Peers.Confirm(ctx, loss.Peer, loss.BootID)
-	<-settled
+	<-finished
 	c.log.Debug("the leader's connection broke", "leader", l.id, "process", alive, "cause", loss.Cause)
 	if alive != cluster.LivenessDead && alive != cluster.LivenessRestarted {
 		return false // if the leader is silent, the silence check will detect it

@@ -52,7 +52,7 @@ func (c *Controller) runFailover(ctx context.Context, ev election.Evidence, conf
 			if !started || !c.losesElection(ctx, term, ev.Leader) {
 				return true
 			}
-			ev.Lost = term // the votes were split, perhaps: Raft's timer would be late
+			ev.UnwinnableTerm = term // the votes were split, perhaps: Raft's timer would be late
 			continue
 		case v.After == 0:
 			return true

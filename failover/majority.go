@@ -8,9 +8,9 @@ import (
 	"northstar/election"
 )
 
-// settled is how long a node must lead before it yields sooner than after election.timeout-min: connections are made
-// until then.
-const settled = time.Second
+// minLeadTime is how long a node must lead before it yields sooner than after election.timeout-min: connections are
+// made until then.
+const minLeadTime = time.Second
 
 // majorityWatch knows when this node last heard from a majority of the voters while it leads. A leader that hears no
 // majority commits nothing, but its followers hear it, if the network fails in one direction only. It yields: it sends
@@ -88,7 +88,7 @@ func (m *majorityWatch) majority(self cluster.NodeID, now time.Time) time.Time {
 // silence returns for how long no majority has been heard, and for how long that is tolerated.
 func (m *majorityWatch) silence(now time.Time) (silence, limit time.Duration) {
 	limit = m.estimator.Limit(now)
-	if now.Sub(m.began) < settled {
+	if now.Sub(m.began) < minLeadTime {
 		limit = max(limit, m.estimator.Params.TimeoutMin)
 	}
 	return now.Sub(m.at), limit

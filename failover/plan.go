@@ -13,13 +13,13 @@ import (
 
 // planInput is the complete input of a plan.
 type planInput struct {
-	Order   cluster.LeadershipRequest
+	Request cluster.LeadershipRequest
 	Status  cluster.NodeStatus
 	Members []cluster.Member
 	// Choices are the other servers as targets, the best first, while this node leads.
 	Choices []cluster.TargetOption
-	// Survey is the poll of all servers; unused for a transfer.
-	Survey    election.ClusterPoll
+	// Poll is the poll of all servers; unused for a transfer.
+	Poll      election.ClusterPoll
 	Transfers []time.Duration // recorded write gaps of transfers, the shortest first
 	Elections []time.Duration // recorded write gaps of elections without the leader
 	LeaseWait time.Duration   // how long the replaced leader may have a lease; 0: no leases
@@ -31,19 +31,19 @@ type planInput struct {
 func plan(in planInput) cluster.Plan {
 	st := in.Status
 	p := cluster.Plan{
-		Action: in.Order.Action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, in.Members),
-		Leader: st.LeaderID, Target: in.Order.Target,
+		Action: in.Request.Action, Term: st.Term, Membership: cluster.MembershipDigest(st.Servers, in.Members),
+		Leader: st.LeaderID, Target: in.Request.Target,
 	}
 	leader := st.NodeID
-	if in.Order.Action == cluster.ActionFailover {
-		leader, _ = in.Survey.Leader()
+	if in.Request.Action == cluster.ActionFailover {
+		leader, _ = in.Poll.Leader()
 	}
 	switch {
-	case in.Order.Action == cluster.ActionEmergency:
+	case in.Request.Action == cluster.ActionEmergency:
 		in.planEmergency(&p)
 	case leader == st.NodeID:
 		in.planTransfer(&p)
-	case leader != "" && !in.Order.Forwarded:
+	case leader != "" && !in.Request.Forwarded:
 		p.Executor, p.Method, p.Risk = leader, cluster.MethodTransfer, cluster.RiskLow
 		p.Summary = fmt.Sprintf("node %s, which leads, transfers leadership", leader)
 	default:
@@ -67,9 +67,9 @@ func (in planInput) planTransfer(p *cluster.Plan) {
 		p.Refusal = leadsAlready(st.NodeID)
 	case !known:
 		p.Refusal = noMember(p.Target)
-	case in.Order.Zone != "" && in.member(st.NodeID).Zone == in.Order.Zone:
+	case in.Request.Zone != "" && in.member(st.NodeID).Zone == in.Request.Zone:
 		p.Refusal = leadsAlready(st.NodeID)
-		p.Refusal.Detail += fmt.Sprintf(" in zone %q", in.Order.Zone)
+		p.Refusal.Detail += fmt.Sprintf(" in zone %q", in.Request.Zone)
 	case p.Target == "":
 		p.Refusal = cluster.Errorf(cluster.CodeTransferFailed, "no node can take over: %s", reasons(p.Candidates))
 	case !chosen.Eligible:
@@ -88,7 +88,7 @@ func (in planInput) choicesInZone() []cluster.TargetOption {
 	choices := slices.Clone(in.Choices)
 	for i, c := range choices {
 		zone := in.member(c.ID).Zone
-		if in.Order.Zone != "" && zone != in.Order.Zone {
+		if in.Request.Zone != "" && zone != in.Request.Zone {
 			choices[i].Eligible, choices[i].Reason = false, fmt.Sprintf("node %s is in zone %q", c.ID, zone)
 		}
 	}
@@ -100,7 +100,7 @@ func (in planInput) choicesInZone() []cluster.TargetOption {
 
 // planElection selects and checks the node to elect when no leader can take part.
 func (in planInput) planElection(p *cluster.Plan) {
-	s := in.Survey
+	s := in.Poll
 	p.Term, p.Method, p.Candidates, p.Risk = s.Term(), cluster.MethodElection, s.TargetOptions(), cluster.RiskMedium
 	in.expect(p, in.Elections)
 	chosen, known := in.choose(p)
@@ -130,7 +130,7 @@ func (in planInput) planElection(p *cluster.Plan) {
 // planEmergency checks Raft's own rule: the target is a voter, and a majority may vote for its log. A target that the
 // cluster has excluded from elections is refused, too: it could only lead beside another leader.
 func (in planInput) planEmergency(p *cluster.Plan) {
-	s := in.Survey
+	s := in.Poll
 	p.Term, p.Executor, p.Method, p.Candidates, p.Risk = s.Term(), p.Target, cluster.MethodElection, s.TargetOptions(),
 		cluster.RiskMedium
 	in.expect(p, in.Elections)

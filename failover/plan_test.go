@@ -15,7 +15,7 @@ import (
 // that they follow it.
 func planning(o cluster.LeadershipRequest) planInput {
 	in := planInput{
-		Order: o,
+		Request: o,
 		Status: cluster.NodeStatus{
 			Identity: cluster.Identity{NodeID: "n1"}, Role: cluster.Leader, LeaderID: "n1", Term: 5,
 			Servers: []cluster.Server{
@@ -33,15 +33,15 @@ func planning(o cluster.LeadershipRequest) planInput {
 		Transfers: []time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 40 * time.Millisecond},
 		Elections: []time.Duration{100 * time.Millisecond},
 	}
-	in.Survey = election.ClusterPoll{
+	in.Poll = election.ClusterPoll{
 		Servers: in.Status.Servers, Mine: claimOf("n1"),
 		Responses: map[cluster.NodeID]cluster.ReceivedClaim{}, Params: election.Params{TimeoutMin: timeoutMin},
 	}
-	in.Survey.Mine.Role = cluster.Leader
+	in.Poll.Mine.Role = cluster.Leader
 	for _, id := range []cluster.NodeID{"n2", "n3", "n4"} {
 		c := claimOf(id)
 		c.IsVoter = id != "n4"
-		in.Survey.Responses[id] = cluster.ReceivedClaim{Claim: c}
+		in.Poll.Responses[id] = cluster.ReceivedClaim{Claim: c}
 	}
 	return in
 }
@@ -49,25 +49,25 @@ func planning(o cluster.LeadershipRequest) planInput {
 // follower makes n2 plan, which has not got an answer of leader n1.
 func (in *planInput) follower() {
 	in.Status.NodeID, in.Status.Role, in.Choices = "n2", cluster.Follower, nil
-	in.Survey.Mine = in.Survey.Responses["n2"].Claim
-	delete(in.Survey.Responses, "n2")
+	in.Poll.Mine = in.Poll.Responses["n2"].Claim
+	delete(in.Poll.Responses, "n2")
 }
 
 // alive lets leader n1 answer n2.
 func (in *planInput) alive() {
 	c := claimOf("n1")
 	c.Role = cluster.Leader
-	in.Survey.Responses["n1"] = cluster.ReceivedClaim{Claim: c}
+	in.Poll.Responses["n1"] = cluster.ReceivedClaim{Claim: c}
 }
 
 func (in *planInput) edit(id cluster.NodeID, change func(*cluster.Claim)) {
-	if id == in.Survey.Mine.NodeID {
-		change(&in.Survey.Mine)
+	if id == in.Poll.Mine.NodeID {
+		change(&in.Poll.Mine)
 		return
 	}
-	s := in.Survey.Responses[id]
+	s := in.Poll.Responses[id]
 	change(&s.Claim)
-	in.Survey.Responses[id] = s
+	in.Poll.Responses[id] = s
 }
 
 // zoned puts the nodes into zones.
@@ -85,115 +85,115 @@ func TestPlan(t *testing.T) {
 		in.edit("n2", func(c *cluster.Claim) { c.LastLogIndex = 40 })
 	}
 	for _, c := range []struct {
-		name   string
-		order  cluster.LeadershipRequest
-		change func(*planInput)
-		chosen cluster.NodeID
-		actor  cluster.NodeID
-		how    cluster.Method
-		code   cluster.Code // 0: possible
-		status int
-		says   string // of summary and warnings
+		name    string
+		request cluster.LeadershipRequest
+		change  func(*planInput)
+		chosen  cluster.NodeID
+		actor   cluster.NodeID
+		how     cluster.Method
+		code    cluster.Code // 0: possible
+		status  int
+		says    string // of summary and warnings
 	}{
 		{
-			name: "transfer to the best", order: cluster.LeadershipRequest{Action: "transfer"}, chosen: "n3", actor: "n1",
+			name: "transfer to the best", request: cluster.LeadershipRequest{Action: "transfer"}, chosen: "n3", actor: "n1",
 			how: "transfer", says: "n1 transfers leadership to node n3",
 		},
 		{
-			name: "to one that lags", order: cluster.LeadershipRequest{Action: "transfer", Target: "n2"}, chosen: "n2",
+			name: "to one that lags", request: cluster.LeadershipRequest{Action: "transfer", Target: "n2"}, chosen: "n2",
 			actor: "n1", how: "transfer", says: "40 entries behind and must catch up first",
 		},
 		{
-			name: "to a non-voter", order: cluster.LeadershipRequest{Action: "transfer", Target: "n4"}, chosen: "n4",
+			name: "to a non-voter", request: cluster.LeadershipRequest{Action: "transfer", Target: "n4"}, chosen: "n4",
 			actor: "n1", how: "transfer", code: 4003, status: 409, says: "not a voter",
 		},
 		{
-			name: "to itself", order: cluster.LeadershipRequest{Action: "transfer", Target: "n1"}, chosen: "n1",
+			name: "to itself", request: cluster.LeadershipRequest{Action: "transfer", Target: "n1"}, chosen: "n1",
 			actor: "n1",
 			how:   "transfer", code: 4003, status: 409, says: "leads already",
 		},
 		{
-			name: "to a stranger", order: cluster.LeadershipRequest{Action: "transfer", Target: "n9"}, chosen: "n9",
+			name: "to a stranger", request: cluster.LeadershipRequest{Action: "transfer", Target: "n9"}, chosen: "n9",
 			actor: "n1", how: "transfer", code: 4400, status: 404, says: "not a member",
 		},
 		{
-			name: "nobody can", order: cluster.LeadershipRequest{Action: "transfer"},
+			name: "nobody can", request: cluster.LeadershipRequest{Action: "transfer"},
 			change: func(in *planInput) { in.Choices = in.Choices[2:] }, actor: "n1", how: "transfer", code: 4003,
 			status: 409, says: "no node can take over: node n4 is not a voter",
 		},
 		{
-			name: "alone", order: cluster.LeadershipRequest{Action: "transfer"},
+			name: "alone", request: cluster.LeadershipRequest{Action: "transfer"},
 			change: func(in *planInput) { in.Choices = nil }, actor: "n1", how: "transfer", code: 4003, status: 409,
 			says: "no node can take over: there is no other node",
 		},
 		{
-			name: "to a zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "west"}, change: zoned,
+			name: "to a zone", request: cluster.LeadershipRequest{Action: "transfer", Zone: "west"}, change: zoned,
 			chosen: "n2", actor: "n1", how: "transfer", says: "transfers leadership to node n2",
 		},
 		{
-			name: "to a node of another zone", order: cluster.LeadershipRequest{
+			name: "to a node of another zone", request: cluster.LeadershipRequest{
 				Action: "transfer", Zone: "west", Target: "n3",
 			}, change: zoned, chosen: "n3", actor: "n1", how: "transfer", code: 4003, status: 409,
 			says: `node n3 is in zone "east"`,
 		},
 		{
-			name: "to the leader's zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "north"},
+			name: "to the leader's zone", request: cluster.LeadershipRequest{Action: "transfer", Zone: "north"},
 			change: zoned, actor: "n1", how: "transfer", code: 4003, status: 409,
 			says: `node n1 leads already in zone "north"`,
 		},
 		{
-			name: "to an unknown zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "moon"},
+			name: "to an unknown zone", request: cluster.LeadershipRequest{Action: "transfer", Zone: "moon"},
 			change: zoned, actor: "n1", how: "transfer", code: 4003, status: 409, says: `node n2 is in zone "west"`,
 		},
 		{
-			name: "it will not stay in that zone", order: cluster.LeadershipRequest{Action: "transfer", Zone: "west"},
+			name: "it will not stay in that zone", request: cluster.LeadershipRequest{Action: "transfer", Zone: "west"},
 			change: func(in *planInput) { zoned(in); in.Zones = []string{"north", "west"} }, chosen: "n2", actor: "n1",
 			how: "transfer", says: `node n1 is in zone "north", which is preferred to "west" of node n2`,
 		},
 		{
-			name: "nothing recorded", order: cluster.LeadershipRequest{Action: "transfer"},
+			name: "nothing recorded", request: cluster.LeadershipRequest{Action: "transfer"},
 			change: func(in *planInput) { in.Transfers = nil }, chosen: "n3", actor: "n1", how: "transfer",
 			says: "expected write gap is unknown",
 		},
 		{
-			name: "it will not stay there", order: cluster.LeadershipRequest{Action: "transfer", Target: "n2"},
+			name: "it will not stay there", request: cluster.LeadershipRequest{Action: "transfer", Target: "n2"},
 			change: func(in *planInput) {
 				in.Members = []cluster.Member{{ID: "n1", Priority: 200, Eligible: true}}
 			}, chosen: "n2", actor: "n1", how: "transfer",
 			says: "node n1 has priority 200, node n2 100: it takes leadership over again",
 		},
 		{
-			name: "it will, while paused", order: cluster.LeadershipRequest{Action: "transfer", Target: "n3"},
+			name: "it will, while paused", request: cluster.LeadershipRequest{Action: "transfer", Target: "n3"},
 			change: func(in *planInput) {
 				in.Paused, in.Members = true, []cluster.Member{{ID: "n1", Priority: 255, Eligible: true}}
 			}, chosen: "n3", actor: "n1", how: "transfer",
 		},
 
 		{
-			name: "failover by the leader", order: cluster.LeadershipRequest{Action: "failover"}, chosen: "n3",
+			name: "failover by the leader", request: cluster.LeadershipRequest{Action: "failover"}, chosen: "n3",
 			actor: "n1",
 			how:   "transfer", says: "n1 transfers leadership to node n3",
 		},
 		{
-			name: "failover by another that leads", order: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
+			name: "failover by another that leads", request: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
 			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n3", actor: "n1", how: "transfer",
 		},
 		{
-			name: "the leader hangs", order: cluster.LeadershipRequest{Action: "failover"}, change: (*planInput).follower,
+			name: "the leader hangs", request: cluster.LeadershipRequest{Action: "failover"}, change: (*planInput).follower,
 			chosen: "n3", actor: "n3", how: "election", says: "no node that answers leads",
 		},
 		{
-			name: "to a named node", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
+			name: "to a named node", request: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
 			change: (*planInput).follower, chosen: "n2", actor: "n2", how: "election",
 			says: "node n2 starts an election",
 		},
 		{
-			name: "to the one that hangs", order: cluster.LeadershipRequest{Action: "failover", Target: "n1"},
+			name: "to the one that hangs", request: cluster.LeadershipRequest{Action: "failover", Target: "n1"},
 			change: (*planInput).follower, chosen: "n1", actor: "n1", how: "election", code: 4003, status: 409,
 			says: "does not respond",
 		},
 		{
-			name: "emergency, to a leader whose disk is stalled", order: cluster.LeadershipRequest{
+			name: "emergency, to a leader whose disk is stalled", request: cluster.LeadershipRequest{
 				Action: "emergency", Target: "n1",
 			}, change: func(in *planInput) {
 				in.follower()
@@ -202,44 +202,44 @@ func TestPlan(t *testing.T) {
 			}, chosen: "n1", actor: "n1", how: "election", code: 4003, status: 409, says: "leads already",
 		},
 		{
-			name: "to a non-voter, by election", order: cluster.LeadershipRequest{Action: "failover", Target: "n4"},
+			name: "to a non-voter, by election", request: cluster.LeadershipRequest{Action: "failover", Target: "n4"},
 			change: (*planInput).follower, chosen: "n4", actor: "n4", how: "election", code: 4003, status: 409,
 			says: "not a voter",
 		},
 		{
-			name: "to a stranger, by election", order: cluster.LeadershipRequest{Action: "failover", Target: "n9"},
+			name: "to a stranger, by election", request: cluster.LeadershipRequest{Action: "failover", Target: "n9"},
 			change: (*planInput).follower, chosen: "n9", actor: "n9", how: "election", code: 4400, status: 404,
 			says: "not a member",
 		},
 		{
-			name: "the leader's own disk hangs", order: cluster.LeadershipRequest{Action: "failover"},
+			name: "the leader's own disk hangs", request: cluster.LeadershipRequest{Action: "failover"},
 			change: func(in *planInput) {
 				in.edit("n1", func(c *cluster.Claim) { c.Disk.Stalled = true })
 			}, chosen: "n3", actor: "n3", how: "election", says: "the disk of the leader n1 is stalled",
 		},
 		{
 			name: "another has found this node, whatever it hears of a leader",
-			order: cluster.LeadershipRequest{
+			request: cluster.LeadershipRequest{
 				Action: "failover", Target: "n2",
 				Forwarded: true,
 			}, change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n2", actor: "n2",
 			how: "election",
 		},
 		{
-			name: "no quorum", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
+			name: "no quorum", request: cluster.LeadershipRequest{Action: "failover", Target: "n2"},
 			change: func(in *planInput) {
 				in.follower()
-				delete(in.Survey.Responses,
+				delete(in.Poll.Responses,
 					"n3")
 			}, chosen: "n2", actor: "n2", how: "election", code: 4001, status: 503,
 			says: "1 of 3 voters answer, and 2 are needed",
 		},
 		{
-			name: "behind the others", order: cluster.LeadershipRequest{Action: "failover", Target: "n2"}, change: behind,
+			name: "behind the others", request: cluster.LeadershipRequest{Action: "failover", Target: "n2"}, change: behind,
 			chosen: "n2", actor: "n2", how: "election", code: 4006, status: 409, says: "n3: log behind: 40 < 44",
 		},
 		{
-			name: "draining", order: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
+			name: "draining", request: cluster.LeadershipRequest{Action: "failover", Target: "n3"},
 			change: func(in *planInput) {
 				in.follower()
 				in.edit("n3",
@@ -247,23 +247,23 @@ func TestPlan(t *testing.T) {
 			}, chosen: "n3", actor: "n3", how: "election", code: 4003, status: 409, says: "draining",
 		},
 		{
-			name: "by lease", order: cluster.LeadershipRequest{Action: "failover"},
+			name: "by lease", request: cluster.LeadershipRequest{Action: "failover"},
 			change: func(in *planInput) { in.follower(); in.LeaseWait = 148 * time.Millisecond }, chosen: "n3",
 			actor: "n3", how: "election", says: "serves nothing for 148ms",
 		},
 		{
-			name: "paused", order: cluster.LeadershipRequest{Action: "failover"},
+			name: "paused", request: cluster.LeadershipRequest{Action: "failover"},
 			change: func(in *planInput) { in.follower(); in.Paused = true }, chosen: "n3", actor: "n3", how: "election",
 			says: "automatic failover is paused",
 		},
 
 		{
-			name: "emergency beside a leader", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
+			name: "emergency beside a leader", request: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
 			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n3", actor: "n3", how: "election",
 			says: "node n1 leads and can transfer leadership",
 		},
 		{
-			name: "emergency, not eligible", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+			name: "emergency, not eligible", request: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
 			change: func(in *planInput) {
 				in.follower()
 				in.edit("n2",
@@ -272,7 +272,7 @@ func TestPlan(t *testing.T) {
 			says: "not eligible to lead: not eligible: this check is skipped",
 		},
 		{
-			name: "emergency, kept from leading", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+			name: "emergency, kept from leading", request: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
 			change: func(in *planInput) {
 				in.follower()
 				in.Members = []cluster.Member{{ID: "n2", Priority: 100}}
@@ -280,40 +280,40 @@ func TestPlan(t *testing.T) {
 			says: "node n2 is not eligible by its record: it transfers leadership again",
 		},
 		{
-			name: "emergency, refused by some process", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+			name: "emergency, refused by some process", request: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
 			change: func(in *planInput) {
 				in.follower()
 				in.edit("n2", func(c *cluster.Claim) { c.Lifecycle = cluster.Dead })
 			}, chosen: "n2", actor: "n2", how: "election", says: "refused by the cluster: this check is skipped",
 		},
 		{
-			name: "emergency, it does not answer", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
+			name: "emergency, it does not answer", request: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
 			change: func(in *planInput) {
 				in.follower()
-				delete(in.Survey.Responses,
+				delete(in.Poll.Responses,
 					"n3")
 			}, chosen: "n3", actor: "n3", how: "election", says: "does not respond: this check is skipped",
 		},
-		{name: "emergency, behind, and nobody else answers", order: cluster.LeadershipRequest{
+		{name: "emergency, behind, and nobody else answers", request: cluster.LeadershipRequest{
 			Action: "emergency",
 			Target: "n2",
 		}, change: func(in *planInput) {
 			behind(in)
-			delete(in.Survey.Responses,
+			delete(in.Poll.Responses,
 				"n3")
 		}, chosen: "n2", actor: "n2", how: "election"},
 		{
-			name: "emergency, behind all", order: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
+			name: "emergency, behind all", request: cluster.LeadershipRequest{Action: "emergency", Target: "n2"},
 			change: func(in *planInput) { behind(in); in.alive() }, chosen: "n2", actor: "n2", how: "election",
 			code: 4006, status: 409, says: "n1: log behind: 40 < 44; n3: log behind: 40 < 44",
 		},
 		{
-			name: "emergency, the leader itself", order: cluster.LeadershipRequest{Action: "emergency", Target: "n1"},
+			name: "emergency, the leader itself", request: cluster.LeadershipRequest{Action: "emergency", Target: "n1"},
 			change: func(in *planInput) { in.follower(); in.alive() }, chosen: "n1", actor: "n1", how: "election",
 			code: 4003, status: 409, says: "leads already",
 		},
 		{
-			name: "emergency, of an earlier generation", order: cluster.LeadershipRequest{
+			name: "emergency, of an earlier generation", request: cluster.LeadershipRequest{
 				Action: "emergency", Target: "n2",
 			}, change: func(in *planInput) {
 				in.follower()
@@ -321,31 +321,31 @@ func TestPlan(t *testing.T) {
 			}, chosen: "n2", actor: "n2", how: "election", code: 4003, status: 409, says: "newer generation",
 		},
 		{
-			name: "emergency, in a split brain", order: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
+			name: "emergency, in a split brain", request: cluster.LeadershipRequest{Action: "emergency", Target: "n3"},
 			change: func(in *planInput) {
 				in.follower()
 				in.edit("n3", func(c *cluster.Claim) { c.ServiceRefused = true })
 			}, chosen: "n3", actor: "n3", how: "election", code: 4003, status: 409, says: "part of a split brain",
 		},
 		{
-			name: "emergency, a non-voter", order: cluster.LeadershipRequest{Action: "emergency", Target: "n4"},
+			name: "emergency, a non-voter", request: cluster.LeadershipRequest{Action: "emergency", Target: "n4"},
 			chosen: "n4",
 			actor:  "n4", how: "election", code: 4003, status: 409, says: "not a voter",
 		},
 		{
-			name: "emergency, a stranger", order: cluster.LeadershipRequest{Action: "emergency", Target: "n9"},
+			name: "emergency, a stranger", request: cluster.LeadershipRequest{Action: "emergency", Target: "n9"},
 			chosen: "n9",
 			actor:  "n9", how: "election", code: 4400, status: 404, says: "not a member",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			in := planning(c.order)
+			in := planning(c.request)
 			if c.change != nil {
 				c.change(&in)
 			}
 			p := plan(in)
 			if p.Target != c.chosen || p.Executor != c.actor || p.Method != c.how || p.Term != 5 || p.Leader != "n1" ||
-				p.Action != c.order.Action || p.Risk == "" {
+				p.Action != c.request.Action || p.Risk == "" {
 				t.Errorf("%+v", p)
 			}
 			if (p.Refusal == nil) != (c.code == 0) || p.Refusal != nil &&

@@ -24,9 +24,9 @@ const (
 // Plan returns what a request would do. It changes nothing; it only polls the other nodes. Plan.Executor is the
 // node that must execute it. CodeNoLeader: another node must make the plan.
 func (c *Controller) Plan(ctx context.Context, o cluster.LeadershipRequest) (cluster.Plan, error) {
-	in := planInput{Order: o, LeaseWait: c.deps.Consensus.LeaseWait(), Zones: c.cfg.Zones}
+	in := planInput{Request: o, LeaseWait: c.deps.Consensus.LeaseWait(), Zones: c.cfg.Zones}
 	if o.Action != cluster.ActionTransfer {
-		in.Survey = c.pollForRequest(ctx, o)
+		in.Poll = c.pollForRequest(ctx, o)
 	}
 	view := c.deps.Consensus.View()
 	in.Status, in.Members, in.Paused = c.deps.Consensus.Status(), view.Members(), !view.AutoFailover(time.Now())
@@ -54,13 +54,13 @@ func (c *Controller) notLeaderError() error {
 func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipRequest) election.ClusterPoll {
 	wait := c.cfg.TimeoutMin // only a leader that has just begun to hang costs that much
 	if o.Action == cluster.ActionEmergency || o.Forwarded || c.deps.Claim().LeaderSilence >= c.cfg.TimeoutMin {
-		wait = c.surveyTimeout()
+		wait = c.pollAllTimeout()
 	}
 	began := time.Now()
 	poll := time.NewTicker(inFlightPollInterval)
 	defer poll.Stop()
 	for {
-		s := c.survey(ctx, wait)
+		s := c.pollAll(ctx, wait)
 		_, _, lost := s.PredictVotes(o.Target)
 		limit := time.Duration(0)
 		switch answer, need := s.Responding(); {
@@ -82,8 +82,8 @@ func (c *Controller) pollForRequest(ctx context.Context, o cluster.LeadershipReq
 	}
 }
 
-// survey polls all servers, for at most wait, and waits for this node's Raft.
-func (c *Controller) survey(ctx context.Context, wait time.Duration) election.ClusterPoll {
+// pollAll polls all servers, for at most wait, and waits for this node's Raft.
+func (c *Controller) pollAll(ctx context.Context, wait time.Duration) election.ClusterPoll {
 	servers := c.deps.Consensus.Status().Servers
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -96,8 +96,8 @@ func (c *Controller) survey(ctx context.Context, wait time.Duration) election.Cl
 	}
 }
 
-// surveyTimeout returns how long to wait for the responses to a survey.
-func (c *Controller) surveyTimeout() time.Duration {
+// pollAllTimeout returns how long to wait for the responses to a poll of all servers.
+func (c *Controller) pollAllTimeout() time.Duration {
 	return max(emergencyPollTimeout, c.pollTimeout(c.others(c.deps.Consensus.Status().Servers)...))
 }
 
@@ -156,20 +156,20 @@ func (c *Controller) runRequestedElection(ctx context.Context, o cluster.Leaders
 	began, old := time.Now(), c.lastLeader().id
 	for try := range maxElectionAttempts {
 		if try > 0 {
-			if leader, _ := c.survey(ctx, c.surveyTimeout()).Leader(); leader != "" {
+			if leader, _ := c.pollAll(ctx, c.pollAllTimeout()).Leader(); leader != "" {
 				return cluster.TransferOutcome{}, electionFailed("node %s was elected instead", leader)
 			}
 		}
 		mine := c.deps.Claim()
 		term := mine.Term
-		why := fmt.Sprintf("%s ordered by %s: %s", o.Action, o.Operator, o.Reason)
+		why := fmt.Sprintf("%s requested by %s: %s", o.Action, o.Operator, o.Reason)
 		now := time.Now()
 		leaderless := now // unless the leader is silent
 		if mine.LeaderSilence >= c.cfg.TimeoutMin {
 			leaderless = now.Add(-mine.LeaderSilence)
 		}
 		c.candidacies.begin(CandidacyRecord{
-			Term: term + 1, Trigger: triggerOf(o.Action), Reason: o.Reason, Operator: o.Operator, Ordered: true,
+			Term: term + 1, Trigger: triggerOf(o.Action), Reason: o.Reason, Operator: o.Operator, OverLiveLeader: true,
 			Began: now, LeaderlessSince: leaderless,
 		})
 		c.deps.Event(cluster.Event{
@@ -234,7 +234,7 @@ func (c *Controller) awaitRequestedElection(ctx context.Context, term uint64) (a
 	}
 }
 
-// electionFailed returns the error of an ordered election that was not won.
+// electionFailed returns the error of a requested election that was not won.
 func electionFailed(format string, args ...any) *cluster.Error {
 	return cluster.Errorf(cluster.CodeElectionFailed, format, args...)
 }

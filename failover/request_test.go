@@ -61,7 +61,8 @@ func TestRequestedElection(t *testing.T) {
 			out.Duration < 3*time.Millisecond {
 			t.Fatalf("%+v, %v", out, err)
 		}
-		if f := w.c.Facts(6); f.Trigger != "manual" || f.Operator != "anna" || f.Reason != "n1 hangs" || !f.Ordered {
+		if f := w.c.Facts(6); f.Trigger != "manual" || f.Operator != "anna" || f.Reason != "n1 hangs" ||
+			!f.OverLiveLeader {
 			t.Errorf("facts: %+v", f)
 		}
 		if len(w.events) != 1 || w.events[0].Fields["operator"] != "anna" {
@@ -84,7 +85,7 @@ func TestRequestedElection_LeaderTransfersToo(t *testing.T) {
 		if _, err := w.obey(manual("n2")); err != nil {
 			t.Fatal(err)
 		}
-		if f := w.c.Facts(6); f.Trigger != "priority" || !f.Ordered {
+		if f := w.c.Facts(6); f.Trigger != "priority" || !f.OverLiveLeader {
 			t.Errorf("facts: %+v", f)
 		}
 	})
@@ -100,7 +101,7 @@ func TestEmergencyElection(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if f := w.c.Facts(6); f.Trigger != "emergency" || !f.Ordered {
+		if f := w.c.Facts(6); f.Trigger != "emergency" || !f.OverLiveLeader {
 			t.Errorf("facts: %+v", f)
 		}
 	})

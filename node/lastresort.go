@@ -62,7 +62,7 @@ func lastResortWarning(servers []cluster.Server, members []cluster.Member) strin
 			"no writes"
 	case voters > 0 && len(ineligible) == voters:
 		return "no voter may lead: each has priority 0 or is not eligible; when the leader fails, none is elected until " +
-			"an operator orders it"
+			"an operator requests it"
 	}
 	if voters < 3 || len(ineligible) == 0 || len(ineligible)+1 < cluster.Quorum(voters) {
 		return ""

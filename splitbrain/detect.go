@@ -11,11 +11,11 @@ import (
 
 // Input is the complete input of Detect.
 type Input struct {
-	Self    Claim // of this node
-	Servers []cluster.Server
-	Claims  []Claim // of all other nodes, and of all processes that sent a hello
-	Doubles []DuplicateID
-	MaxAge  time.Duration // older claims are ignored
+	Self         Claim // of this node
+	Servers      []cluster.Server
+	Claims       []Claim // of all other nodes, and of all processes that sent a hello
+	DuplicateIDs []DuplicateID
+	MaxAge       time.Duration // older claims are ignored
 	// Since is the minimum time of claims about leading, and of older generations; zero: none. Leadership may move
 	// between two claims, and a node of an older generation may have stopped.
 	Since time.Time
@@ -35,11 +35,13 @@ type Input struct {
 // so on a peer connection and at its HTTP address.
 func Detect(in Input, now time.Time) Report {
 	d := detection{Input: in, now: now}
-	r := Report{Verdict: OK, CheckedAt: now, Claims: append([]Claim{in.Self}, in.Claims...), DuplicateIDs: in.Doubles}
+	r := Report{
+		Verdict: OK, CheckedAt: now, Claims: append([]Claim{in.Self}, in.Claims...), DuplicateIDs: in.DuplicateIDs,
+	}
 	if in.Self.ClusterID != "" { // without one it has nothing to lose, and Raft leads it to one
 		d.foreign()
 		d.generations()
-		d.doubles()
+		d.duplicateIDs()
 		d.leaders()
 	}
 	d.unreachable()
@@ -165,9 +167,9 @@ func generationVerdict(older Claim) Verdict {
 	return OldGeneration
 }
 
-// doubles reports node IDs that two processes use.
-func (d *detection) doubles() {
-	for _, x := range d.Doubles {
+// duplicateIDs reports node IDs that two processes use.
+func (d *detection) duplicateIDs() {
+	for _, x := range d.DuplicateIDs {
 		f := d.found(SplitBrain, []cluster.NodeID{x.Node},
 			"two processes run as node %s (boot IDs %s and %s): its data directory was copied, or two hosts have its ID",
 			x.Node, x.Boots[0], x.Boots[1])

@@ -49,17 +49,17 @@ func voters(ids ...cluster.NodeID) (servers []cluster.Server) {
 func TestDetect(t *testing.T) {
 	three := voters("n1", "n2", "n3")
 	tests := []struct {
-		name    string
-		self    Claim
-		servers []cluster.Server
-		claims  []Claim
-		doubles []DuplicateID
-		since   time.Time
-		proven  bool
-		want    Verdict
-		refuse  bool
-		depose  uint64
-		says    string // part of the detail
+		name       string
+		self       Claim
+		servers    []cluster.Server
+		claims     []Claim
+		duplicates []DuplicateID
+		since      time.Time
+		proven     bool
+		want       Verdict
+		refuse     bool
+		depose     uint64
+		says       string // part of the detail
 	}{
 		{
 			name: "all well", self: said("n1 5 n1"), want: OK,
@@ -249,14 +249,14 @@ func TestDetect(t *testing.T) {
 		// One ID twice.
 		{
 			name: "another's ID twice", self: said("n1 5 n1"), want: SplitBrain, says: "two processes run as node n3",
-			claims:  []Claim{said("n2 5 n1"), said("n3 5 n1")},
-			doubles: []DuplicateID{{Node: "n3", Boots: [2]string{"a", "b"}}},
+			claims:     []Claim{said("n2 5 n1"), said("n3 5 n1")},
+			duplicates: []DuplicateID{{Node: "n3", Boots: [2]string{"a", "b"}}},
 		},
 		{
 			name: "this one's ID twice", self: said("n1 5 n1"), want: SplitBrain, refuse: true, depose: 5,
-			says:    "boot IDs a and b",
-			claims:  []Claim{said("n2 5 n1"), said("n3 5 n1")},
-			doubles: []DuplicateID{{Node: "n1", Boots: [2]string{"a", "b"}}},
+			says:       "boot IDs a and b",
+			claims:     []Claim{said("n2 5 n1"), said("n3 5 n1")},
+			duplicates: []DuplicateID{{Node: "n1", Boots: [2]string{"a", "b"}}},
 		},
 	}
 	for _, tt := range tests {
@@ -268,7 +268,7 @@ func TestDetect(t *testing.T) {
 			self := tt.self
 			self.Source = FromSelf
 			r := Detect(Input{
-				Self: self, Servers: servers, Claims: tt.claims, Doubles: tt.doubles,
+				Self: self, Servers: servers, Claims: tt.claims, DuplicateIDs: tt.duplicates,
 				MaxAge: 3 * time.Second,
 				Since:  tt.since, Proven: tt.proven,
 			}, now)
@@ -365,17 +365,17 @@ func TestProcessLog(t *testing.T) {
 				s.record(peer(cluster.NodeID(id), boot), at(when))
 			}
 			got := ""
-			for _, d := range s.doubles("C", at(tt.at), 3*time.Second) {
+			for _, d := range s.duplicateIDs("C", at(tt.at), 3*time.Second) {
 				got += string(d.Node)
 			}
 			if got != tt.double {
-				t.Errorf("doubles %q, want %q", got, tt.double)
+				t.Errorf("duplicates %q, want %q", got, tt.double)
 			}
 			if got := strings.Join(s.duplicateAddresses(), " "); got != tt.suspects {
 				t.Errorf("suspects %q, want %q", got, tt.suspects)
 			}
-			if len(s.doubles("other", at(tt.at), 3*time.Second)) != 0 {
-				t.Error("doubles of another cluster")
+			if len(s.duplicateIDs("other", at(tt.at), 3*time.Second)) != 0 {
+				t.Error("duplicates of another cluster")
 			}
 		})
 	}
@@ -390,7 +390,7 @@ func TestProcessLogIsBounded(t *testing.T) {
 	if len(s.procs) > maxProcesses {
 		t.Errorf("%d are remembered", len(s.procs))
 	}
-	s.doubles("", now.Add(time.Hour), time.Second)
+	s.duplicateIDs("", now.Add(time.Hour), time.Second)
 	if len(s.procs) != 0 {
 		t.Errorf("%d are remembered after an hour", len(s.procs))
 	}
@@ -425,7 +425,7 @@ func TestManyProcessesOfOneNode(t *testing.T) {
 	}
 	r := Detect(Input{
 		Self: said("n1 5 n1"), Servers: voters("n1"), MaxAge: 10 * time.Second,
-		Claims: s.claims(at(5, 0), 10*time.Second), Doubles: s.doubles("C", at(5, 0), 10*time.Second),
+		Claims: s.claims(at(5, 0), 10*time.Second), DuplicateIDs: s.duplicateIDs("C", at(5, 0), 10*time.Second),
 	}, at(5, 0))
 	if len(r.DuplicateIDs) != 1 || len(r.Findings) != 1 || r.Findings[0].Verdict != SplitBrain {
 		t.Errorf("%d IDs, %d findings", len(r.DuplicateIDs), len(r.Findings))

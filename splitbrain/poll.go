@@ -213,7 +213,7 @@ func (w *Detector) input(answers map[cluster.NodeID]Claim, since time.Time) Inpu
 	}
 	w.mu.Lock()
 	hellos := w.processes.claims(now, w.maxAge)
-	in.Doubles = w.processes.doubles(self.ClusterID, now, w.maxAge)
+	in.DuplicateIDs = w.processes.duplicateIDs(self.ClusterID, now, w.maxAge)
 	w.mu.Unlock()
 	for _, c := range hellos {
 		if s := claims[c.Node]; !s.Connected || s.Claim.BootID != c.BootID {

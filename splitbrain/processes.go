@@ -79,9 +79,9 @@ func (s *processLog) claims(now time.Time, maxAge time.Duration) (all []Claim) {
 	return all
 }
 
-// doubles returns the IDs that two processes of this cluster used at the same time, both within maxAge: the first was
-// seen alive after the second. This node's own process is alive now. Of one ID it returns one pair.
-func (s *processLog) doubles(clusterID string, now time.Time, maxAge time.Duration) (all []DuplicateID) {
+// duplicateIDs returns the IDs that two processes of this cluster used at the same time, both within maxAge: the first
+// was seen alive after the second. This node's own process is alive now. Of one ID it returns one pair.
+func (s *processLog) duplicateIDs(clusterID string, now time.Time, maxAge time.Duration) (all []DuplicateID) {
 	s.procs = slices.DeleteFunc(s.procs, func(p processRecord) bool {
 		return now.Sub(p.last) > max(processRetention,
 			4*s.overlapping)

@@ -12,7 +12,7 @@ type VoteRequest struct {
 	Candidate           cluster.NodeID
 	Pre                 bool
 	Transfer            bool // Raft is to ignore the leader that this node knows
-	Ordered             bool // Transfer, as the candidate has set it
+	OverLiveLeader      bool // Transfer, as the candidate has set it
 	Term                uint64
 	LastIndex, LastTerm uint64
 }
@@ -91,7 +91,7 @@ func (b VoteRequest) HeldByLeader(leader, self cluster.NodeID, term uint64) bool
 // the LeadershipTransfer flag makes raft forget its leader even when it refuses the vote.
 func (g VoteGuard) BoundByLease(b VoteRequest, now time.Time) string {
 	last := g.LastLeader
-	if b.Ordered || !g.Lease || last.Leader == "" || last.Leader == b.Candidate {
+	if b.OverLiveLeader || !g.Lease || last.Leader == "" || last.Leader == b.Candidate {
 		return ""
 	}
 	age := now.Sub(last.At)

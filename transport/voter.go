@@ -23,7 +23,7 @@ func (m incoming) voteRequest() (VoteRequest, bool) {
 	switch c := m.rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
 		return VoteRequest{
-			Candidate: m.p.id, Transfer: c.LeadershipTransfer, Ordered: c.LeadershipTransfer, Term: c.Term,
+			Candidate: m.p.id, Transfer: c.LeadershipTransfer, OverLiveLeader: c.LeadershipTransfer, Term: c.Term,
 			LastIndex: c.LastLogIndex, LastTerm: c.LastLogTerm,
 		}, true
 	case *raft.RequestPreVoteRequest:

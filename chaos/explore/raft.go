@@ -127,7 +127,7 @@ func (m *Model) vote(s *state, msg message) {
 	v, n := view{m, s, msg.to}, s.node(msg.to)
 	b := transport.VoteRequest{
 		Candidate: ids[msg.from], Term: uint64(msg.term), LastIndex: uint64(msg.index), LastTerm: uint64(msg.prevTerm),
-		Transfer: msg.ok, Ordered: msg.ok,
+		Transfer: msg.ok, OverLiveLeader: msg.ok,
 	}
 	if !(view{m, s, msg.from}).admit(msg.to).Votes {
 		return // the candidate does not send it

@@ -273,7 +273,7 @@ func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 // Release is called when raft.Raft has taken note of the snapshot, or it failed.
 func (s *snapshot) Release() {
 	if s.sink != nil {
-		s.sink.settled()
+		s.sink.release()
 	}
 }
 

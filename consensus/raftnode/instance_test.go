@@ -111,7 +111,7 @@ func TestSnapshotsBeforeAGap(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &Snapshots{
-			SnapshotStore: snaps, log: log, fsm: NewFSM(FSMConfig{}), settling: make(chan struct{}, 1),
+			SnapshotStore: snaps, log: log, fsm: NewFSM(FSMConfig{}), ownRecordSem: make(chan struct{}, 1),
 		}
 		if _, _, err := s.Open(sink.ID()); (err == nil) != ok {
 			t.Errorf("log from %d: %v", first, err)

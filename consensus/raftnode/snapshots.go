@@ -34,16 +34,16 @@ type Snapshots struct {
 
 	continuedAt atomic.Pointer[LogPosition] // the end of a snapshot that the log is known to continue; nil: none
 	recording   sync.Mutex
-	// settling is held from the record of a snapshot that raft.Raft takes itself until raft.Raft has taken note of it.
-	settling    chan struct{}               // capacity 1
-	deleteRange func(from, to uint64) error // deletes entries; Start sets it to that of raft.Raft's log
+	// ownRecordSem is held from the record of a snapshot that raft.Raft takes itself until raft.Raft has ended with it.
+	ownRecordSem chan struct{}               // capacity 1
+	deleteRange  func(from, to uint64) error // deletes entries; Start sets it to that of raft.Raft's log
 }
 
 // OpenSnapshots removes what is left of the restore that ended at undone, and without which the cluster has gone on. It
 // is called before Start.
 func OpenSnapshots(store raft.SnapshotStore, log raft.LogStore, fsm *FSM, undone LogPosition) (*Snapshots, error) {
 	s := &Snapshots{
-		SnapshotStore: store, log: log, fsm: fsm, deleteRange: log.DeleteRange, settling: make(chan struct{}, 1),
+		SnapshotStore: store, log: log, fsm: fsm, deleteRange: log.DeleteRange, ownRecordSem: make(chan struct{}, 1),
 	}
 	fsm.snapshotEnd.Store(0)
 	list, err := s.List()
@@ -152,7 +152,7 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64,
 // errNewerSnapshot is why a snapshot fails that raft.Raft takes itself. raft.Raft writes it beside its main loop, which
 // may have restored or installed another one meanwhile, and would take its own for the newest. As a leader it would
 // then find nothing to precede the first entry after the newest, and send that snapshot to every follower without end.
-// For the same reason a restored or installed one ends only once raft.Raft has taken note of its own: see settling.
+// For the same reason a restored or installed one ends only once raft.Raft has taken note of its own: see ownRecordSem.
 var errNewerSnapshot = errors.New("a newer snapshot was stored in the meantime")
 
 type recordingSink struct {
@@ -161,7 +161,7 @@ type recordingSink struct {
 	end   LogPosition
 	size  int64
 	own   bool // raft.Raft takes it itself
-	holds bool // settling
+	holds bool // ownRecordSem
 }
 
 // Write adds data to the snapshot.
@@ -177,11 +177,11 @@ func (s *recordingSink) Close() error {
 		return err
 	}
 	if !s.holds {
-		s.snaps.settling <- struct{}{}
+		s.snaps.ownRecordSem <- struct{}{}
 		s.holds = true
 	}
 	if !s.own {
-		defer s.settled()
+		defer s.release()
 	}
 	if !s.snaps.record(s.end, s.size) {
 		return errNewerSnapshot
@@ -189,11 +189,11 @@ func (s *recordingSink) Close() error {
 	return s.snaps.removeOld()
 }
 
-// settled ends what Close began. For raft.Raft's own snapshot it is called when raft.Raft has ended with it.
-func (s *recordingSink) settled() {
+// release ends what Close began. For raft.Raft's own snapshot it is called when raft.Raft has ended with it.
+func (s *recordingSink) release() {
 	if s.holds {
 		s.holds = false
-		<-s.snaps.settling
+		<-s.snaps.ownRecordSem
 	}
 }
 
