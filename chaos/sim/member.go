@@ -46,7 +46,7 @@ type member struct {
 	incarnation uint64    // processes started so far
 
 	wiped      atomic.Bool // came back with an empty disk: refused from then on
-	diskFaulty int         // faults for which it may stop, in force or shortly before; guarded by World.mu
+	diskFaulty int         // faults for which it may stop, in force or shortly before; guarded by Simulation.mu
 
 	sampled     uint64 // entries up to this one were checked when applied
 	lastApplied uint64

@@ -254,7 +254,7 @@ func (sim *Simulation) checkStable() {
 }
 
 // awaitConvergence waits until a write is taken and all nodes agree, and reports it as a
-// violation when that takes longer than Settle.
+// violation when that takes longer than ConvergeTimeout.
 func (sim *Simulation) awaitConvergence(healed time.Time) time.Duration {
 	if sim.cfg.ConvergeTimeout == 0 || sim.tooFew.Load() {
 		return 0
