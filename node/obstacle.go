@@ -30,7 +30,7 @@ func (n *Node) electionObstacle() string {
 }
 
 // obstacle returns what keeps the node from starting an election. Before it has a record, its configuration
-// counts: if no member may lead, a new cluster elects no leader.
+// decides whether it may lead: if no member may, a new cluster elects no leader.
 func (f candidacyFacts) obstacle(cfg *Config) string {
 	rec := f.record
 	if rec.ID == "" {
