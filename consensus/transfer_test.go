@@ -427,7 +427,7 @@ func TestRequestedElection_WaitsForLease(t *testing.T) {
 		t.Errorf("a write was acknowledged while the previous leader has %v of its lease left", rest)
 	}
 	if !strings.Contains(refused, "lease of the previous leader") && !strings.Contains(refused, "not in contact") {
-		t.Errorf("it would hand leadership over meanwhile: %q", refused)
+		t.Errorf("it would transfer leadership meanwhile: %q", refused)
 	}
 	leader.cut.Store(false)
 	c.write("a", "1")

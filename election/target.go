@@ -167,7 +167,7 @@ func Cooldown(last, delay time.Duration, worked bool) time.Duration {
 	return min(2*last, max(maxCooldown, delay))
 }
 
-// Limits for a leader that hands over because of its slow disk.
+// Limits for a leader that transfers leadership because of its slow disk.
 const (
 	slowFor          = 90 * time.Second // longer than one bad moment affects the p99 of a minute
 	SlowDiskInterval = 10 * time.Minute // between two such transfers in the cluster, and until a preferred node returns

@@ -76,7 +76,7 @@ func TestRequestedElection(t *testing.T) {
 func TestRequestedElection_LeaderTransfersToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := requested(t, func(w *testCluster) {
-			w.handsOver(toN2)
+			w.announces(toN2)
 			if why := w.c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" {
 				t.Errorf("refused: %s", why)
 			}

@@ -10,8 +10,8 @@ import (
 	"northstar/cluster"
 )
 
-// handsOver makes leader n1 say to whom it hands leadership.
-func (w *testCluster) handsOver(h cluster.TransferNotice) {
+// announces makes leader n1 announce a transfer of leadership.
+func (w *testCluster) announces(h cluster.TransferNotice) {
 	w.edit(func() {
 		s := w.claims["n1"]
 		s.Claim.Handover, s.At = h, time.Now()
@@ -25,7 +25,7 @@ func TestApproveTimeoutNow_Cause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, "n1", "n2", "n3")
 		c := w.start(Config{Fast: true})
-		w.handsOver(toN2)
+		w.announces(toN2)
 		if why := c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" {
 			t.Errorf("refused: %s", why)
 		}
@@ -53,15 +53,15 @@ func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 		}
 		w.edit(func() { w.awake = true })
 		refused("it never said so", 5)
-		w.handsOver(cluster.TransferNotice{To: "n3", Trigger: "transfer"})
-		refused("it hands over to another", 5)
-		w.handsOver(toN2)
+		w.announces(cluster.TransferNotice{To: "n3", Trigger: "transfer"})
+		refused("it transfers to another", 5)
+		w.announces(toN2)
 		refused("in another term", 4)
 		time.Sleep(timeoutMin)
 		if why := c.ApproveTimeoutNow(t.Context(), "n1", 5); why != "" {
 			t.Errorf("it says so still: %s", why)
 		}
-		w.handsOver(toN2)
+		w.announces(toN2)
 		time.Sleep(timeoutMin)
 		w.edit(func() {
 			given := w.claims["n1"]
@@ -71,7 +71,7 @@ func TestApproveTimeoutNow_RevokedTransfer(t *testing.T) {
 			}
 		})
 		refused("it has given up since", 5)
-		w.handsOver(toN2)
+		w.announces(toN2)
 		w.c.watch.mu.Lock()
 		w.c.watch.stopped = time.Now() // and what was in the sockets is read now
 		w.c.watch.mu.Unlock()
@@ -92,7 +92,7 @@ func TestApproveTimeoutNow_WaitsForMonitorConnection(t *testing.T) {
 		})
 		time.AfterFunc(timeoutMin/3, func() { w.report() }) // a claim of n3
 		time.AfterFunc(timeoutMin/2, func() {
-			w.handsOver(toN2)
+			w.announces(toN2)
 			w.edit(func() { w.answer = nil })
 			w.report()
 		})
@@ -122,7 +122,7 @@ func TestAnnounce(t *testing.T) {
 		}
 		retract()
 		if h := w.claim().Handover; h != (cluster.TransferNotice{}) {
-			t.Errorf("it still says that it hands over: %+v", h)
+			t.Errorf("it still announces the transfer: %+v", h)
 		}
 	})
 }

@@ -14,15 +14,15 @@ func (n *Node) ownRecord() cluster.Member {
 }
 
 // mayWrite returns what prevents this leader from serving users' writes. A leader that is not eligible, and that was
-// elected as a last resort, only brings another node up to date and hands over. It is called before each batch and
-// restore.
+// elected as a last resort, only brings another node up to date and transfers leadership. It is called before each
+// batch and restore.
 func (n *Node) mayWrite() error {
 	if n.lastResort.Load() {
 		switch m := n.ownRecord(); {
 		case m.ID == "": // after a restart, until it has applied what is committed
 			return fmt.Errorf("node %s does not know yet whether it may lead", n.cfg.ID)
 		case mayBeIneligible(m):
-			return fmt.Errorf("node %s %s and leads only to hand leadership over", m.ID, m.IneligibleReason())
+			return fmt.Errorf("node %s %s and leads only to transfer leadership", m.ID, m.IneligibleReason())
 		}
 	}
 	if n.external != nil {
@@ -41,7 +41,7 @@ func lastResortReason(self cluster.NodeID, rec cluster.Member, trigger string) s
 	if rec.ID == "" || why == "" || trigger != "" {
 		return ""
 	}
-	return fmt.Sprintf("last resort: node %s %s, and no eligible node could win: it leads to hand leadership over",
+	return fmt.Sprintf("last resort: node %s %s, and no eligible node could win: it leads to transfer leadership",
 		self, why)
 }
 
@@ -68,5 +68,5 @@ func lastResortWarning(servers []cluster.Server, members []cluster.Member) strin
 		return ""
 	}
 	return fmt.Sprintf("of %d voters, %s may not lead: if only they have the newest entries when the leader fails, "+
-		"one of them leads as a last resort, takes no writes and hands over", voters, strings.Join(ineligible, ", "))
+		"one of them leads as a last resort, takes no writes and transfers leadership", voters, strings.Join(ineligible, ", "))
 }

@@ -41,7 +41,7 @@ func TestLastResort_TakesNoWrites(t *testing.T) {
 	n.start()
 	leader(t, []*testNode{n})
 	if err := put(); !cluster.IsCode(err, cluster.CodeNoLeader) ||
-		!strings.Contains(err.Error(), "leads only to hand leadership over") {
+		!strings.Contains(err.Error(), "leads only to transfer leadership") {
 		t.Errorf("a write: %v", err)
 	}
 	if why := n.electionFacts(99).Reason; !strings.HasPrefix(why, "last resort: node n1 is not eligible") {

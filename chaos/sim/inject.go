@@ -281,7 +281,7 @@ func (sim *Simulation) whileDiskFaulty(m *member, undo func()) func() {
 	}
 }
 
-// transfer asks a node to hand leadership to another. It reports whether there was a node to ask.
+// transfer asks a node to transfer leadership to another. It reports whether there was a node to ask.
 func (sim *Simulation) transfer(from, to *member, limit time.Duration) bool {
 	inst, node := from.current()
 	if node == nil {
