@@ -51,7 +51,7 @@ type Config struct {
 	OnStuckTransfer func()
 }
 
-// raftConfig returns the library's configuration. Values that are not its defaults are in docs/raft-hazards.md.
+// raftConfig returns the library's configuration. Hazards behind some of these values are in docs/raft-hazards.md.
 func (c *Config) raftConfig(logger hclog.Logger) *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Self)
