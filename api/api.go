@@ -105,7 +105,7 @@ type Deps struct {
 	Call       func(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error)
 	SplitBrain SplitBrain
 	Audit      Auditor
-	Journal    *telemetry.Journal
+	EventLog   *telemetry.EventLog
 	Metrics    *telemetry.Metrics
 	Tracer     *tracing.Tracer // nil: no traces
 	Logger     hclog.Logger

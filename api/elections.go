@@ -22,7 +22,7 @@ import (
 )
 
 // listElections serves GET /v1/elections, newest first. Won elections come from the replicated records, lost
-// elections from the journals of all reachable nodes. Another node that asks gets only this node's journal.
+// elections from the event logs of all reachable nodes. Another node that asks gets only this node's event log.
 func listElections(c *request) error {
 	limit, err := c.queryLimit(apiv1.DefaultListLimit)
 	if err != nil {
@@ -178,9 +178,9 @@ func newestElection(a, b apiv1.Election) int {
 	return cmp.Or(cmp.Compare(b.Term, a.Term), cmp.Compare(b.Result, a.Result), b.StartedAt.Compare(a.StartedAt))
 }
 
-// lostElections returns the newest lost elections in this node's journal.
+// lostElections returns the newest lost elections in this node's event log.
 func (s *Server) lostElections(limit int) []apiv1.Election {
-	events, _, _ := s.deps.Journal.Latest("election", math.MaxInt)
+	events, _, _ := s.deps.EventLog.Latest("election", math.MaxInt)
 	lost := []apiv1.Election{}
 	for _, e := range slices.Backward(events) {
 		if len(lost) == limit {

@@ -65,15 +65,15 @@ func TestElectionsOfAllNodes(t *testing.T) {
 				})
 			}
 		}
-		n1.deps.Journal.Append(electionEvent("n1", term-1, "lost"))
-		n1.deps.Journal.Append(electionEvent("n1", term, "won")) // a finished election
-		n1.deps.Journal.Append(cluster.Event{
+		n1.deps.EventLog.Append(electionEvent("n1", term-1, "lost"))
+		n1.deps.EventLog.Append(electionEvent("n1", term, "won")) // a finished election
+		n1.deps.EventLog.Append(cluster.Event{
 			Type: "election", Term: term, Message: "n1 leads",
 			Fields: map[string]any{"leader_id": "n1"},
 		})
-		n2.deps.Journal.Append(electionEvent("n2", term, "lost"))
-		n2.deps.Journal.Append(electionEvent("n2", term+1, "open"))
-		n2.deps.Journal.Append(electionEvent("n2", term+2, "lost"))
+		n2.deps.EventLog.Append(electionEvent("n2", term, "lost"))
+		n2.deps.EventLog.Append(electionEvent("n2", term+1, "open"))
+		n2.deps.EventLog.Append(electionEvent("n2", term+2, "lost"))
 		want := fmt.Sprintf("%d n2 lost, %d n1 won, %d n2 lost, %d n2 won, %d n1 lost", term+2, term, term, term-1,
 			term-1)
 		all, got := n1.elections("")

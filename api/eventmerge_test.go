@@ -19,20 +19,20 @@ import (
 // clocks agree: a b c d, by turns.
 func three(t *testing.T) (n1, n2 *node) {
 	t.Helper()
-	journal := func(id cluster.NodeID) func(*Deps) {
+	eventLog := func(id cluster.NodeID) func(*Deps) {
 		return func(d *Deps) {
 			d.Node.ID, d.Node.BootID = id, "boot-"+string(id)
-			d.Journal = telemetry.NewJournal(id, d.Node.BootID, 64, hclog.NewNullLogger())
+			d.EventLog = telemetry.NewEventLog(id, d.Node.BootID, 64, hclog.NewNullLogger())
 		}
 	}
-	n2 = startServer(t, newFakeCluster("n2", false), journal("n2"))
+	n2 = startServer(t, newFakeCluster("n2", false), eventLog("n2"))
 	f := newFakeCluster("n1", true)
 	f.addRecord(cluster.Member{ID: "n1"})
 	f.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})
 	f.addRecord(cluster.Member{ID: "n3", HTTPAddress: "127.0.0.1:1"})
-	n1 = startServer(t, f, journal("n1"))
+	n1 = startServer(t, f, eventLog("n1"))
 	for i, n := range []*node{n1, n2, n1, n2} {
-		n.deps.Journal.Append(cluster.Event{Type: "node", At: time.Unix(int64(i), 0), Message: string(rune('a' + i))})
+		n.deps.EventLog.Append(cluster.Event{Type: "node", At: time.Unix(int64(i), 0), Message: string(rune('a' + i))})
 	}
 	return n1, n2
 }
@@ -101,7 +101,7 @@ func TestEvents_StreamFromNow(t *testing.T) {
 		n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: "127.0.0.1:1"})
 		s := n1.stream("/v1/events", "Accept", apiv1.TypeEventStream)
 		time.Sleep(2 * mergeInterval) // virtual
-		n2.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "new"})
+		n2.deps.EventLog.Append(cluster.Event{Type: "node", At: time.Now(), Message: "new"})
 		n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})
 		if m, _ := s.next(); !strings.Contains(m.data, `"new"`) {
 			t.Errorf("%+v", m)
@@ -115,9 +115,9 @@ func TestEvents_OfStoppedProcess(t *testing.T) {
 		all := n1.events("")
 		ofN1, ofN2 := all.Items[2].Seq, all.Items[3].Seq
 		// n2 is another process now.
-		n2.deps.Journal = telemetry.NewJournal("n2", "boot-later", 64, hclog.NewNullLogger())
-		n2.Server.deps.Journal = n2.deps.Journal
-		n2.deps.Journal.Append(cluster.Event{Type: "node", At: time.Unix(9, 0), Message: "new"})
+		n2.deps.EventLog = telemetry.NewEventLog("n2", "boot-later", 64, hclog.NewNullLogger())
+		n2.Server.deps.EventLog = n2.deps.EventLog
+		n2.deps.EventLog.Append(cluster.Event{Type: "node", At: time.Unix(9, 0), Message: "new"})
 		n1.do("GET", "/v1/events?since="+url.QueryEscape(ofN2), "").is(t, 410, cluster.CodeHistoryCompacted)
 		if got := texts(n1.events("?since=" + url.QueryEscape(ofN1))); got != "new" {
 			t.Errorf("after an event of n1: %q", got)
@@ -138,9 +138,9 @@ func TestEventStreamOfAllNodes(t *testing.T) {
 				t.Errorf("data %s", m.data)
 			}
 		}
-		n2.deps.Journal.Append(cluster.Event{Type: "health", Message: "from afar"})
+		n2.deps.EventLog.Append(cluster.Event{Type: "health", Message: "from afar"})
 		s.must("health", "")
-		n1.deps.Journal.Append(cluster.Event{Type: "disk", Message: "own"})
+		n1.deps.EventLog.Append(cluster.Event{Type: "disk", Message: "own"})
 		s.must("disk", "")
 	})
 }

@@ -52,14 +52,14 @@ func listEvents(c *request) error {
 	return c.reply(answer)
 }
 
-// ownEvents returns the events of this node's journal after since; since "" returns the newest.
+// ownEvents returns the events of this node's event log after since; since "" returns the newest.
 func (s *Server) ownEvents(since, typ string, limit int) (apiv1.Events, error) {
 	own := apiv1.Events{Items: []apiv1.Event{}, Prev: since, Missing: []string{}}
 	var items []cluster.Event
 	var err error
 	if since == "" {
-		items, own.Prev, own.Next = s.deps.Journal.Latest(typ, limit)
-	} else if items, own.Next, err = s.deps.Journal.Since(since, typ, limit); err != nil {
+		items, own.Prev, own.Next = s.deps.EventLog.Latest(typ, limit)
+	} else if items, own.Next, err = s.deps.EventLog.Since(since, typ, limit); err != nil {
 		return own, err
 	}
 	for _, e := range items {
@@ -126,7 +126,7 @@ func (s *Server) waitOwnEvents(ctx context.Context, since, typ string, limit tim
 	if err != nil {
 		return err
 	}
-	cursor, err := s.deps.Journal.Cursor(own.Of[s.deps.Node.ID], typ)
+	cursor, err := s.deps.EventLog.Cursor(own.Of[s.deps.Node.ID], typ)
 	if err == nil {
 		_, err = cursor.Next(turn, 1)
 	}
@@ -147,7 +147,7 @@ func wireEvent(e cluster.Event) apiv1.Event {
 }
 
 // Events belong to a node. A response merges those of all reachable nodes. The seq of an item holds an offset for
-// every node's journal, its own node first, so that a reader can continue from it on any node.
+// every node's event log, its own node first, so that a reader can continue from it on any node.
 
 // parseSince returns the offsets of a reader; the error is for it.
 func parseSince(since string) (stream.Offsets, error) {
@@ -192,7 +192,7 @@ func (c *request) mergedEvents(
 			good = append(good, p)
 			continue
 		}
-		// A node that restarted has lost its events. The reader must know only if its offset is of the lost journal.
+		// A node that restarted has lost its events. The reader must know only if its offset is of the lost event log.
 		if p.id == from.Owner && cluster.IsCode(p.err, cluster.CodeHistoryCompacted) ||
 			cluster.IsCode(p.err, cluster.CodeBadRequest) {
 			return apiv1.Events{}, p.err
@@ -205,7 +205,7 @@ func (c *request) mergedEvents(
 	return answer, nil
 }
 
-// askEvents asks every member, this node included. A node whose journal no longer has the offset is asked from its
+// askEvents asks every member, this node included. A node whose event log no longer has the offset is asked from its
 // beginning, unless it is the owner.
 func (c *request) askEvents(ctx context.Context, from stream.Offsets, typ string, limit int) []nodePage {
 	ids := append([]cluster.NodeID{c.s.deps.Node.ID}, c.s.otherMembers()...)

@@ -358,7 +358,7 @@ func testDeps(f *fakeCluster) Deps {
 		Leadership: fakeTransfer(noTransfer),
 		Sessions:   newSessionManager(f),
 		SplitBrain: &fakeSplitBrain{},
-		Journal:    telemetry.NewJournal(f.st.NodeID, "boot1", 64, hclog.NewNullLogger()),
+		EventLog:   telemetry.NewEventLog(f.st.NodeID, "boot1", 64, hclog.NewNullLogger()),
 		Metrics:    telemetry.New(),
 		Logger:     hclog.NewNullLogger(),
 		Node: NodeInfo{

@@ -50,13 +50,13 @@ func TestFeed_ViewsSamplesAndEvents(t *testing.T) {
 		f := newFakeCluster("n1", true)
 		file, tokens := tokenFile()
 		s := bareServerOf(t, f, withTokens(file))
-		journal := s.deps.Journal
-		journal.Append(cluster.Event{Type: "node", Message: "before"})
+		eventLog := s.deps.EventLog
+		eventLog.Append(cluster.Event{Type: "node", Message: "before"})
 		ctx, stop := context.WithCancel(t.Context())
 		go s.history.run(ctx, f)
 		go func() {
 			time.Sleep(3500 * time.Millisecond)
-			journal.Append(cluster.Event{Type: "node", Message: "meanwhile"})
+			eventLog.Append(cluster.Event{Type: "node", Message: "meanwhile"})
 		}()
 		events := readFeed(s, tokens[token.Operator], 32*time.Second)
 		stop()
@@ -171,12 +171,12 @@ func TestFeed_NodeAnswersLater(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n1, n2 := three(t)
 		n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: "127.0.0.1:1"})
-		n2.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "of before"})
-		n1.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "of n1"})
+		n2.deps.EventLog.Append(cluster.Event{Type: "node", At: time.Now(), Message: "of before"})
+		n1.deps.EventLog.Append(cluster.Event{Type: "node", At: time.Now(), Message: "of n1"})
 		time.Sleep(time.Second)
 		go func() {
 			time.Sleep(2 * feedInterval)
-			n2.deps.Journal.Append(cluster.Event{Type: "node", At: time.Now(), Message: "meanwhile"})
+			n2.deps.EventLog.Append(cluster.Event{Type: "node", At: time.Now(), Message: "meanwhile"})
 			n1.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: n2.addr})
 		}()
 		ctx, cancel := context.WithTimeout(t.Context(), 6*feedInterval)

@@ -334,9 +334,9 @@ func TestEvents(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := startServer(t, newFakeCluster("n1", true))
 		n.fake.addRecord(cluster.Member{ID: "n2"})
-		journal := n.deps.Journal
+		eventLog := n.deps.EventLog
 		for i := range 5 {
-			journal.Append(cluster.Event{
+			eventLog.Append(cluster.Event{
 				Type: []string{"election", "member"}[i%2], Term: uint64(i),
 				Message: fmt.Sprint("event ", i),
 			})
@@ -376,12 +376,12 @@ func TestEvents(t *testing.T) {
 				t.Errorf("data %s", m.data)
 			}
 		}
-		journal.Append(cluster.Event{Type: "health", Message: "live"})
+		eventLog.Append(cluster.Event{Type: "health", Message: "live"})
 		s.must("health", "")
 		again := n.stream("/v1/events", "Accept", apiv1.TypeEventStream, "Last-Event-ID", rest.Next)
 		again.must("health", "")
 		conflicts := n.stream("/v1/events?type=split-brain&since="+first, "Accept", apiv1.TypeEventStream)
-		journal.Append(cluster.Event{Type: "splitbrain", Message: "two lead"})
+		eventLog.Append(cluster.Event{Type: "splitbrain", Message: "two lead"})
 		conflicts.must("splitbrain", "")
 		if e := get("?type=split_brain"); len(e.Items) != 1 || e.Items[0].Message != "two lead" {
 			t.Errorf("split brains: %+v", e)

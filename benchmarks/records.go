@@ -48,7 +48,7 @@ func eventsOf(ctx context.Context, n *proc.Node, typ string) ([]apiv1.Event, err
 	return page.Items, err
 }
 
-// ownEvents asks a node for the newest events of its own journal about elections.
+// ownEvents asks a node for the newest events of its own event log about elections.
 func ownEvents(ctx context.Context, n *proc.Node) ([]apiv1.Event, error) {
 	failovers, err1 := eventsOf(ctx, n, "failover")
 	elections, err2 := eventsOf(ctx, n, "election")

@@ -257,10 +257,10 @@ var EventTypes = []string{
 	"election", "failover", "transfer", "member", "health", "splitbrain", "role", "disk", "quota", "node",
 }
 
-// Event is one occurrence on one node, for the journal, the API's event stream and people.
+// Event is one occurrence on one node, for the event log, the API's event stream and people.
 type Event struct {
 	Seq     string         `json:"seq"`  // opaque; orders the events of one node's process
-	Node    NodeID         `json:"node"` // the node whose journal has it
+	Node    NodeID         `json:"node"` // the node whose event log has it
 	Type    string         `json:"type"` // one of EventTypes
 	At      time.Time      `json:"at"`
 	Term    uint64         `json:"term,omitempty"`

@@ -82,7 +82,7 @@ type Deps struct {
 	Raft      func() Raft // returns the running one
 	Consensus Consensus
 	Transfer  Transfer
-	Event     func(cluster.Event) // for the journal; must not block
+	Event     func(cluster.Event) // for the event log; must not block
 	// Needless reports an election whose old leader lived, after AnnotateClaim says so; must not block.
 	Needless func(cause string, e cluster.Event)
 	Announce func() // sends this node's claim to every peer; must not block

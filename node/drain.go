@@ -24,7 +24,7 @@ func (n *Node) Drain(ctx context.Context) {
 	defer cancel()
 	n.env.Notify("STOPPING=1")
 	n.consensus.SetDraining(true)
-	n.journal.Append(cluster.Event{Type: "node", Message: "this node is draining"})
+	n.eventLog.Append(cluster.Event{Type: "node", Message: "this node is draining"})
 	n.api.Drain()
 	// etcd's clients are told first. Leadership does not wait for their calls: writes among them wait for the next
 	// leader.

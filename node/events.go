@@ -20,7 +20,7 @@ const (
 	healthWarmup = time.Second
 )
 
-// stateSnapshot is the state that the journal's events are derived from.
+// stateSnapshot is the state that the event log's events are derived from.
 type stateSnapshot struct {
 	status  cluster.NodeStatus
 	members map[cluster.NodeID]cluster.Member
@@ -56,16 +56,16 @@ func diffEvents(prev, next stateSnapshot) (events eventList) {
 	return events
 }
 
-type eventList []journalEvent
+type eventList []loggedEvent
 
-// journalEvent is an event; warn is set for one that needs attention.
-type journalEvent struct {
+// loggedEvent is an event; warn is set for one that needs attention.
+type loggedEvent struct {
 	cluster.Event
 	warn bool
 }
 
 func (l *eventList) add(warn bool, kind, message string, fields map[string]any) {
-	*l = append(*l, journalEvent{cluster.Event{Type: kind, Message: message, Fields: fields}, warn})
+	*l = append(*l, loggedEvent{cluster.Event{Type: kind, Message: message, Fields: fields}, warn})
 }
 
 func (l *eventList) addMember(id cluster.NodeID, format string, args ...any) {
@@ -198,8 +198,8 @@ func sortedKeys[V any](m map[cluster.NodeID]V) []cluster.NodeID {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// recordEvents appends state changes to the journal until ctx ends.
-func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() stateSnapshot) error {
+// recordEvents appends state changes to the event log until ctx ends.
+func recordEvents(ctx context.Context, eventLog *telemetry.EventLog, look func() stateSnapshot) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	prev := look()
@@ -217,9 +217,9 @@ func recordEvents(ctx context.Context, journal *telemetry.Journal, look func() s
 		for _, e := range diffEvents(prev, next) {
 			e.Term = next.status.Term
 			if e.warn {
-				journal.Warn(e.Event)
+				eventLog.Warn(e.Event)
 			} else {
-				journal.Append(e.Event)
+				eventLog.Append(e.Event)
 			}
 		}
 		prev = next

@@ -166,7 +166,7 @@ func TestDiffEvents(t *testing.T) {
 func TestWokenLeaderWarnsOfNoPeer(t *testing.T) {
 	for _, returns := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			journal := telemetry.NewJournal("n1", "boot", 64, hclog.NewNullLogger())
+			eventLog := telemetry.NewEventLog("n1", "boot", 64, hclog.NewNullLogger())
 			woke := time.Now().Add(8 * time.Second)
 			look := func() stateSnapshot {
 				now := time.Now()
@@ -179,11 +179,11 @@ func TestWokenLeaderWarnsOfNoPeer(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			wg.Go(func() { _ = recordEvents(ctx, journal, look) })
+			wg.Go(func() { _ = recordEvents(ctx, eventLog, look) })
 			time.Sleep(20 * time.Second)
 			cancel()
 			wg.Wait()
-			items, _, _ := journal.Latest("health", 10)
+			items, _, _ := eventLog.Latest("health", 10)
 			if want := map[bool]int{true: 0, false: 1}[returns]; len(items) != want {
 				t.Errorf("peer returns %v: %d events, want %d: %+v", returns, len(items), want, items)
 			}

@@ -89,5 +89,5 @@ func awaitLockRetry(ctx context.Context, log hclog.Logger, err error) {
 }
 
 func (x *externalLock) event(term uint64, message string, fields map[string]any) {
-	x.n.journal.Append(cluster.Event{Type: "failover", Term: term, Message: message, Fields: fields})
+	x.n.eventLog.Append(cluster.Event{Type: "failover", Term: term, Message: message, Fields: fields})
 }

@@ -25,7 +25,7 @@ func (n *Node) buildFailover() {
 		Zones: c.Failover.Zones,
 	}, failover.Deps{
 		Claim: n.transport.Claim, Peers: n.transport, Raft: func() failover.Raft { return n.transport.Raft() },
-		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.journal.Append,
+		Consensus: nodeWithHealth{n.consensus, n}, Transfer: n.transfer, Event: n.eventLog.Append,
 		Needless: n.needlessElection, Announce: n.transport.Announce, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.failover.MonitorLeadership)
@@ -46,7 +46,7 @@ func (n *Node) silence() *apiv1.Silence {
 // needlessElection counts and reports an election whose old leader lived. Claims tell the other nodes.
 func (n *Node) needlessElection(cause string, e cluster.Event) {
 	n.metrics.NeedlessElection(cause)
-	n.journal.Warn(e)
+	n.eventLog.Warn(e)
 	n.transport.Announce()
 }
 
@@ -84,7 +84,7 @@ func (n *Node) election(e consensus.Election) {
 		return // Raft's timer made it a candidate, and its vote requests were not sent
 	}
 	if e.Open {
-		n.journal.Warn(electionEvent(e, "open", nil))
+		n.eventLog.Warn(electionEvent(e, "open", nil))
 		return
 	}
 	var how failover.Timeline
@@ -101,7 +101,7 @@ func (n *Node) election(e consensus.Election) {
 		n.metrics.Failover(e.Trigger, gap)
 		n.traceFailover(e, how, now.Add(-gap), now)
 	}
-	n.journal.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, now)))
+	n.eventLog.Append(electionEvent(e, result, failoverPhases(how, e.LedAt, now)))
 }
 
 // traceFailover records a failover as one trace: what passed since the previous leader was last heard.

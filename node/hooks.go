@@ -16,18 +16,18 @@ func (n *Node) hooks() consensus.Hooks {
 	return consensus.Hooks{
 		Proposal: n.countProposal,
 		Applied:  n.metrics.Apply,
-		Leader:   func(id cluster.NodeID, term uint64) { recordLeader(n.journal, id, term) },
+		Leader:   func(id cluster.NodeID, term uint64) { recordLeader(n.eventLog, id, term) },
 		Election: n.election,
 		Snapshot: func(restored bool) {
 			what := "a snapshot was written"
 			if restored {
 				what = "snapshot installed"
 			}
-			n.journal.Append(cluster.Event{Type: "node", Message: what})
+			n.eventLog.Append(cluster.Event{Type: "node", Message: what})
 		},
-		Recovered: func(r consensus.Recovered) { n.journal.Warn(recoveredEvent(n.cfg.ID, r)) },
+		Recovered: func(r consensus.Recovered) { n.eventLog.Warn(recoveredEvent(n.cfg.ID, r)) },
 		SetAside:  n.requestRestart,
-		CaughtUp:  func(t consensus.StartTimes) { n.journal.Append(n.readyEvent(t)) },
+		CaughtUp:  func(t consensus.StartTimes) { n.eventLog.Append(n.readyEvent(t)) },
 		Unaudited: func() { n.metrics.Audit("lost", 1) },
 	}
 }
@@ -50,12 +50,12 @@ func (n *Node) readyEvent(t consensus.StartTimes) cluster.Event {
 }
 
 // recordLeader records, and so logs, a change of the leader. The loss of a leader is a warning.
-func recordLeader(journal *telemetry.Journal, id cluster.NodeID, term uint64) {
+func recordLeader(eventLog *telemetry.EventLog, id cluster.NodeID, term uint64) {
 	if id == "" {
-		journal.Warn(cluster.Event{Type: "election", Term: term, Message: "no leader known"})
+		eventLog.Warn(cluster.Event{Type: "election", Term: term, Message: "no leader known"})
 		return
 	}
-	journal.Append(cluster.Event{
+	eventLog.Append(cluster.Event{
 		Type: "election", Term: term, Message: fmt.Sprintf("node %s leads in term %d", id, term),
 		Fields: map[string]any{"leader_id": string(id)},
 	})
@@ -131,5 +131,5 @@ func (n *Node) onTransfer(r transfer.Result) {
 	n.metrics.Transfer(result, r.Duration)
 	e.Message = message
 	e.Fields["result"] = result
-	n.journal.Append(e)
+	n.eventLog.Append(e)
 }

@@ -127,9 +127,9 @@ func TestLastResortWarning(t *testing.T) {
 func TestLeaderChanges_AreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	journal := telemetry.NewJournal("n1", "b", 8, hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}))
-	recordLeader(journal, "n2", 4)
-	recordLeader(journal, "", 4)
+	eventLog := telemetry.NewEventLog("n1", "b", 8, hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}))
+	recordLeader(eventLog, "n2", 4)
+	recordLeader(eventLog, "", 4)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], "[INFO]  node n2 leads in term 4") ||
 		!strings.Contains(lines[1], "[WARN]  no leader known") {

@@ -55,7 +55,7 @@ type Node struct {
 	etcdAddr                   string       // advertised; "": no etcd-addr
 	crashSocket                *crashdetect.CrashSocket
 
-	journal    *telemetry.Journal
+	eventLog   *telemetry.EventLog
 	metrics    *telemetry.Metrics
 	tracer     *tracing.Tracer // nil: no tracing.otlp
 	transport  *transport.Transport
@@ -117,7 +117,7 @@ func (n *Node) build() error {
 	if err := n.bind(); err != nil {
 		return err
 	}
-	n.journal = telemetry.NewJournal(n.cfg.ID, n.boot, telemetry.DefaultJournalSize, n.log.Named("event"))
+	n.eventLog = telemetry.NewEventLog(n.cfg.ID, n.boot, telemetry.DefaultEventLogSize, n.log.Named("event"))
 	n.metrics = telemetry.New()
 	n.tracer = tracing.New(tracing.Config{
 		Endpoint: n.cfg.Tracing.OTLP, Sample: float64(n.cfg.Tracing.Sample) / 100, Node: string(n.cfg.ID),
@@ -144,7 +144,7 @@ func (n *Node) build() error {
 	})
 	n.buildFailover()
 	n.roles = roles.New(roles.Deps{
-		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.journal.Append,
+		Consensus: n.consensus, Clock: n.env.LeaseClock, Event: n.eventLog.Append,
 		LeaseGrace: n.cfg.Etcd.LeaseGrace, NodeRetention: n.cfg.Nodes.Retention, Logger: n.log,
 	})
 	n.consensus.AddLeaderTask(n.roles.Lead)
@@ -360,7 +360,7 @@ func (n *Node) warnings() []string {
 	return all
 }
 
-// snapshotState returns the state that the journal's events are derived from.
+// snapshotState returns the state that the event log's events are derived from.
 func (n *Node) snapshotState() stateSnapshot {
 	view := n.consensus.View()
 	o := stateSnapshot{

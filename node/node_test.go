@@ -104,7 +104,7 @@ func TestDrain_ByOperator(t *testing.T) {
 			st := old.Consensus().Status()
 			return st.LeaderID != "" && st.LeaderID != old.cfg.ID && st.Lifecycle == cluster.Draining
 		})
-		moves, _, _ := old.journal.Latest("transfer", 100)
+		moves, _, _ := old.eventLog.Latest("transfer", 100)
 		for _, m := range moves {
 			// A busy machine may need too long for the election.
 			busy := strings.Contains(m.Message, "in time") || strings.Contains(m.Message, "deadline")
@@ -274,18 +274,18 @@ func TestPausedFailover(t *testing.T) {
 	old := leader(t, nodes) // on a busy machine it may be another one by now
 	rest := slices.DeleteFunc(slices.Clone(nodes), func(n *testNode) bool { return n == old })
 	want(t, plain, "GET", "http://"+old.httpAddr+"/status", "", 200, `"auto_failover":false`)
-	eventually(t, "the journal tells of the pause", func() bool {
-		items, _, _ := rest[0].journal.Latest("failover", 1)
+	eventually(t, "the event log tells of the pause", func() bool {
+		items, _, _ := rest[0].eventLog.Latest("failover", 1)
 		return len(items) == 1 && items[0].Message == "automatic failover is paused"
 	})
-	_, _, before := rest[0].journal.Latest("", 1)
+	_, _, before := rest[0].eventLog.Latest("", 1)
 	old.stop()
 	deadline := time.After(2 * old.cfg.Election.TimeoutMax) // long enough for two elections of each
 	for {
 		select {
 		case <-deadline:
 			// No node has started an election, and no event reports one.
-			items, _, err := rest[0].journal.Since(before, "election", 100)
+			items, _, err := rest[0].eventLog.Since(before, "election", 100)
 			for _, e := range items {
 				if result, known := e.Fields["result"]; known && result != telemetry.ResultWon {
 					t.Errorf("%s, though failover is paused", e.Message)
@@ -355,16 +355,16 @@ func TestPausedFailover_LastLeaderReturns(t *testing.T) {
 	})
 }
 
-// awaitJournal waits until the journal of a leader has seen its members as they are: it has an event of each change
+// awaitEventLog waits until the event log of a leader has seen its members as they are: it has an event of each change
 // from then on. Which state it sees first depends on the time.
-func awaitJournal(t *testing.T, n *testNode) {
+func awaitEventLog(t *testing.T, n *testNode) {
 	t.Helper()
 	saw := func(zone string) bool {
-		items, _, _ := n.journal.Latest("member", 1)
+		items, _, _ := n.eventLog.Latest("member", 1)
 		return len(items) > 0 && strings.Contains(items[0].Message, fmt.Sprintf("is in zone %q", zone))
 	}
 	zone, other, set := "one", "two", time.Time{}
-	eventually(t, "the journal tells a change", func() bool {
+	eventually(t, "the event log tells a change", func() bool {
 		if time.Since(set) > 2*pollInterval { // it may have seen the last one as its first state
 			zone, other, set = other, zone, time.Now()
 			setZone(t, n, zone)
@@ -372,7 +372,7 @@ func awaitJournal(t *testing.T, n *testNode) {
 		return saw(zone)
 	})
 	setZone(t, n, "")
-	eventually(t, "the journal tells the last change", func() bool { return saw("") })
+	eventually(t, "the event log tells the last change", func() bool { return saw("") })
 }
 
 func setZone(t *testing.T, n *testNode, zone string) {
@@ -385,7 +385,7 @@ func TestJoinWithFreePorts(t *testing.T) {
 	t.Parallel()
 	first := newCluster(t, 1, nil)[0]
 	startAll(t, []*testNode{first})
-	awaitJournal(t, first)
+	awaitEventLog(t, first)
 	second := prepare(t, "n2", func(c *Config) { c.Discover, c.Zone = "dns+srv://peers", "eu" })
 	_, port, _ := net.SplitHostPort(first.httpAddr)
 	var number uint16
@@ -405,8 +405,8 @@ func TestJoinWithFreePorts(t *testing.T) {
 		m, _ := first.Consensus().View().Member("n2")
 		return m.Zone == "eu" && m.HTTPAddress == second.httpAddr
 	})
-	eventually(t, "the journal tells", func() bool {
-		items, _, _ := first.journal.Latest("member", 10)
+	eventually(t, "the event log tells", func() bool {
+		items, _, _ := first.eventLog.Latest("member", 10)
 		var text []string
 		for _, e := range items {
 			text = append(text, e.Message)
@@ -424,7 +424,7 @@ func TestWarnsWhereTheRecordDiffers(t *testing.T) {
 	url := "http://" + n.httpAddr
 	eventually(t, "the node has a record", func() bool { _, ok := n.Consensus().View().Member("n1"); return ok })
 	want(t, plain, "GET", url+"/status", "", 200, `"warnings":[]`)
-	awaitJournal(t, n)
+	awaitEventLog(t, n)
 	req, _ := http.NewRequest("PATCH", url+"/admin/members/n1", strings.NewReader(`{"priority":7,"zone":"eu"}`))
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := plain.Do(req)
@@ -436,8 +436,8 @@ func TestWarnsWhereTheRecordDiffers(t *testing.T) {
 		t.Fatal(resp.Status)
 	}
 	want(t, plain, "GET", url+"/status", "", 200, "priority: cluster value 7 overrides configured value 100")
-	eventually(t, "the journal tells", func() bool {
-		items, _, _ := n.journal.Latest("member", 10)
+	eventually(t, "the event log tells", func() bool {
+		items, _, _ := n.eventLog.Latest("member", 10)
 		return len(items) > 0 && strings.Contains(items[len(items)-1].Message, `has priority 7 (was 100), is in zone "eu"`)
 	})
 }

@@ -75,7 +75,7 @@ func (m peerMessages) Rejected(kind, reason string) { m.n.metrics.RPCRejected(ki
 // ten seconds each.
 func (m peerMessages) InstallRepeated(peer cluster.NodeID, index uint64, times int) {
 	m.n.metrics.InstallRepeated(string(peer))
-	m.n.journal.Warn(cluster.Event{
+	m.n.eventLog.Warn(cluster.Event{
 		Type: "node",
 		Message: fmt.Sprintf(
 			"node %s has installed the snapshot of entry %d already and needs it again (repetition %d)",

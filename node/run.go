@@ -46,7 +46,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return nil
 	})
 	err := g.Wait()
-	n.journal.Append(cluster.Event{Type: "node", Message: "this node has stopped"})
+	n.eventLog.Append(cluster.Event{Type: "node", Message: "this node has stopped"})
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (n *Node) logStart() {
 	n.log.Info("node is running", "version", b.Version, "http", n.httpAddr, "raft", n.raftAddr, "data_dir",
 		n.cfg.DataDir,
 		"boot_id", n.boot)
-	n.journal.Append(cluster.Event{Type: "node", Message: "this node has started", Fields: map[string]any{
+	n.eventLog.Append(cluster.Event{Type: "node", Message: "this node has started", Fields: map[string]any{
 		"version": b.Version, "boot_id": n.boot, "http_address": n.httpAddr, "raft_address": n.raftAddr,
 	}})
 	n.env.Notify("READY=1")
@@ -71,7 +71,7 @@ func (n *Node) tasks() []func(context.Context) error {
 		n.failover.Run, n.restartWhenRequested,
 		n.splitBrain.Run,
 		n.audit.Run,
-		func(ctx context.Context) error { return recordEvents(ctx, n.journal, n.snapshotState) },
+		func(ctx context.Context) error { return recordEvents(ctx, n.eventLog, n.snapshotState) },
 	}
 	if n.joiner != nil {
 		tasks = append(tasks, n.joiner.run)
@@ -98,7 +98,7 @@ func (n *Node) restartWhenRequested(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	n.journal.Append(cluster.Event{
+	n.eventLog.Append(cluster.Event{
 		Type:    "node",
 		Message: "archiving local data and restarting as a member of the new generation",
 	})

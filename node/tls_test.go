@@ -190,8 +190,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 	want(t, client, "GET", url+"/status", "", 200, "auth.tokens: reload failed")
 	want(t, client, "GET", url+"/status", "", 200, "tls: reload failed")
-	eventually(t, "the journal tells", func() bool {
-		items, _, _ := n.journal.Latest("node", 20)
+	eventually(t, "the event log tells", func() bool {
+		items, _, _ := n.eventLog.Latest("node", 20)
 		return slices.ContainsFunc(items, func(e cluster.Event) bool {
 			return strings.HasPrefix(e.Message,
 				"auth.tokens: ")

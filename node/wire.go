@@ -102,7 +102,7 @@ func (n *Node) apiDeps() api.Deps {
 		Reads: nodeWithHealth{n.consensus, n}, Proposals: n.consensus, Membership: n.consensus, Recovery: n.consensus,
 		Backups: n.consensus, Leader: n.consensus, Consensus: n.consensus, Call: n.call,
 		Leadership: n.failover, Sessions: n.roles, SplitBrain: n.splitBrain, Audit: n.audit, Entropy: n.env.Entropy,
-		Journal: n.journal, Metrics: n.metrics, Tracer: n.tracer, Logger: n.log,
+		EventLog: n.eventLog, Metrics: n.metrics, Tracer: n.tracer, Logger: n.log,
 		Renewals: func(r *attach.Server) attach.Renewals { return roles.NewAttachments(r, n.cfg.Election.TimeoutMax) },
 		Node: api.NodeInfo{
 			ID: n.cfg.ID, BootID: n.boot, ClusterName: n.cfg.ClusterName, HTTPAddress: n.httpAddr,
@@ -251,9 +251,9 @@ func (n *Node) buildSplitBrainDetector() {
 		Event: func(e cluster.Event, alarm bool) {
 			e.Term = n.consensus.Status().Term
 			if alarm {
-				n.journal.Warn(e)
+				n.eventLog.Warn(e)
 			} else {
-				n.journal.Append(e)
+				n.eventLog.Append(e)
 			}
 		},
 		Detected: n.metrics.SplitBrain,

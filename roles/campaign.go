@@ -17,7 +17,7 @@ const orphanTimeout = 10 * time.Second
 // maxWithdrawalsPerPass limits the withdrawals between two passes over the elections.
 const maxWithdrawalsPerPass = 20
 
-// Limits of role events in the journal. The history and the watch of a role have all of them.
+// Limits of role events in the event log. The history and the watch of a role have all of them.
 const (
 	eventsPerSecond = 20
 	maxEventBurst   = 200
@@ -211,7 +211,7 @@ func (k *SessionManager) startRoleTimer(r *leaderState, name string) {
 	}
 }
 
-// roleEventEmitter writes role events to the journal.
+// roleEventEmitter writes role events to the event log.
 type roleEventEmitter struct {
 	limit      *rate.Limiter
 	event      func(cluster.Event)

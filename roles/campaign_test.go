@@ -196,7 +196,7 @@ func TestAnsweredCampaign_IsForgotten(t *testing.T) {
 	})
 }
 
-// The journal is told what happens, and is not flooded.
+// The event log is told what happens, and is not flooded.
 func TestRoleEvents(t *testing.T) {
 	withLeader(t, func(b *bench) {
 		a := b.session(t, "a", time.Hour)

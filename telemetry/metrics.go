@@ -1,5 +1,5 @@
 // Package telemetry has what a node reports about itself: its metrics, defined as data and kept in one registry for
-// each node, and the journal of its events.
+// each node, and the event log of its events.
 package telemetry
 
 import (

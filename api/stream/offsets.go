@@ -8,7 +8,7 @@ import (
 	"northstar/cluster"
 )
 
-// Offsets are a reader's offsets in the event journals of nodes.
+// Offsets are a reader's offsets in the event logs of nodes.
 type Offsets struct {
 	Owner cluster.NodeID // node of the first offset
 	Of    map[cluster.NodeID]string

@@ -93,7 +93,7 @@ func detected(t *testing.T, n *Node) (count int) {
 	return 0
 }
 
-// alarmed reports whether a node's journal has a critical event with that verdict.
+// alarmed reports whether a node's event log has a critical event with that verdict.
 func alarmed(t *testing.T, n *Node, verdict string) bool {
 	t.Helper()
 	a, err := do(t.Context(), n, http.MethodGet, "/v1/events?type=splitbrain", nil, "X-Northstar-Forwarded-By", "test")

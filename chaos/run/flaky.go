@@ -34,14 +34,14 @@ type flaky struct {
 	within   time.Duration  // no run begins later; 0: all begin
 	skip     *regexp.Regexp
 	output   string // directory for what failed runs printed; empty: it is not kept
-	journal  journal
+	runLog   runLog
 
 	mu  sync.Mutex // guards out, and the results in each testPackage
 	out io.Writer
 }
 
 // runFlaky runs every test package many times, several concurrently, next to busy loops. It prints each run as it
-// ends, with the tests that failed, and a table of all packages at the end. The runs that a journal has for the same
+// ends, with the tests that failed, and a table of all packages at the end. The runs that a run log has for the same
 // sources and flags count: an interrupted command, or one with -for, is continued by the next one. A commit that only
 // changes tests of one package takes away the runs of that package only.
 func runFlaky(ctx context.Context, args []string, out io.Writer) error {
@@ -55,7 +55,7 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 	fs.DurationVar(&f.timeout, "timeout", 2*time.Hour, "of one run of a package")
 	fs.StringVar(&f.output, "output", "out/flaky", "directory for the output of failed runs; empty: it is not kept")
 	fs.DurationVar(&f.within, "for", 0, "time after which no run begins; the next command continues; 0: all begin")
-	fs.StringVar(&f.journal.path, "journal", "out/flaky/runs.tsv", "file with a line for each run; empty: none")
+	fs.StringVar(&f.runLog.path, "runlog", "out/flaky/runs.tsv", "file with a line for each run; empty: none")
 	skip := fs.String("skip", "^$", "no packages whose paths match")
 	plain := fs.String("plain", "^$", "packages that run without the race detector")
 	pkgs := fs.String("pkgs", "./...", "packages, separated by blanks")
@@ -75,10 +75,10 @@ func runFlaky(ctx context.Context, args []string, out io.Writer) error {
 // testPackage is a package with tests, and what its runs gave.
 type testPackage struct {
 	path, dir string
-	key       string // of the sources and flags, in the journal; empty: none
+	key       string // of the sources and flags, in the run log; empty: none
 	bin       string
 	build     func() error // builds bin, once
-	begun     int          // runs, with those of the journal
+	begun     int          // runs, with those of the run log
 	runs      int          // that ended
 	failures  int
 	broken    bool           // the tests cannot be built
@@ -97,7 +97,7 @@ func (f *flaky) run(ctx context.Context, patterns []string) error {
 		if err != nil {
 			return err
 		}
-		before, err := f.journal.read()
+		before, err := f.runLog.read()
 		if err != nil {
 			return err
 		}
@@ -209,8 +209,8 @@ func (f *flaky) runOnce(ctx context.Context, p *testPackage) {
 		e.result, e.failed = "FAIL", strings.ReplaceAll(strings.Join(names, ","), "\t", " ")
 	}
 	p.count([]ended{e})
-	if err := f.journal.write(e, time.Now()); err != nil {
-		_, _ = fmt.Fprintf(f.out, "the journal lacks this run: %v\n", err)
+	if err := f.runLog.write(e, time.Now()); err != nil {
+		_, _ = fmt.Fprintf(f.out, "the run log lacks this run: %v\n", err)
 	}
 	if err == nil {
 		_, _ = fmt.Fprintf(f.out, "ok    %s, run %d, %.0f s\n", p.path, p.runs, wall.Seconds())

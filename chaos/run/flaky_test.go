@@ -61,7 +61,7 @@ func TestFlaky(t *testing.T) {
 	}
 }
 
-// Runs of a journal count, so that the next command makes those that are missing. A commit takes away the runs of the
+// Runs of a run log count, so that the next command makes those that are missing. A commit takes away the runs of the
 // packages whose runs depend on what it changed, and a change without a commit all of them.
 func TestFlaky_Continued(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestFlaky_Continued(t *testing.T) {
 	run := func(within time.Duration, tests, skip string) string {
 		var out strings.Builder
 		f := flaky{dir: dir, runs: 3, parallel: 1, tests: tests, timeout: time.Minute, within: within, out: &out}
-		f.journal = journal{path: filepath.Join(dir, "out", "runs.tsv")}
+		f.runLog = runLog{path: filepath.Join(dir, "out", "runs.tsv")}
 		f.skip = regexp.MustCompile(skip)
 		if err := f.run(t.Context(), []string{"./..."}); err != nil {
 			t.Error(err)

@@ -14,13 +14,13 @@ import (
 	"northstar/cluster"
 )
 
-// DefaultJournalSize is the number of events that a node keeps.
-const DefaultJournalSize = 4096
+// DefaultEventLogSize is the number of events that a node keeps.
+const DefaultEventLogSize = 4096
 
-// Journal has the events of this node since its process started, in a ring that readers share. Slow readers do not
+// EventLog has the events of this node since its process started, in a ring that readers share. Slow readers do not
 // block it; a reader gets an error when it has fallen behind. Its methods are safe for concurrent use. Append and
-// Warn of a nil Journal do nothing.
-type Journal struct {
+// Warn of a nil EventLog do nothing.
+type EventLog struct {
 	node   cluster.NodeID
 	boot   string
 	logger hclog.Logger
@@ -31,36 +31,36 @@ type Journal struct {
 	changed chan struct{}   // closed at the next event; nil if no reader waits
 }
 
-// NewJournal returns a journal of size events. It rejects sequence numbers of other processes than boot.
-func NewJournal(node cluster.NodeID, boot string, size int, logger hclog.Logger) *Journal {
-	return &Journal{node: node, boot: boot, logger: logger, ring: make([]cluster.Event, max(size, 1))}
+// NewEventLog returns an event log of size events. It rejects sequence numbers of other processes than boot.
+func NewEventLog(node cluster.NodeID, boot string, size int, logger hclog.Logger) *EventLog {
+	return &EventLog{node: node, boot: boot, logger: logger, ring: make([]cluster.Event, max(size, 1))}
 }
 
 // Append records an event, sets Seq, Node and a zero At, and logs it at info. It keeps the event's Fields.
-func (j *Journal) Append(e cluster.Event) { j.append(hclog.Info, e) }
+func (l *EventLog) Append(e cluster.Event) { l.append(hclog.Info, e) }
 
 // Warn is Append for an event that needs attention.
-func (j *Journal) Warn(e cluster.Event) { j.append(hclog.Warn, e) }
+func (l *EventLog) Warn(e cluster.Event) { l.append(hclog.Warn, e) }
 
-func (j *Journal) append(level hclog.Level, e cluster.Event) {
-	if j == nil {
+func (l *EventLog) append(level hclog.Level, e cluster.Event) {
+	if l == nil {
 		return
 	}
-	e.Node = j.node
+	e.Node = l.node
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
 	e.At = e.At.UTC()
-	j.mu.Lock()
-	j.last++
-	e.Seq = j.seq(j.last)
-	j.ring[j.last%uint64(len(j.ring))] = e
-	if j.changed != nil {
-		close(j.changed)
-		j.changed = nil
+	l.mu.Lock()
+	l.last++
+	e.Seq = l.seq(l.last)
+	l.ring[l.last%uint64(len(l.ring))] = e
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
 	}
-	j.mu.Unlock()
-	j.logger.Log(level, cluster.Printable(e.Message), logFields(e)...)
+	l.mu.Unlock()
+	l.logger.Log(level, cluster.Printable(e.Message), logFields(e)...)
 }
 
 // logFields returns the event's fields for hclog, in a fixed order.
@@ -75,85 +75,85 @@ func logFields(e cluster.Event) []any {
 	return args
 }
 
-func (j *Journal) seq(n uint64) string {
-	return j.boot + "-" + strconv.FormatUint(n, 36)
+func (l *EventLog) seq(n uint64) string {
+	return l.boot + "-" + strconv.FormatUint(n, 36)
 }
 
 // position returns the number of the event with this seq.
-func (j *Journal) position(seq string) (uint64, error) {
+func (l *EventLog) position(seq string) (uint64, error) {
 	i := strings.LastIndexByte(seq, '-')
 	n, err := strconv.ParseUint(seq[i+1:], 36, 64)
 	if i < 0 || err != nil {
 		return 0, cluster.Errorf(cluster.CodeBadRequest, "since: %q is not the seq of an event", seq)
 	}
-	if seq[:i] != j.boot {
+	if seq[:i] != l.boot {
 		return 0, cluster.Errorf(cluster.CodeHistoryCompacted,
-			"since: %q is of an earlier process, or of another node; this is %s", seq, j.node)
+			"since: %q is of an earlier process, or of another node; this is %s", seq, l.node)
 	}
 	return n, nil
 }
 
 // Latest returns the newest limit events of a type ("" for all), oldest first, and the seqs before and after them.
-func (j *Journal) Latest(typ string, limit int) (items []cluster.Event, prev, next string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	before := j.last
-	for n := j.last; n >= j.oldest() && len(items) < limit; n-- {
-		if e := j.at(n); typ == "" || e.Type == typ {
+func (l *EventLog) Latest(typ string, limit int) (items []cluster.Event, prev, next string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.last
+	for n := l.last; n >= l.oldest() && len(items) < limit; n-- {
+		if e := l.at(n); typ == "" || e.Type == typ {
 			items = append(items, e)
 			before = n - 1
 		}
 	}
 	slices.Reverse(items)
-	return items, j.seq(before), j.seq(j.last)
+	return items, l.seq(before), l.seq(l.last)
 }
 
 // Since returns up to limit events of a type ("" for all) after seq, and the seq to continue from. CodeBadRequest: an
 // invalid seq; CodeHistoryCompacted: one that is no longer kept or belongs to another process.
-func (j *Journal) Since(seq, typ string, limit int) (items []cluster.Event, next string, err error) {
-	c, err := j.Cursor(seq, typ)
+func (l *EventLog) Since(seq, typ string, limit int) (items []cluster.Event, next string, err error) {
+	c, err := l.Cursor(seq, typ)
 	if err != nil {
 		return nil, "", err
 	}
 	items, _, err = c.take(limit)
-	return items, j.seq(c.read), err
+	return items, l.seq(c.read), err
 }
 
 // oldest returns the number of the oldest event kept; last+1 if there is none. The caller holds the lock.
-func (j *Journal) oldest() uint64 {
-	if size := uint64(len(j.ring)); j.last > size {
-		return j.last - size + 1
+func (l *EventLog) oldest() uint64 {
+	if size := uint64(len(l.ring)); l.last > size {
+		return l.last - size + 1
 	}
 	return 1
 }
 
 // at returns event n, which must be kept. The caller holds the lock.
-func (j *Journal) at(n uint64) cluster.Event { return j.ring[n%uint64(len(j.ring))] }
+func (l *EventLog) at(n uint64) cluster.Event { return l.ring[n%uint64(len(l.ring))] }
 
 // Cursor starts to read after the event with that seq; "" means now. Its errors are those of Since.
-func (j *Journal) Cursor(seq, typ string) (*EventCursor, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	c := &EventCursor{journal: j, typ: typ, read: j.last}
+func (l *EventLog) Cursor(seq, typ string) (*EventCursor, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &EventCursor{eventLog: l, typ: typ, read: l.last}
 	if seq == "" {
 		return c, nil
 	}
-	n, err := j.position(seq)
+	n, err := l.position(seq)
 	if err != nil {
 		return nil, err
 	}
-	if n > j.last || n+1 < j.oldest() {
+	if n > l.last || n+1 < l.oldest() {
 		return nil, cluster.Errorf(cluster.CodeHistoryCompacted, "since: %q is no longer kept", seq)
 	}
 	c.read = n
 	return c, nil
 }
 
-// EventCursor reads a journal in order. It belongs to one goroutine.
+// EventCursor reads an event log in order. It belongs to one goroutine.
 type EventCursor struct {
-	journal *Journal
-	typ     string
-	read    uint64 // number of the last event read
+	eventLog *EventLog
+	typ      string
+	read     uint64 // number of the last event read
 }
 
 // Next returns 1 to limit events, the context's cause, or CodeHistoryCompacted if the cursor has fallen behind.
@@ -173,24 +173,24 @@ func (c *EventCursor) Next(ctx context.Context, limit int) ([]cluster.Event, err
 
 // take returns the available events. If there are none, it returns a channel that is closed at the next event.
 func (c *EventCursor) take(limit int) (items []cluster.Event, changed <-chan struct{}, err error) {
-	j := c.journal
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if c.read+1 < j.oldest() {
+	l := c.eventLog
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.read+1 < l.oldest() {
 		return nil, nil, cluster.Errorf(cluster.CodeHistoryCompacted,
-			"events after %q are no longer kept: the reader has fallen behind", j.seq(c.read))
+			"events after %q are no longer kept: the reader has fallen behind", l.seq(c.read))
 	}
-	for c.read < j.last && len(items) < limit {
+	for c.read < l.last && len(items) < limit {
 		c.read++
-		if e := j.at(c.read); c.typ == "" || e.Type == c.typ {
+		if e := l.at(c.read); c.typ == "" || e.Type == c.typ {
 			items = append(items, e)
 		}
 	}
 	if len(items) > 0 {
 		return items, nil, nil
 	}
-	if j.changed == nil {
-		j.changed = make(chan struct{})
+	if l.changed == nil {
+		l.changed = make(chan struct{})
 	}
-	return nil, j.changed, nil
+	return nil, l.changed, nil
 }

@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// journal is a file with a line for each run of a test package that has ended. A later command continues after them, so
+// runLog is a file with a line for each run of a test package that has ended. A later command continues after them, so
 // that many runs can be made in pieces.
-type journal struct{ path string }
+type runLog struct{ path string }
 
-// ended is a line of a journal.
+// ended is a line of a run log.
 type ended struct {
 	pkg, result string
 	key         string // of the sources, and the flags that change what a run is; empty: the sources have no name
@@ -72,11 +72,11 @@ func sourcesKey(all []committed, dir string) string {
 }
 
 // read returns the runs of sources with a name.
-func (j journal) read() (all []ended, err error) {
-	if j.path == "" {
+func (r runLog) read() (all []ended, err error) {
+	if r.path == "" {
 		return nil, nil
 	}
-	file, err := os.Open(j.path)
+	file, err := os.Open(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -96,7 +96,7 @@ func (j journal) read() (all []ended, err error) {
 			e.cpu, err = time.ParseDuration(f[5])
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", j.path, err)
+			return nil, fmt.Errorf("%s: %w", r.path, err)
 		}
 		all = append(all, e)
 	}
@@ -104,14 +104,14 @@ func (j journal) read() (all []ended, err error) {
 }
 
 // write appends a run that ended at a time.
-func (j journal) write(e ended, at time.Time) error {
-	if j.path == "" {
+func (r runLog) write(e ended, at time.Time) error {
+	if r.path == "" {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(j.path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(r.path), 0o755); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(j.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(r.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

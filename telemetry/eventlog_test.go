@@ -15,7 +15,7 @@ import (
 	"northstar/cluster"
 )
 
-func newJournal(size int) *Journal { return NewJournal("n1", "boot-a", size, hclog.NewNullLogger()) }
+func newEventLog(size int) *EventLog { return NewEventLog("n1", "boot-a", size, hclog.NewNullLogger()) }
 
 func messages(items []cluster.Event) string {
 	var b strings.Builder
@@ -25,15 +25,15 @@ func messages(items []cluster.Event) string {
 	return b.String()
 }
 
-func appendAll(j *Journal, letters string) {
+func appendAll(j *EventLog, letters string) {
 	for i, r := range letters {
 		j.Append(cluster.Event{Type: []string{"election", "member"}[i%2], Message: string(r)})
 	}
 }
 
-func TestJournal_Reads(t *testing.T) {
+func TestEventLog_Reads(t *testing.T) {
 	t.Parallel()
-	j := newJournal(4)
+	j := newEventLog(4)
 	if items, prev, next := j.Latest("", 10); len(items) != 0 || next == "" || prev != next {
 		t.Errorf("empty: %v %q", items, next)
 	}
@@ -77,9 +77,9 @@ func TestJournal_Reads(t *testing.T) {
 	}
 }
 
-func TestJournal_RejectsOtherSequences(t *testing.T) {
+func TestEventLog_RejectsOtherSequences(t *testing.T) {
 	t.Parallel()
-	j := newJournal(4)
+	j := newEventLog(4)
 	appendAll(j, "ab")
 	for seq, code := range map[string]cluster.Code{
 		"boot-b-1": cluster.CodeHistoryCompacted, "boot-a-3": cluster.CodeHistoryCompacted,
@@ -97,7 +97,7 @@ func TestJournal_RejectsOtherSequences(t *testing.T) {
 func TestCursor_Waits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := newJournal(16)
+		j := newEventLog(16)
 		appendAll(j, "a")
 		c, err := j.Cursor("", "member") // from now on
 		if err != nil {
@@ -132,7 +132,7 @@ func TestCursor_Waits(t *testing.T) {
 
 func TestCursor_SlowReaderGetsError(t *testing.T) {
 	t.Parallel()
-	j := newJournal(4)
+	j := newEventLog(4)
 	c, err := j.Cursor("", "")
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestCursor_SlowReaderGetsError(t *testing.T) {
 func TestManyWritersAndReaders(t *testing.T) {
 	t.Parallel()
 	const writers, each = 4, 200
-	j := newJournal(writers * each)
+	j := newEventLog(writers * each)
 	var wg sync.WaitGroup
 	for range 4 {
 		c, err := j.Cursor("", "")
@@ -185,15 +185,15 @@ func TestManyWritersAndReaders(t *testing.T) {
 	wg.Wait()
 }
 
-func TestJournal_LogsEachEventOnce(t *testing.T) {
+func TestEventLog_LogsEachEventOnce(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
-	j := NewJournal("n1", "boot", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	j := NewEventLog("n1", "boot", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
 	j.Append(cluster.Event{
 		Type: "election", Term: 7, Message: "leader elected", Fields: map[string]any{"leader": "n2", "duration_ms": 12},
 	})
 	j.Warn(cluster.Event{Type: "disk", Message: "disk stalled"})
-	(*Journal)(nil).Append(cluster.Event{})
+	(*EventLog)(nil).Append(cluster.Event{})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("log:\n%s", log.String())
@@ -211,10 +211,10 @@ func TestJournal_LogsEachEventOnce(t *testing.T) {
 }
 
 // Names in messages come from clients. The log stays one line for each event.
-func TestJournal_LogsOneLine(t *testing.T) {
+func TestEventLog_LogsOneLine(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
-	j := NewJournal("n1", "boot-a", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	j := NewEventLog("n1", "boot-a", 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
 	j.Append(cluster.Event{Type: "role", Message: "a\n2026-11-27T08:00:00.000Z [ERROR] no quorum holds role r"})
 	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), `a\n2026`) {
 		t.Errorf("%q", log.String())
