@@ -81,7 +81,7 @@ func (s ClusterPoll) Leads(id cluster.NodeID) bool {
 	return answered && c.Role == cluster.Leader
 }
 
-// ExclusionReason returns why a server takes part in no election, ordered or not; "" if it may, or is silent.
+// ExclusionReason returns why a server takes part in no election, requested or not; "" if it may, or is silent.
 func (s ClusterPoll) ExclusionReason(id cluster.NodeID) string {
 	c, _ := s.claim(id)
 	switch {
