@@ -41,7 +41,7 @@ var wallClock = map[string]string{
 	"state/view.go Time":                          "shown",
 	"consensus/storage/reserve.go HoldReserve":    "no time: the size of a file",
 	"telemetry/gauges.go collectInstallation":     "shown",
-	"telemetry/eventlog.go append":                 "shown",
+	"telemetry/eventlog.go append":                "shown",
 }
 
 // TestWallClock finds functions that could depend on the wall clock and are not in the list.

@@ -193,7 +193,7 @@ func (t *stats) String() string {
 	slices.Sort(t.convergedAfter)
 	at := func(q float64) time.Duration { return t.convergedAfter[int(q*float64(len(t.convergedAfter)-1))] }
 	return fmt.Sprintf(
-		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations; settled in p50 %v p99 %v max %v\n  %s\n  reached: %s",
+		"%s, %d nodes: %d runs to seed %d, %d failed; %d faults with an effect (%.0f a CPU second) of %d injected, %d messages disturbed, %d elections, %d operations; converged in p50 %v p99 %v max %v\n  %s\n  reached: %s",
 		t.scenario, t.nodes, t.runs, t.next-1, len(t.failures), t.sum.Effective(),
 		float64(t.sum.Effective())/t.sum.CPU.Seconds(), t.sum.Injected, t.sum.Messages, t.sum.Elections, t.sum.Ops,
 		at(0.5), at(0.99), at(1), byCount(t.sum.Faults), byCount(t.sum.Reached))

@@ -57,7 +57,7 @@ func seeds(t *testing.T, usual int) []uint64 {
 // sum adds up what runs found.
 type sum struct {
 	runs, faults, messages, elections, ops int
-	settled                                []time.Duration
+	converged                              []time.Duration
 	took, cpu                              time.Duration
 }
 
@@ -74,15 +74,15 @@ func (s *sum) add(r Result) {
 	s.messages += r.Messages
 	s.elections += r.Elections
 	s.ops += len(r.History)
-	s.settled = append(s.settled, r.ConvergedAfter)
+	s.converged = append(s.converged, r.ConvergedAfter)
 }
 
 func (s *sum) String() string {
-	slices.Sort(s.settled)
-	at := func(q float64) time.Duration { return s.settled[int(q*float64(len(s.settled)-1))] }
+	slices.Sort(s.converged)
+	at := func(q float64) time.Duration { return s.converged[int(q*float64(len(s.converged)-1))] }
 	rate := func(n int) float64 { return float64(n) / s.cpu.Seconds() }
 	return fmt.Sprintf(
-		"%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations; settled in p50 %v p99 %v max %v; %v, of which %v CPU",
+		"%d runs, %d faults injected (%.0f per CPU second), %d messages disturbed, %d elections (%.0f per CPU second), %d operations; converged in p50 %v p99 %v max %v; %v, of which %v CPU",
 		s.runs, s.faults, rate(s.faults), s.messages, s.elections, rate(s.elections), s.ops,
 		at(0.5), at(0.99), at(1), s.took.Round(time.Millisecond), s.cpu.Round(time.Millisecond))
 }

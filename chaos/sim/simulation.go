@@ -175,7 +175,7 @@ func (sim *Simulation) Run() Result {
 	sim.operator.close()
 	sim.heal()
 	healed := time.Now()
-	settled := sim.awaitConvergence(healed)
+	converged := sim.awaitConvergence(healed)
 	sim.traffic.Stop()
 	for _, v := range slices.Concat(
 		sim.traffic.StopWatchers(), sim.traffic.Roles.Check(sim.cfg.NoElections),
@@ -193,7 +193,7 @@ func (sim *Simulation) Run() Result {
 		Outcome: Outcome{
 			Seed: sim.cfg.Seed, Injected: len(sim.timeline.faults), Faults: sim.faults, Reached: sim.reached,
 			Messages:  int(sim.rpc.hits.Load()),
-			Elections: sim.safety.Elections(), ConvergedAfter: settled, SLO: figures,
+			Elections: sim.safety.Elections(), ConvergedAfter: converged, SLO: figures,
 		},
 		Violations: sim.violations, History: sim.traffic.History.Ops(), Digest: sim.digest.value(),
 		Commits: sim.safety.MaxCommit(),
