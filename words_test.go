@@ -29,8 +29,11 @@ var privateNames = regexp.MustCompile(`^(` + strings.Join([]string{
 	`reigns?`, `candidatures?`, `unbar`, `warrant`, `mandates?`, `sightings?`, `recants?`, `vouch`, `outcasts?`,
 	`canary`, `canaries`, `buried`, `burial`, `hushed`, `outdone`, `summons?`, `riders?`, `deaf`, `doubled`, `anew`,
 	`lately`, `told`, `stood`, `stands?`, `keepers?`, `parted`, `patience`, `barred`, `muted`, `judges?`, `nobody`,
-	`somebody`, `whoever`,
+	`somebody`, `whoever`, `worlds?`,
 }, "|") + `)$`)
+
+// privatePhrases are phrases of that kind that no identifier contains.
+var privatePhrases = regexp.MustCompile(`[aA]tOnce|[fF]orGood`)
 
 // nameWords splits an identifier.
 var nameWords = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
@@ -84,6 +87,9 @@ func checkWords(t *testing.T, path string, line int, text string) {
 }
 
 func checkName(t *testing.T, path string, name fileText) {
+	if found := privatePhrases.FindString(name.text); found != "" {
+		t.Errorf("%s:%d: %q in %q is not a phrase of the field", path, name.line, found, name.text)
+	}
 	for _, word := range nameWords.FindAllString(name.text, -1) {
 		if privateNames.MatchString(strings.ToLower(word)) {
 			t.Errorf("%s:%d: %q in %q is not a word of the field", path, name.line, word, name.text)

@@ -92,8 +92,8 @@ func TestFeed_ViewsSamplesAndEvents(t *testing.T) {
 	})
 }
 
-// TestFeed_ShowsChangesAtOnce: a view that differs in more than times is sent at the next look.
-func TestFeed_ShowsChangesAtOnce(t *testing.T) {
+// TestFeed_ShowsChangesImmediately: a view that differs in more than times is sent at the next look.
+func TestFeed_ShowsChangesImmediately(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		f := newFakeCluster("n1", true)
 		file, tokens := tokenFile()

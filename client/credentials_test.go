@@ -26,11 +26,11 @@ import (
 // tokenServer accepts the tokens "old" and "new", and only "new" once the old one is removed. Its streams then end, as
 // those of a node do.
 type tokenServer struct {
-	removed chan struct{}
-	file    string
-	atOnce  atomic.Bool  // each stream ends immediately, though its request is accepted
-	watches atomic.Int64 // requests for streams
-	dials   atomic.Int64
+	removed     chan struct{}
+	file        string
+	endsStreams atomic.Bool  // each stream ends immediately, though its request is accepted
+	watches     atomic.Int64 // requests for streams
+	dials       atomic.Int64
 }
 
 // withTokens returns a client whose token is in a file, and what checks it at every node.
@@ -97,14 +97,14 @@ func (s *tokenServer) serve(w http.ResponseWriter, r *http.Request, inner http.H
 		}
 		return
 	}
-	if !stream || !old && !s.atOnce.Load() {
+	if !stream || !old && !s.endsStreams.Load() {
 		inner(w, r)
 		return
 	}
 	w.Header().Set("Content-Type", apiv1.TypeEventStream)
 	w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(w).Flush()
-	if !s.atOnce.Load() {
+	if !s.endsStreams.Load() {
 		select {
 		case <-s.removed:
 		case <-r.Context().Done():
@@ -231,13 +231,13 @@ func TestCredentials_NewConnection(t *testing.T) {
 // stream only to end it.
 func TestCredentials_RefusedToken(t *testing.T) {
 	t.Parallel()
-	for _, atOnce := range []bool{false, true} {
+	for _, endsStreams := range []bool{false, true} {
 		bubble(t, func(t *testing.T, fc *fakeCluster) {
 			fc.withRoles()
 			tokens, c := fc.withTokens(t, "n1", "n2")
 			defer c.Close()
-			tokens.atOnce.Store(atOnce)
-			if !atOnce {
+			tokens.endsStreams.Store(endsStreams)
+			if !endsStreams {
 				time.AfterFunc(time.Minute, func() { close(tokens.removed) })
 			}
 			for ch, err := range c.WatchRole(t.Context(), "r", WatchOptions{}) {
@@ -246,7 +246,7 @@ func TestCredentials_RefusedToken(t *testing.T) {
 				}
 			}
 			if n := tokens.watches.Load(); n != 2 {
-				t.Errorf("ended immediately %v: %d requests, want one after the end of the stream", atOnce, n)
+				t.Errorf("ended immediately %v: %d requests, want one after the end of the stream", endsStreams, n)
 			}
 		}, "n1", "n2")
 	}

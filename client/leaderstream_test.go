@@ -124,7 +124,7 @@ func TestLeaderStream_Reconnects(t *testing.T) {
 }
 
 // Streams that end with their first event, as at another address of the leader, are opened less and less often.
-func TestLeaderStream_EndsAtOnce(t *testing.T) {
+func TestLeaderStream_EndsImmediately(t *testing.T) {
 	streaming(t, func(t *testing.T, fc *fakeCluster, c *Client) {
 		fc.mu.Lock()
 		fc.oneEvent = true

@@ -167,7 +167,7 @@ func TestAttachments_RenewInBatchesEveryThirdOfTheTTL(t *testing.T) {
 	})
 }
 
-func TestAttachments_NewLeaderLearnsOfAllAtOnce(t *testing.T) {
+func TestAttachments_NewLeaderLearnsOfAllImmediately(t *testing.T) {
 	attached(t, func(f *fakeReporter, attach func(string, string) cluster.AttachedSession) {
 		s := attach("a", "")
 		<-s.Events

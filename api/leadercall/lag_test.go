@@ -14,7 +14,7 @@ import (
 // an answer in time nothing is known.
 func TestLag(t *testing.T) {
 	t.Parallel()
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		for w.state.View().AppliedIndex() < 12 {
 			w.apply(state.Command{Kind: state.KindPut, Put: &state.Put{Key: "k"}})
 		}

@@ -23,9 +23,9 @@ import (
 // node is a node of a test: the leader has the state, the others apply what the test says.
 type node struct {
 	*Calls
-	id    cluster.NodeID
-	world *world
-	feeds *state.State // in which a test waits for changes
+	id     cluster.NodeID
+	shared *fakeCluster
+	feeds  *state.State // in which a test waits for changes
 
 	propose    func(state.Command) (state.Result, error) // instead of applying
 	applied    atomic.Uint64
@@ -35,8 +35,8 @@ type node struct {
 	asker      atomic.Pointer[cluster.Asker] // of the last one
 }
 
-// world is a cluster of nodes that share one state.
-type world struct {
+// fakeCluster is a cluster of nodes that share one state.
+type fakeCluster struct {
 	mu      sync.Mutex
 	state   *state.State
 	leader  cluster.NodeID
@@ -48,22 +48,24 @@ type world struct {
 
 const timeoutMax = 300 * time.Millisecond
 
-// withWorld runs a test in virtual time with nodes n1 and n2, of which n1 leads. They do not know numbers.
-func withWorld(t *testing.T, test func(w *world, leader, other *node)) {
+// withCluster runs a test in virtual time with nodes n1 and n2, of which n1 leads. They do not know numbers.
+func withCluster(t *testing.T, test func(w *fakeCluster, leader, other *node)) {
 	t.Helper()
-	withWorldOf(t, Version, test)
+	withClusterOf(t, Version, test)
 }
 
-// withWorldOf is withWorld for nodes that read a command version.
-func withWorldOf(t *testing.T, reads uint32, test func(w *world, leader, other *node)) {
+// withClusterOf is withCluster for nodes that read a command version.
+func withClusterOf(t *testing.T, reads uint32, test func(w *fakeCluster, leader, other *node)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{state: state.New(state.Options{}), changed: make(chan struct{}), nodes: map[cluster.NodeID]*node{}}
+		w := &fakeCluster{
+			state: state.New(state.Options{}), changed: make(chan struct{}), nodes: map[cluster.NodeID]*node{},
+		}
 		ctx, cancel := context.WithCancel(context.Background())
 		var running sync.WaitGroup
 		for _, id := range []cluster.NodeID{"n1", "n2"} {
 			w.apply(state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: id, Reads: reads}})
-			n := &node{id: id, world: w, feeds: state.New(state.Options{})}
+			n := &node{id: id, shared: w, feeds: state.New(state.Options{})}
 			w.nodes[id] = n
 			tracker := forward.NewLeaderTracker(n)
 			n.Calls = New(Config{
@@ -86,7 +88,7 @@ func withWorldOf(t *testing.T, reads uint32, test func(w *world, leader, other *
 	})
 }
 
-func (w *world) lead(id cluster.NodeID) {
+func (w *fakeCluster) lead(id cluster.NodeID) {
 	w.mu.Lock()
 	w.leader = id
 	close(w.changed)
@@ -95,37 +97,37 @@ func (w *world) lead(id cluster.NodeID) {
 	synctest.Wait()
 }
 
-func (w *world) apply(c state.Command) state.Result {
+func (w *fakeCluster) apply(c state.Command) state.Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state.Apply(w.state.View().AppliedIndex()+1, 1, []state.Command{c})[0]
 }
 
 func (n *node) Status() cluster.NodeStatus {
-	n.world.mu.Lock()
-	defer n.world.mu.Unlock()
-	st := cluster.NodeStatus{Term: 1, LeaderID: n.world.leader}
+	n.shared.mu.Lock()
+	defer n.shared.mu.Unlock()
+	st := cluster.NodeStatus{Term: 1, LeaderID: n.shared.leader}
 	st.NodeID = n.id
 	return st
 }
 
 func (n *node) LeaderChanged() <-chan struct{} {
-	n.world.mu.Lock()
-	defer n.world.mu.Unlock()
-	return n.world.changed
+	n.shared.mu.Lock()
+	defer n.shared.mu.Unlock()
+	return n.shared.changed
 }
 
 func (n *node) call(ctx context.Context, to cluster.NodeID, request []byte) ([]byte, error) {
-	if hook := n.world.calls; hook != nil {
+	if hook := n.shared.calls; hook != nil {
 		if err := hook(ctx, to); err != nil {
 			return nil, err
 		}
 	}
 	time.Sleep(time.Millisecond)
-	if n.world.old.Load() && kind(request[0]) == traced {
+	if n.shared.old.Load() && kind(request[0]) == traced {
 		request = append([]byte{99}, request[1:]...) // a kind that Handle does not know
 	}
-	return n.world.nodes[to].Handle(ctx, n.id, request), nil
+	return n.shared.nodes[to].Handle(ctx, n.id, request), nil
 }
 
 func (n *node) leads() error {
@@ -142,7 +144,7 @@ func (n *node) Propose(_ context.Context, c state.Command) (state.Result, error)
 	if n.propose != nil {
 		return n.propose(c)
 	}
-	return n.world.apply(c), nil
+	return n.shared.apply(c), nil
 }
 
 func (n *node) ReadBarrier(context.Context) error {
@@ -183,7 +185,7 @@ func (n *node) Subscribe(cluster.NodeID) error {
 	return nil
 }
 
-func (n *node) View() *state.View { return n.world.state.View() }
+func (n *node) View() *state.View { return n.shared.state.View() }
 
 func (n *node) Renew(ctx context.Context, ids []string) (out state.Renewed, err error) {
 	n.renewed.Add(1)
@@ -206,15 +208,15 @@ func putOf(key string) state.Command {
 // A command whose outcome is unknown is proposed again under the same key, here or at the next leader, and so applied
 // once.
 func TestPropose_UnknownOutcome(t *testing.T) {
-	for name, lost := range map[string]func(w *world, leader *node){
-		"the leader says so": func(w *world, leader *node) {
+	for name, lost := range map[string]func(w *fakeCluster, leader *node){
+		"the leader says so": func(w *fakeCluster, leader *node) {
 			leader.propose = func(c state.Command) (state.Result, error) {
 				w.apply(c)
 				leader.propose = nil
 				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "lost leadership")
 			}
 		},
-		"no answer": func(w *world, leader *node) {
+		"no answer": func(w *fakeCluster, leader *node) {
 			leader.propose = func(c state.Command) (state.Result, error) {
 				w.apply(c)
 				leader.propose = nil
@@ -222,7 +224,7 @@ func TestPropose_UnknownOutcome(t *testing.T) {
 				return state.Result{}, cluster.Errorf(cluster.CodeOutcomeUnknown, "the connection broke")
 			}
 		},
-		"another leader": func(w *world, leader *node) {
+		"another leader": func(w *fakeCluster, leader *node) {
 			leader.propose = func(c state.Command) (state.Result, error) {
 				w.apply(c)
 				w.lead("n2")
@@ -231,7 +233,7 @@ func TestPropose_UnknownOutcome(t *testing.T) {
 		},
 	} {
 		for _, reads := range []uint32{Version, state.NumberVersion} {
-			withWorldOf(t, reads, func(w *world, leader, other *node) {
+			withClusterOf(t, reads, func(w *fakeCluster, leader, other *node) {
 				lost(w, leader)
 				r, err := other.Calls.Propose(context.Background(), putOf("a"))
 				item, _ := w.state.View().Get("a")
@@ -248,7 +250,7 @@ func TestPropose_UnknownOutcome(t *testing.T) {
 
 // A command that is proposed again after its result has been dropped is not applied again.
 func TestPropose_ForgottenResult(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		w.apply(putOf("first"))
 		other.applied.Store(w.state.View().AppliedIndex())
 		leader.propose = func(c state.Command) (state.Result, error) {
@@ -271,7 +273,7 @@ func TestPropose_ForgottenResult(t *testing.T) {
 
 // Without a leader a command waits, and fails as not proposed if none comes. After an unknown outcome it stays unknown.
 func TestPropose_WithoutLeader(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		w.lead("")
 		began := time.Now()
 		_, err := other.Calls.Propose(context.Background(), putOf("a"))
@@ -291,7 +293,7 @@ func TestPropose_WithoutLeader(t *testing.T) {
 
 // The node that the client asked is told whether the leader's disk stalls or is full.
 func TestPropose_DiskStalls(t *testing.T) {
-	withWorld(t, func(_ *world, leader, other *node) {
+	withCluster(t, func(_ *fakeCluster, leader, other *node) {
 		for _, wait := range []time.Duration{0, time.Second} {
 			leader.propose = func(state.Command) (state.Result, error) {
 				return state.Result{}, &cluster.Error{Code: cluster.CodeReadOnly, Detail: "the disk", RetryAfter: wait}
@@ -310,7 +312,7 @@ func TestPropose_DiskStalls(t *testing.T) {
 
 // An error that is no refusal of the other node leaves the outcome of a proposal unknown.
 func TestPropose_BrokenCall(t *testing.T) {
-	withWorld(t, func(w *world, _, other *node) {
+	withCluster(t, func(w *fakeCluster, _, other *node) {
 		w.calls = func(context.Context, cluster.NodeID) error { return errors.New("the connection broke") }
 		_, err := other.Calls.Propose(context.Background(), putOf("a"))
 		if !cluster.IsCode(err, cluster.CodeOutcomeUnknown) {
@@ -326,7 +328,7 @@ func TestPropose_BrokenCall(t *testing.T) {
 // All readers that wait share one question, which is asked after they have come, and wait until this node has applied
 // the index.
 func TestReadIndexIsShared(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		for range 3 {
 			w.apply(putOf("a"))
 		}
@@ -356,7 +358,7 @@ func TestReadIndexIsShared(t *testing.T) {
 
 // A node that cannot apply in time is not waited for again before a second has passed.
 func TestTryReadIndex(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		w.apply(putOf("a"))
 		began := time.Now()
 		if err := other.TryReadIndex(context.Background()); err == nil || time.Since(began) != timeoutMax/2 {
@@ -382,7 +384,7 @@ func TestTryReadIndex(t *testing.T) {
 
 // All renewals that wait share one message, on the leader, too. A session from which a role was taken is not renewed.
 func TestRenewalsAreShared(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		var ids []string
 		for i := range 50 {
 			grant := &state.LeaseGrant{ID: int64(i + 1), TTL: 10}
@@ -430,7 +432,7 @@ func TestRenewalsAreShared(t *testing.T) {
 
 // Nothing is asked of a leader of an older build, which would not understand.
 func TestOldLeaderIsNotAsked(t *testing.T) {
-	withWorld(t, func(w *world, _, other *node) {
+	withCluster(t, func(w *fakeCluster, _, other *node) {
 		w.apply(state.Command{Kind: state.KindMember, Member: &cluster.Member{ID: "n1", Reads: Version - 1}})
 		w.calls = func(context.Context, cluster.NodeID) error {
 			t.Error("it was called")
@@ -444,7 +446,7 @@ func TestOldLeaderIsNotAsked(t *testing.T) {
 
 // What is no call is refused, and so is a command that no client of the etcd API may give.
 func TestHandleRefuses(t *testing.T) {
-	withWorld(t, func(w *world, leader, _ *node) {
+	withCluster(t, func(w *fakeCluster, leader, _ *node) {
 		member, err := state.EncodeBatch([]state.Command{{
 			Kind: state.KindMemberRemove, MemberRemove: &state.MemberRemove{ID: "n2"},
 		}})
@@ -471,7 +473,7 @@ func TestHandleRefuses(t *testing.T) {
 
 // A command that belongs to a trace is applied once, also by a leader of a build that knows no such commands.
 func TestPropose_Traced(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		var proposed int
 		leader.propose = func(c state.Command) (state.Result, error) {
 			proposed++
@@ -506,12 +508,12 @@ func TestPropose_Traced(t *testing.T) {
 // their states would differ.
 func TestPropose_OldCommand(t *testing.T) {
 	old := state.Command{Kind: state.KindPut, Put: &state.Put{Key: "a", Value: []byte("v")}}
-	withWorld(t, func(_ *world, _, other *node) {
+	withCluster(t, func(_ *fakeCluster, _, other *node) {
 		if _, err := other.Calls.Propose(context.Background(), old); !cluster.IsCode(err, cluster.CodeBadRequest) {
 			t.Errorf("a command of version %d without a key: %v", old.MinVersion(), err)
 		}
 	})
-	withWorldOf(t, state.NumberVersion, func(_ *world, _, other *node) {
+	withClusterOf(t, state.NumberVersion, func(_ *fakeCluster, _, other *node) {
 		if r, err := other.Calls.Propose(context.Background(), old); err != nil || r.Err != nil {
 			t.Errorf("%+v, %v where all members know numbers", r, err)
 		}
@@ -520,7 +522,7 @@ func TestPropose_OldCommand(t *testing.T) {
 
 // A read whose leader does not answer goes on with the next leader immediately. Without one, its limit ends it.
 func TestReadIndex_LeaderChanges(t *testing.T) {
-	withWorld(t, func(w *world, _, other *node) {
+	withCluster(t, func(w *fakeCluster, _, other *node) {
 		w.calls = func(ctx context.Context, _ cluster.NodeID) error {
 			<-ctx.Done()
 			return ctx.Err()

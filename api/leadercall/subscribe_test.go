@@ -14,7 +14,7 @@ import (
 // A node subscribes to the leader's commit index while a client waits for changes there, or has just read its state;
 // at a new leader immediately.
 func TestSubscription(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		during := func(d time.Duration) (at, here int64) {
 			at, here = leader.subscribed.Load(), other.subscribed.Load()
 			time.Sleep(d)
@@ -65,7 +65,7 @@ func TestSubscription(t *testing.T) {
 
 // Commands and questions of single callers leave room at the leader for a renewal.
 func TestRenewalsHaveTheirPlaces(t *testing.T) {
-	withWorld(t, func(w *world, leader, other *node) {
+	withCluster(t, func(w *fakeCluster, leader, other *node) {
 		granted := w.apply(state.Command{Kind: state.KindLeaseGrant, LeaseGrant: &state.LeaseGrant{ID: 7, TTL: 10}})
 		release := make(chan struct{})
 		var held sync.Mutex

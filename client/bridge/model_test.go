@@ -14,8 +14,8 @@ type process struct {
 	state state
 }
 
-// world is a fleet with its role and its lock. Owners are indexes from 1; 0: free.
-type world struct {
+// fleetState is a fleet with its role and its lock. Owners are indexes from 1; 0: free.
+type fleetState struct {
 	processes  [processes]process
 	role, lock int
 }
@@ -26,16 +26,16 @@ type model struct {
 	mayMix    func(phases ...Phase) bool
 	weakLock  bool // the system may free the lock while its holder does not know
 	lockFirst bool // the first process waits in the wrong order
-	seen      map[world]bool
-	todo      []world
-	before    map[world][]world // by steps of processes, without faults
-	twoActing []world
+	seen      map[fleetState]bool
+	todo      []fleetState
+	before    map[fleetState][]fleetState // by steps of processes, without faults
+	twoActing []fleetState
 }
 
-// explore returns all worlds that can be reached from a fleet in one phase.
+// explore returns all states that can be reached from a fleet in one phase.
 func (m *model) explore() {
-	m.seen, m.before = map[world]bool{}, map[world][]world{}
-	var start world
+	m.seen, m.before = map[fleetState]bool{}, map[fleetState][]fleetState{}
+	var start fleetState
 	m.add(start)
 	for len(m.todo) > 0 {
 		w := m.todo[len(m.todo)-1]
@@ -57,15 +57,15 @@ func (m *model) explore() {
 	}
 }
 
-func (m *model) add(w world) {
+func (m *model) add(w fleetState) {
 	if !m.seen[w] {
 		m.seen[w] = true
 		m.todo = append(m.todo, w)
 	}
 }
 
-// step returns the world after the next step of a process; false if it waits.
-func (m *model) step(w world, i int) (world, bool) {
+// step returns the fleetState after the next step of a process; false if it waits.
+func (m *model) step(w fleetState, i int) (fleetState, bool) {
 	p := &w.processes[i]
 	next := m.next(p.phase, p.state)
 	if m.lockFirst && i == 0 && p.phase == PhaseBoth && next == campaign && p.state.lock == none {
@@ -104,28 +104,28 @@ func free(owner *int, i int) {
 	}
 }
 
-// faults adds the worlds after each fault of a process, and after its restart in another phase.
-func (m *model) faults(w world, i int) {
-	change := func(f func(w *world, p *process)) {
+// faults adds the states after each fault of a process, and after its restart in another phase.
+func (m *model) faults(w fleetState, i int) {
+	change := func(f func(w *fleetState, p *process)) {
 		after := w
 		f(&after, &after.processes[i])
 		m.add(after)
 	}
 	s := w.processes[i].state
 	if s.role == held { // revoked, or renewals were late
-		change(func(_ *world, p *process) { p.state.role = lost })
+		change(func(_ *fleetState, p *process) { p.state.role = lost })
 	}
 	if s.lock == held {
-		change(func(_ *world, p *process) { p.state.lock = lost })
+		change(func(_ *fleetState, p *process) { p.state.lock = lost })
 	}
 	if s.role == lost && !s.acting { // expired: the holder's deadline has ended its work before
-		change(func(w *world, _ *process) { free(&w.role, i) })
+		change(func(w *fleetState, _ *process) { free(&w.role, i) })
 	}
 	if s.lock == lost && !s.acting || s.lock == held && m.weakLock {
-		change(func(w *world, _ *process) { free(&w.lock, i) })
+		change(func(w *fleetState, _ *process) { free(&w.lock, i) })
 	}
 	if !s.leaving { // it resigns, or its database is away
-		change(func(_ *world, p *process) { p.state.leaving = true })
+		change(func(_ *fleetState, p *process) { p.state.leaving = true })
 	}
 	for p := PhaseOld; p <= PhaseNew; p++ {
 		var phases []Phase
@@ -142,10 +142,10 @@ func (m *model) faults(w world, i int) {
 	}
 }
 
-// stuck returns the worlds from which no process can come to act without a fault.
-func (m *model) stuck() (worlds []world) {
-	alive := map[world]bool{}
-	var todo []world
+// stuck returns the states from which no process can come to act without a fault.
+func (m *model) stuck() (states []fleetState) {
+	alive := map[fleetState]bool{}
+	var todo []fleetState
 	for w := range m.seen {
 		for _, p := range w.processes {
 			if p.state.acting && !alive[w] {
@@ -166,10 +166,10 @@ func (m *model) stuck() (worlds []world) {
 	}
 	for w := range m.seen {
 		if !alive[w] {
-			worlds = append(worlds, w)
+			states = append(states, w)
 		}
 	}
-	return worlds
+	return states
 }
 
 func run(change func(m *model)) *model {
@@ -179,7 +179,7 @@ func run(change func(m *model)) *model {
 	return m
 }
 
-func contains(w world, p Phase) bool {
+func contains(w fleetState, p Phase) bool {
 	for i := range w.processes {
 		if w.processes[i].phase == p {
 			return true
