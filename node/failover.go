@@ -61,8 +61,8 @@ func (n *Node) electionFacts(term uint64) consensus.ElectionFacts {
 	}
 	n.lastResort.Store(f.Trigger == "" && mayBeIneligible(n.ownRecord()))
 	return consensus.ElectionFacts{
-		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.OverLiveLeader, StartedAt: f.Began,
-		LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
+		Trigger: f.Trigger, Reason: f.Reason, Operator: f.Operator, OverLiveLeader: f.OverLiveLeader,
+		StartedAt: f.Began, LeaderlessSince: f.LeaderlessSince, Votes: f.Votes,
 	}
 }
 

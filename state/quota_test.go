@@ -172,7 +172,8 @@ func TestRolesAndNodesPerIdentity(t *testing.T) {
 	mustApply(t, s, cmds...)
 	wantCode(t, apply(s, campaignFor("more", alice))[0].Err, cluster.CodeQuotaExceeded)
 	wantCode(t, apply(s, appNode("more", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded)
-	mustApply(t, s, campaignFor("more", bob), appNode("more", bob, AppActive), campaignFor("more", alice), campaignFor("r1", bob))
+	mustApply(t, s, campaignFor("more", bob), appNode("more", bob, AppActive), campaignFor("more", alice),
+		campaignFor("r1", bob))
 	wantCode(t, apply(s, appNode("more", alice, AppActive))[0].Err, cluster.CodeQuotaExceeded) // it counts to bob
 	mustApply(t, s, resign("r1", alice), campaignFor("again", alice), appNode("w1", alice, AppDraining))
 	checkCounts(t, s)
