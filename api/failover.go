@@ -24,11 +24,11 @@ func postTransfer(c *request, in apiv1.Transfer) error {
 	if timeout < 1 || timeout > apiv1.MaxTimeoutMS {
 		return problem.BadRequest("timeout_ms: must be 1 to %d (got %d)", apiv1.MaxTimeoutMS, timeout)
 	}
-	order, err := c.leadershipRequest(cluster.ActionTransfer, in.TargetLeaderID, in.PlanID, in.Reason)
+	req, err := c.leadershipRequest(cluster.ActionTransfer, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
 		return err
 	}
-	order.Zone = in.TargetZone
+	req.Zone = in.TargetZone
 	limit := time.Duration(timeout) * time.Millisecond
 	ctx, cancel := c.withPostTransferWait(limit)
 	defer cancel()
@@ -37,11 +37,11 @@ func postTransfer(c *request, in apiv1.Transfer) error {
 		Local: func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			plan, err := c.s.deps.Leadership.Plan(ctx, order)
+			plan, err := c.s.deps.Leadership.Plan(ctx, req)
 			if err != nil {
 				return err
 			}
-			return c.execute(ctx, order, planParams{in.DryRun, in.PlanID}, plan)
+			return c.execute(ctx, req, planParams{in.DryRun, in.PlanID}, plan)
 		},
 	})
 }
@@ -53,19 +53,19 @@ func (c *request) withPostTransferWait(limit time.Duration) (context.Context, co
 }
 
 func postFailover(c *request, in apiv1.Failover) error {
-	order, err := c.leadershipRequest(cluster.ActionFailover, in.TargetLeaderID, in.PlanID, in.Reason)
+	req, err := c.leadershipRequest(cluster.ActionFailover, in.TargetLeaderID, in.PlanID, in.Reason)
 	if err != nil {
 		return err
 	}
-	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID})
+	return c.runLeadershipRequest(req, planParams{in.DryRun, in.PlanID})
 }
 
 func postEmergency(c *request, in apiv1.Emergency) error {
-	order, err := c.leadershipRequest(cluster.ActionEmergency, in.TargetLeaderID, in.PlanID, in.Reason)
+	req, err := c.leadershipRequest(cluster.ActionEmergency, in.TargetLeaderID, in.PlanID, in.Reason)
 	switch {
 	case err != nil:
 		return err
-	case order.Target == "":
+	case req.Target == "":
 		return problem.BadRequest("target_leader_id: required")
 	case !in.DryRun && !in.Force:
 		return problem.BadRequest(
@@ -73,7 +73,7 @@ func postEmergency(c *request, in apiv1.Emergency) error {
 	case !in.DryRun && in.Reason == "":
 		return problem.BadRequest("reason: required")
 	}
-	return c.runLeadershipRequest(order, planParams{in.DryRun, in.PlanID})
+	return c.runLeadershipRequest(req, planParams{in.DryRun, in.PlanID})
 }
 
 // leadershipRequest reads the common parameters of the calls that move leadership.
@@ -149,12 +149,12 @@ func (c *request) sendLeadershipRequest(ctx context.Context, o cluster.Leadershi
 		if err := c.verifyPlan(g, p); err != nil {
 			return err
 		}
-		var order any = apiv1.Failover{TargetLeaderID: string(p.Target), Reason: o.Reason}
+		var req any = apiv1.Failover{TargetLeaderID: string(p.Target), Reason: o.Reason}
 		if o.Action == cluster.ActionEmergency {
-			order = apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason}
+			req = apiv1.Emergency{TargetLeaderID: string(p.Target), Force: true, Reason: o.Reason}
 		}
 		var err error
-		if body, err = json.Marshal(order); err != nil {
+		if body, err = json.Marshal(req); err != nil {
 			return err
 		}
 	}

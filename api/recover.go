@@ -29,7 +29,7 @@ type Recovery interface {
 
 // postRecover asks the other survivors; the one with the most up-to-date log executes the recovery.
 func postRecover(c *request, in apiv1.Recover) error {
-	order, err := c.recoveryRequest(in)
+	req, err := c.recoveryRequest(in)
 	if err != nil {
 		return err
 	}
@@ -38,10 +38,10 @@ func postRecover(c *request, in apiv1.Recover) error {
 	if in.Follow != nil {
 		return c.followRecovery(ctx, in)
 	}
-	if resumed, g, ok := c.s.deps.Recovery.ResumeRecovery(order); ok {
+	if resumed, g, ok := c.s.deps.Recovery.ResumeRecovery(req); ok {
 		return c.resumeRecovery(ctx, in, resumed, g)
 	}
-	plan, err := c.s.deps.Recovery.PlanRecovery(ctx, order)
+	plan, err := c.s.deps.Recovery.PlanRecovery(ctx, req)
 	var refusal *cluster.Error
 	if err != nil && !errors.As(err, &refusal) {
 		return err
@@ -58,7 +58,7 @@ func postRecover(c *request, in apiv1.Recover) error {
 	if plan.Chosen != c.s.deps.Node.ID {
 		return c.recoverAt(ctx, plan.Chosen)
 	}
-	generation, err := c.s.deps.Recovery.Recover(ctx, order)
+	generation, err := c.s.deps.Recovery.Recover(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -85,25 +85,25 @@ func (c *request) resumeRecovery(ctx context.Context, in apiv1.Recover, resumed 
 
 // recoveryRequest makes the checks that need no other node.
 func (c *request) recoveryRequest(in apiv1.Recover) (cluster.RecoveryRequest, error) {
-	order := cluster.RecoveryRequest{Confirm: in.Confirm, Operator: c.caller.name, Reason: in.Reason}
+	req := cluster.RecoveryRequest{Confirm: in.Confirm, Operator: c.caller.name, Reason: in.Reason}
 	switch {
 	case in.Reason == "" && !in.DryRun:
-		return order, problem.BadRequest("reason: required")
+		return req, problem.BadRequest("reason: required")
 	case len(in.Reason) > maxReason:
-		return order, checkReason(in.Reason)
+		return req, checkReason(in.Reason)
 	case !in.Force && !in.DryRun:
-		return order, problem.BadRequest("force: must be true: what the survivors never received is lost")
+		return req, problem.BadRequest("force: must be true: what the survivors never received is lost")
 	case in.Follow != nil && (in.DryRun || in.PlanID != ""):
-		return order, problem.BadRequest("follow: cannot be combined with dry_run or plan_id")
+		return req, problem.BadRequest("follow: cannot be combined with dry_run or plan_id")
 	}
 	for _, s := range in.Survivors {
 		id, err := cluster.ParseNodeID(s)
 		if err != nil {
-			return order, problem.BadRequest("survivors: %w", err)
+			return req, problem.BadRequest("survivors: %w", err)
 		}
-		order.Survivors = append(order.Survivors, id)
+		req.Survivors = append(req.Survivors, id)
 	}
-	return order, nil
+	return req, nil
 }
 
 // recoverAt has another node recover, and copies its response.

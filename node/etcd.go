@@ -39,8 +39,8 @@ func (c etcdCall) Watches() etcd.Share { return c.Call.Watches() }
 
 // MoveLeader moves leadership as POST /admin/transfer does.
 func (c etcdCall) MoveLeader(ctx context.Context, target cluster.NodeID) error {
-	order := apiv1.Transfer{TargetLeaderID: string(target), Reason: "etcd MoveLeader"}
-	return c.Native(ctx, apiv1.PathTransfer, order)
+	req := apiv1.Transfer{TargetLeaderID: string(target), Reason: "etcd MoveLeader"}
+	return c.Native(ctx, apiv1.PathTransfer, req)
 }
 
 // etcdNode is this node as the etcd API sees it.
