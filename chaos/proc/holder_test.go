@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/chaos/testenv"
 	"northstar/client"
 )
 
@@ -44,12 +45,71 @@ func bareSession(t *testing.T, c *client.Client, ttl time.Duration) string {
 	return made.SessionID
 }
 
-// queued waits until a session is in a role's queue.
+// holdsRole elects a session that no client renews. If the session ends before that, on a slow machine, another one
+// begins.
+func holdsRole(t *testing.T, c *client.Client, role string, ttl time.Duration) (session string, won apiv1.Role) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		session = bareSession(t, c, ttl)
+		var err error
+		won, err = c.CampaignRole(t.Context(), role, apiv1.Campaign{SessionID: session, WaitMS: apiv1.MaxWaitMS})
+		if err != nil && !errors.Is(err, client.ErrSessionEnded) {
+			t.Fatal(err)
+		}
+		return err
+	})
+	return session, won
+}
+
+// contended is a role that a session without renewals holds. Another session waits for it.
+type contended struct {
+	role, holder string
+	token        uint64
+	renewed      time.Time // before the holder's only renewal: it holds the role for a TTL from then on
+	next         string    // the session that waits
+	waiting      <-chan elected
+}
+
+// contend makes next wait for a role that it has let another session hold. The holder is renewed then; if it has ended
+// before, on a slow machine, another one begins.
+func contend(t *testing.T, c *client.Client, role, next string, ttl time.Duration) contended {
+	t.Helper()
+	k := contended{role: role, next: next}
+	eventually(t, soon, func() error {
+		var won apiv1.Role
+		k.holder, won = holdsRole(t, c, role, ttl)
+		k.token, k.waiting = won.Token, campaign(t.Context(), c, role, next)
+		queued(t, c, role, next)
+		k.renewed = time.Now()
+		_, err := c.RenewSession(t.Context(), k.holder)
+		switch {
+		case errors.Is(err, client.ErrSessionEnded):
+			k.giveUp(t, c)
+		case err != nil:
+			t.Fatal(err)
+		}
+		return err
+	})
+	return k
+}
+
+// giveUp makes the session that waits leave the role, once it has been elected.
+func (k contended) giveUp(t *testing.T, c *client.Client) {
+	t.Helper()
+	if now := <-k.waiting; now.err != nil {
+		t.Fatal(now.err)
+	}
+	if _, err := c.ResignRole(t.Context(), k.role, k.next); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// queued waits until a session is in a role's queue, or holds the role.
 func queued(t *testing.T, c *client.Client, role, session string) {
 	t.Helper()
 	eventually(t, soon, func() error {
 		r, err := c.GetRole(t.Context(), role)
-		if err == nil &&
+		if err == nil && r.SessionID != session &&
 			!slices.ContainsFunc(r.Candidates, func(k apiv1.RoleCandidate) bool { return k.SessionID == session }) {
 			err = fmt.Errorf("session %s does not wait: %+v", session, r)
 		}
@@ -78,31 +138,19 @@ func campaign(ctx context.Context, c *client.Client, role, session string) <-cha
 // follower had forwarded, and for new ones.
 func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	t.Parallel()
-	const ttl = 4 * time.Second // the holder must not end before the leader is paused, on a busy machine
+	const ttl = 4 * time.Second
 	c := newCluster(t, 3, "--election-timeout-min", "400ms", "--election-timeout-max", "800ms",
 		"--failover-takeover-delay", "1h")
 	start(t, c)
-	old := acquainted(t, c)
-	via := c.Nodes[0]
-	if via == old {
-		via = c.Nodes[1]
-	}
+	acquainted(t, c)
 	cl := clientOf(t, c)
 	next, err := cl.NewSession(t.Context(), client.SessionConfig{TTL: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	holder := bareSession(t, cl, ttl)
-	won, err := cl.CampaignRole(t.Context(), "r", apiv1.Campaign{SessionID: holder})
-	if err != nil {
-		t.Fatal(err)
-	}
-	waiting := campaign(t.Context(), cl, "r", next.ID())
-	queued(t, cl, "r", next.ID())
-	if err := old.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	fence := fmt.Sprintf("r=%d", won.Token)
+	old, k := pausedWithHolder(t, c, cl, next.ID(), ttl)
+	via := others(c, old)[0]
+	holder, fence := k.holder, fmt.Sprintf("r=%d", k.token)
 	late := func(n *Node) []<-chan answered {
 		return []<-chan answered{
 			ask(t, n, http.MethodPost, "/v1/sessions/"+holder+"/renew", ""),
@@ -115,12 +163,12 @@ func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	electedWithout(t, c, old)
 	var now elected
 	select {
-	case now = <-waiting:
+	case now = <-k.waiting:
 	case <-time.After(soon):
 		t.Fatal("nobody holds the role")
 	}
-	if now.err != nil || now.role.Token <= won.Token {
-		t.Fatalf("%+v after token %d", now, won.Token)
+	if now.err != nil || now.role.Token <= k.token {
+		t.Fatalf("%+v after token %d", now, k.token)
 	}
 	if _, err := cl.Put(t.Context(), "fenced", []byte("new"),
 		client.WriteOptions{Fence: &client.Fence{Role: "r", Token: now.role.Token}}); err != nil {
@@ -146,6 +194,32 @@ func TestDeposedLeaderRenewsNothing(t *testing.T) {
 	if r, err := cl.GetRole(t.Context(), "r"); err != nil || r.Token != now.role.Token {
 		t.Errorf("the role is of %+v, %v", r, err)
 	}
+}
+
+// pausedWithHolder pauses the leader of a cluster while a session without renewals holds the role "r", for which next
+// waits. If the session may have ended before the pause, on a slow machine, it resumes the leader and begins again.
+func pausedWithHolder(t *testing.T, c *Cluster, cl *client.Client, next string, ttl time.Duration) (paused *Node,
+	k contended,
+) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		steady(t, c)
+		k = contend(t, cl, "r", next, ttl)
+		paused = leader(t, c)
+		if err := paused.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		late := time.Since(k.renewed) - ttl
+		if late < 0 {
+			return nil
+		}
+		if err := paused.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		k.giveUp(t, cl)
+		return fmt.Errorf("the leader was paused %v after the end of the holder's TTL", late)
+	})
+	return paused, k
 }
 
 type answered struct {
@@ -208,30 +282,20 @@ func TestVacancyIsBounded(t *testing.T) {
 	} {
 		t.Run(with.name, func(t *testing.T) {
 			l := steady(t, c)
-			holder := bareSession(t, cl, ttl)
-			won, err := cl.CampaignRole(t.Context(), "r", apiv1.Campaign{SessionID: holder})
-			if err != nil {
-				t.Fatal(err)
-			}
-			waiting := campaign(t.Context(), cl, "r", next.ID())
-			queued(t, cl, "r", next.ID())
-			renewed := time.Now()
-			if _, err := cl.RenewSession(t.Context(), holder); err != nil {
-				t.Fatal(err)
-			}
+			k := contend(t, cl, "r", next.ID(), ttl)
 			late := lateness()
 			since := with.hit(l)
-			now := <-waiting
-			if now.err != nil || now.role.Token <= won.Token {
-				t.Fatalf("%+v after token %d", now, won.Token)
+			now := <-k.waiting
+			if now.err != nil || now.role.Token <= k.token {
+				t.Fatalf("%+v after token %d", now, k.token)
 			}
 			slack := late()
 			vacant := now.at.Sub(since)
 			t.Logf("held again after %v, timers were late by %v", vacant, slack)
-			if vacant > ttl+time.Second+slack {
+			if vacant > ttl+testenv.Slowdown()*time.Second+slack {
 				t.Errorf("the next one was elected after %v", vacant)
 			}
-			if early := now.at.Sub(renewed); early < ttl {
+			if early := now.at.Sub(k.renewed); early < ttl {
 				t.Errorf("the next one was elected %v after a renewal", early)
 			}
 			if _, err := cl.ResignRole(t.Context(), "r", next.ID()); err != nil {
@@ -264,7 +328,7 @@ func lateness() (worst func() time.Duration) {
 
 // Sessions that are renewed, or attached, outlive every node. Not parallel: this process must renew them in time.
 func TestRenewedSessionsOutliveEveryNode(t *testing.T) {
-	const ttl = 2 * time.Second
+	ttl := testenv.Slowdown() * 2 * time.Second
 	c := newCluster(t, 3, "--failover-takeover-delay", "1h")
 	start(t, c)
 	acquainted(t, c)

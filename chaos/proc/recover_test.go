@@ -49,8 +49,8 @@ func startDrill(t *testing.T, size int) *drill {
 	})
 	s := mustStatus(t, lead)
 	d.clusterID, d.term = s.ClusterID, s.Term
-	d.session = d.newSession(lead, drillTTL)
-	d.token = d.elect(lead, "drilled", d.session)
+	session, won := holdsRole(t, clientOf(t, d.Cluster), "drilled", drillTTL)
+	d.session, d.token = session, won.Token
 	for _, n := range d.lost {
 		_ = n.Cmd.Process.Kill()
 	}
