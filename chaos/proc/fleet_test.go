@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/chaos/testenv"
 	"northstar/client"
 )
 
@@ -38,7 +39,7 @@ func fleetSize(t *testing.T) (sessions int, ttl time.Duration) {
 		}
 		return n, 9 * time.Second
 	}
-	return 300, 4 * time.Second
+	return 300, testenv.Slowdown() * 4 * time.Second
 }
 
 // Many sessions renew themselves, with many roles and a watcher of each. A crash of the leader ends no session, every

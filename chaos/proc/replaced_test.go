@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"northstar/api/apiv1"
+	"northstar/chaos/testenv"
 	"northstar/client"
 	"northstar/cluster"
 )
@@ -14,7 +15,7 @@ import (
 // deadline. No other session holds the role before that. A role without a holder is free immediately.
 func TestRestoreWaitsForTheHolder(t *testing.T) {
 	t.Parallel()
-	const ttl = 4 * time.Second
+	ttl := testenv.Slowdown() * 4 * time.Second // the holder must live until the restore
 	c := newCluster(t, 3)
 	start(t, c)
 	acquainted(t, c)

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"northstar/api/apiv1"
+	"northstar/chaos/testenv"
 	"northstar/client"
 	"northstar/cluster"
 )
@@ -42,7 +43,7 @@ func TestRoleCampaign_Resigned(t *testing.T) {
 // testLostRole checks how a campaign on a real node ends when its role is lost.
 func testLostRole(t *testing.T, want string, lose func(endpoint string, c *client.Client, held apiv1.Role)) {
 	endpoint, c := oneNode(t)
-	const ttl = 9 * time.Second // a node that gets no processor time for three seconds does not end the campaign
+	ttl := testenv.Slowdown() * 9 * time.Second // a node without processor time for a third does not end the campaign
 	var stderr bytes.Buffer
 	exit := make(chan int, 1)
 	go func() {
