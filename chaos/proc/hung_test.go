@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // asksPeers are the calls that ask several nodes, and calls that must never do so.
@@ -64,11 +66,11 @@ func prompt(t *testing.T, n *Node, limit time.Duration) {
 }
 
 // A hung node delays no response of the others. That holds for calls that ask all nodes, and for calls that ask the
-// hung former leader. A call that waited would take three seconds, which is timeout-max here.
+// hung former leader. A call that waited would take timeout-max, which is twice the limit here.
 func TestHungPeerHoldsUpNoAnswer(t *testing.T) {
 	t.Parallel()
-	const limit = 1500 * time.Millisecond
-	c := newCluster(t, 3, "--election-timeout-min", "1500ms", "--election-timeout-max", "3s")
+	limit := testenv.Slowdown() * 1500 * time.Millisecond
+	c := newCluster(t, 3, "--election-timeout-min", limit.String(), "--election-timeout-max", (2 * limit).String())
 	start(t, c)
 	lead := steady(t, c)
 	for _, hung := range []*Node{others(c, lead)[0], lead} {
