@@ -1,37 +1,64 @@
 package consensus_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"northstar/cluster"
+	"northstar/transport"
 )
 
-// A follower that has subscribed applies a write without waiting for the next one, or for the leader's periodic commit
-// index: before a follower that has not, also on a slow machine.
+// countCommitMessages counts the messages by which a leader sends a follower nothing but its commit index, and those to
+// all others.
+func countCommitMessages(leader, follower *testNode, to, toOthers *atomic.Int64) {
+	leader.drop(func(m transport.Message) bool {
+		switch {
+		case m.Kind != "append" || m.Size > 0:
+		case m.To == follower.id:
+			to.Add(1)
+		default:
+			toOthers.Add(1)
+		}
+		return false
+	})
+}
+
+// A follower that has subscribed gets the commit index of a write immediately: it waits neither for the next write nor
+// for the leader's periodic commit index, which goes to all followers alike.
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	c, leader := startCalmCluster(t, 3)
 	subscribed, other := c.others(leader)[0], c.others(leader)[1]
-	const most, want = 300, 15 // rounds, and in how many more than half of them the subscribed one is first
-	first, rounds := 0, 0
-	for ; rounds < most && 2*first-rounds < 2*want; rounds++ {
+	var toSubscribed, toOther atomic.Int64
+	countCommitMessages(leader, subscribed, &toSubscribed, &toOther)
+	const rounds = 100
+	sent := int64(0) // to the subscribed one, and not to the other
+	for i := range rounds {
+		before := toSubscribed.Load() - toOther.Load()
 		if err := leader.Subscribe(subscribed.id); err != nil {
 			t.Fatal(err)
 		}
-		c.write("counter", fmt.Sprint(rounds))
+		c.write("counter", fmt.Sprint(i))
 		index := leader.Applied()
+		ctx, cancel := context.WithCancel(within(t, testTimeout))
+		applied := make(chan error, 2)
+		for _, n := range []*testNode{subscribed, other} {
+			go func() { applied <- n.AwaitApplied(ctx, index) }()
+		}
+		if err := <-applied; err != nil { // by either of them
+			t.Fatal(err)
+		}
+		sent += toSubscribed.Load() - toOther.Load() - before
+		cancel()
 		if err := subscribed.AwaitApplied(within(t, testTimeout), index); err != nil {
 			t.Fatal(err)
 		}
-		if other.Applied() < index {
-			first++
-		}
 	}
-	// Without the commit index each follower waits for 50 to 100 ms of its own: either of them is first, in about half
-	// of the rounds. On a busy machine the other one may apply a write before this test looks.
-	if 2*first-rounds < 2*want {
-		t.Errorf("the subscribed follower was first with %d of %d writes", first, rounds)
+	// Without a subscription, the two get as many.
+	if sent < rounds/2 {
+		t.Errorf("with %d writes, the subscribed follower got %d messages more than the other", rounds, sent)
 	}
 	wantCode(t, leader.Subscribe("stranger"), cluster.CodeBadRequest)
 	wantCode(t, leader.Subscribe(leader.id), cluster.CodeBadRequest)
