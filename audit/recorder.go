@@ -179,8 +179,8 @@ func notify(ch chan struct{}) {
 	}
 }
 
-// QueueLength returns the number of records that are not replicated yet.
-func (r *Recorder) QueueLength() int {
+// queueLength returns the number of records that are not replicated yet.
+func (r *Recorder) queueLength() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.queue)
@@ -203,7 +203,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 				break
 			}
 			r.spool(lostInterval)
-			r.log.Debug("cannot replicate audit records, retrying", "records", r.QueueLength(), "error", err)
+			r.log.Debug("cannot replicate audit records, retrying", "records", r.queueLength(), "error", err)
 			pause(ctx, retryInterval, r.urgent, changed)
 		}
 	}

@@ -184,8 +184,8 @@ func TestRecordsOutliveTheProcess(t *testing.T) {
 		}
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if len(w.disk) != 0 || last.QueueLength() != 0 {
-			t.Errorf("%d bytes are left on disk, %d records wait", len(w.disk), last.QueueLength())
+		if len(w.disk) != 0 || last.queueLength() != 0 {
+			t.Errorf("%d bytes are left on disk, %d records wait", len(w.disk), last.queueLength())
 		}
 		if w.counts["spooled"] != 2 || w.counts["replicated"] < 3 {
 			t.Errorf("counts %v", w.counts)
@@ -235,7 +235,7 @@ func TestRecorder_CountsDroppedRecords(t *testing.T) {
 		r.Record(big)
 		time.Sleep(2 * retryInterval)
 		synctest.Wait()
-		if r.QueueLength() != 0 {
+		if r.queueLength() != 0 {
 			t.Error("a record that is too large is never sent")
 		}
 	})
@@ -365,8 +365,8 @@ func TestRecorder_RequestWithoutUTF8(t *testing.T) {
 		r.RecordDurable(t.Context(), admin("b"))
 		time.Sleep(2 * retryInterval)
 		synctest.Wait()
-		if got := w.logged(); got != "a a b" || r.QueueLength() != 0 {
-			t.Errorf("log %q, %d records wait", got, r.QueueLength())
+		if got := w.logged(); got != "a a b" || r.queueLength() != 0 {
+			t.Errorf("log %q, %d records wait", got, r.queueLength())
 		}
 		for rec := range w.log.View().AuditAfter(0) {
 			if rec.Who == "a" && rec.Request != "{\"reason\":\"f\uFFFDr n1\"}" {

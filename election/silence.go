@@ -242,9 +242,6 @@ const (
 	NeedlessStopped = "stopped" // its process had stopped for longer than that, as it says itself
 )
 
-// NeedlessCauses are all causes.
-func NeedlessCauses() []string { return []string{NeedlessLate, NeedlessStopped} }
-
 // NeedlessCause returns why the election was needless whose old leader was silent for so long and was then heard again;
 // "" if it was not. A leader that ran, and was heard again only after TimeoutMin, was cut off from the others.
 func NeedlessCause(silent time.Duration, stopped bool, timeoutMin time.Duration) string {

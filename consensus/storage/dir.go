@@ -14,9 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultReserve is the default size of the disk reserve in bytes.
-const DefaultReserve = 64 << 20
-
 // Options is the location and the settings of a data directory.
 type Options struct {
 	// Dir is the directory. Open creates it if it does not exist.

@@ -55,12 +55,12 @@ func TestFullFileSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 		g, f := guardOver(d)
-		g.CheckSpace()
+		g.checkSpace()
 		return d, g, f
 	}
 	expect := func(d *Dir, g *Guarded, readOnly, held bool) {
 		t.Helper()
-		g.CheckSpace()
+		g.checkSpace()
 		if _, h := d.Space().Reserve(); g.ReadOnly() != readOnly || h != held {
 			free, _ := d.Space().Free()
 			t.Fatalf("read-only %v, reserve held %v, %d free", g.ReadOnly(), h, free)
@@ -146,7 +146,7 @@ func TestReserveSavesOpening(t *testing.T) {
 		t.Fatal(err)
 	}
 	g, f := guardOver(d)
-	g.CheckSpace()
+	g.checkSpace()
 	if _, held := d.Space().Reserve(); held || !g.ReadOnly() {
 		t.Errorf("reserve held %v, read-only %v", held, g.ReadOnly())
 	}

@@ -112,7 +112,7 @@ func (g *Guarded) Run(ctx context.Context) error {
 	spaceDone := make(chan struct{})
 	go func() {
 		defer close(spaceDone)
-		g.runPeriodically(ctx, spaceEvery, g.CheckSpace)
+		g.runPeriodically(ctx, spaceEvery, g.checkSpace)
 	}()
 	g.runPeriodically(ctx, hangCheckEvery, g.checkHung)
 

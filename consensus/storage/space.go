@@ -42,8 +42,8 @@ func decideSpace(v diskSpace) spaceDecision {
 	return spaceDecision{readOnly: v.free < low}
 }
 
-// CheckSpace checks the free space, and makes the node read-only or writable again. Run calls it; a test may.
-func (g *Guarded) CheckSpace() {
+// checkSpace checks the free space, and makes the node read-only or writable again.
+func (g *Guarded) checkSpace() {
 	g.reserveSem <- struct{}{}
 	defer func() { <-g.reserveSem }()
 	space := g.storage.Space()
