@@ -222,7 +222,7 @@ func TestForward_LeaderFailsOnceBeforeRequest(t *testing.T) {
 		n := followerOf(t, unusedAddress(t), func(d *Deps) { d.TimeoutMax = 5 * time.Second })
 		answer := make(chan reply)
 		go func() { answer <- n.do("PUT", "/v1/kv/k", "v") }()
-		eventually(t, func() bool { return n.forward.Queued() == 1 })
+		eventually(t, func() bool { return n.queued.Load() == 1 })
 		leader := n.becomeLeader(t)
 		if r := <-answer; r.status != 200 {
 			t.Fatalf("%+v", r)

@@ -181,8 +181,8 @@ func TestQueue_IsBounded(t *testing.T) {
 					t.Errorf("held: %d", got)
 				}
 			}
-			if s.forward.Queued() != 0 {
-				t.Errorf("%d are still held", s.forward.Queued())
+			if s.queued.Load() != 0 {
+				t.Errorf("%d are still held", s.queued.Load())
 			}
 		})
 }
@@ -340,7 +340,7 @@ func TestDraining_RejectsWrites(t *testing.T) {
 		// Once leadership has moved, the same request goes there.
 		answer := make(chan reply)
 		go func() { answer <- leader.do("PUT", "/v1/kv/k", "v") }()
-		eventually(t, func() bool { return leader.forward.Queued() == 1 })
+		eventually(t, func() bool { return leader.queued.Load() == 1 })
 		leader.fake.addRecord(cluster.Member{ID: "n2", HTTPAddress: follower.addr})
 		follower.fake.lead("n2", 3)
 		leader.fake.lead("n2", 3)

@@ -90,10 +90,10 @@ func TestQueue_OneCallersShare(t *testing.T) {
 			for range 8 {
 				go ask("alice", "10.0.0.1:1", "GET", path)
 			}
-			eventually(t, func() bool { return n.forward.Queued() == 6 && len(codes) == 2 })
+			eventually(t, func() bool { return n.queued.Load() == 6 && len(codes) == 2 })
 			go ask("root", "10.0.0.1:1", "GET", "/v1/kv/k?timeout_ms=1000")
 			go ask("bob", "10.0.0.2:1", "PUT", "/v1/kv/k?timeout_ms=1000")
-			eventually(t, func() bool { return n.forward.Queued() == 8 })
+			eventually(t, func() bool { return n.queued.Load() == 8 })
 			counts := map[string]int{}
 			for range 10 {
 				counts[<-codes]++

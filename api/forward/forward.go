@@ -55,7 +55,6 @@ type Forwarder struct {
 	transport atomic.Pointer[http.Transport]
 	breakers  *circuitBreakers
 
-	queued       atomic.Int64
 	queuedWrites atomic.Int64 // unanswered writes that have been queued
 }
 

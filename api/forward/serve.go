@@ -174,9 +174,6 @@ func (w *Wait) Release() {
 // QueuedWrites returns the number of unanswered writes that have been queued for a leader.
 func (f *Forwarder) QueuedWrites() int { return int(f.queuedWrites.Load()) }
 
-// Queued returns how many requests wait for a leader now.
-func (f *Forwarder) Queued() int { return int(f.queued.Load()) }
-
 // Next returns nil when another attempt should be made. Otherwise its error is the response: the wait or the
 // request's deadline is over, or the queue is full. last is the error of the last attempt.
 func (w *Wait) Next(ctx context.Context, last error) error {
@@ -201,8 +198,6 @@ func (w *Wait) Next(ctx context.Context, last error) error {
 		}
 		defer leave()
 	}
-	defer w.f.queued.Add(-1)
-	w.f.queued.Add(1)
 	if w.leader.ID != "" {
 		w.backoff = min(max(2*w.backoff, minBackoff), maxBackoff)
 		left = min(left, w.backoff)
