@@ -10,40 +10,25 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/api/apiv1"
 )
 
-// election is one item of GET /v1/elections, reduced to what these tests use.
-type election struct {
-	Result       string `json:"result"`
-	Term         uint64 `json:"term"`
-	Trigger      string `json:"trigger"`
-	CandidateID  string `json:"candidate_id"`
-	Reason       string `json:"reason"`
-	LeaderlessMS int64  `json:"leaderless_ms"`
-	Votes        []struct {
-		VoterID string `json:"voter_id"`
-		Granted bool   `json:"granted"`
-		Reason  string `json:"reason"`
-	} `json:"votes"`
-}
-
 // elections returns the newest elections that a leader won, as a node knows them, the newest first.
-func elections(ctx context.Context, n *Node) ([]election, error) {
-	var page struct {
-		Items []election `json:"items"`
-	}
+func elections(ctx context.Context, n *Node) ([]apiv1.Election, error) {
+	var page apiv1.Elections
 	body, err := Get(ctx, "http://"+n.HTTP+"/v1/elections?limit=50")
 	if err == nil {
 		err = json.Unmarshal(body, &page)
 	}
-	return slices.DeleteFunc(page.Items, func(e election) bool { return e.Result != "won" }), err
+	return slices.DeleteFunc(page.Items, func(e apiv1.Election) bool { return !e.Won() }), err
 }
 
 // electionAfter waits until the newest record at a node is of a later term than the given one. A leader is known before
 // its record is applied.
-func electionAfter(t *testing.T, n *Node, term uint64) election {
+func electionAfter(t *testing.T, n *Node, term uint64) apiv1.Election {
 	t.Helper()
-	var all []election
+	var all []apiv1.Election
 	eventually(t, soon, func() (err error) {
 		all, err = elections(t.Context(), n)
 		if err == nil && (len(all) == 0 || all[0].Term <= term) {
@@ -104,7 +89,7 @@ func TestCrashFailover(t *testing.T) {
 		"--election-timeout-max", (2 * timeoutMin).String())
 	priorities(c, map[string]string{"n1": "50", "n2": "100", "n3": "200"})
 	start(t, c)
-	var others []election
+	var others []apiv1.Election
 	for good := 0; good < 3; {
 		old := steady(t, c)
 		mustPut(t, c, "k", "v")
@@ -152,7 +137,7 @@ func bestOf(c *Cluster, without *Node) string {
 func TestHangFailover(t *testing.T) {
 	c := newCluster(t, 3, "--election-timeout-min", "500ms", "--election-timeout-max", "1s")
 	start(t, c)
-	var records []election
+	var records []apiv1.Election
 	for range 10 {
 		old := steady(t, c)
 		term := mustStatus(t, old).Term

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"northstar/api/apiv1"
 )
 
 // drill is a cluster that permanently loses a majority under write load.
@@ -70,17 +72,15 @@ const drillTTL = 10 * time.Second
 // newSession starts a session that no client renews.
 func (d *drill) newSession(at *Node, ttl time.Duration) string {
 	d.t.Helper()
-	var made struct {
-		ID string `json:"session_id"`
-	}
+	var made apiv1.SessionCreated
 	d.admin(at, http.MethodPost, "/v1/sessions", map[string]any{"name": "worker", "ttl_ms": ttl.Milliseconds()}, &made)
-	return made.ID
+	return made.SessionID
 }
 
 // elect elects a session to a role, and returns its token.
 func (d *drill) elect(at *Node, role, session string) uint64 {
 	d.t.Helper()
-	var tenure struct{ Token uint64 }
+	var tenure apiv1.Role
 	d.admin(at, http.MethodPost, "/v1/roles/"+role+"/campaign", map[string]any{"session_id": session, "wait_ms": 20000},
 		&tenure)
 	return tenure.Token
@@ -140,30 +140,14 @@ func (d *drill) recoverOnline() *Node {
 		"survivors": names, "confirm": d.clusterID, "force": true, "reason": "drill",
 		"dry_run": true,
 	}
-	var plan struct {
-		Possible  bool   `json:"possible"`
-		TargetID  string `json:"target_id"`
-		PlanID    string `json:"plan_id"`
-		Survivors []struct {
-			ID        string `json:"id"`
-			LastTerm  uint64 `json:"last_term"`
-			LastIndex uint64 `json:"last_index"`
-		} `json:"survivors"`
-	}
+	var plan apiv1.Plan
 	asked := d.left[len(d.left)-1]
 	d.admin(asked, http.MethodPost, "/admin/recover", order, &plan)
 	if !plan.Possible || len(plan.Survivors) != len(d.left) || plan.Survivors[0].LastIndex == 0 {
 		d.t.Fatalf("the plan: %+v", plan)
 	}
 	order["dry_run"] = false
-	var out struct {
-		RecoveredID string `json:"recovered_id"`
-		Generation  uint64 `json:"generation"`
-		Revision    uint64 `json:"revision"`
-		Survivors   []struct {
-			ID, Outcome string
-		} `json:"survivors"`
-	}
+	var out apiv1.RecoverResult
 	began := time.Now()
 	d.admin(asked, http.MethodPost, "/admin/recover", order, &out)
 	d.t.Logf("recovered in %v: %+v", time.Since(began).Round(time.Millisecond), out)
@@ -280,12 +264,7 @@ func (d *drill) leads(n *Node, reason string) {
 		}
 		return nil
 	})
-	var list struct {
-		Items []struct {
-			Key      string `json:"key"`
-			Revision uint64 `json:"revision"`
-		} `json:"items"`
-	}
+	var list apiv1.List
 	d.admin(n, http.MethodGet, "/v1/kv", nil, &list)
 	if len(list.Items) == 0 {
 		d.t.Error("nothing was kept")
@@ -352,12 +331,10 @@ func (d *drill) returns() {
 			}
 		}
 	}
-	var page struct {
-		Items []election `json:"items"`
-	}
+	var page apiv1.Elections
 	d.admin(d.leader(), http.MethodGet, "/v1/elections?limit=100", nil, &page)
 	for _, e := range page.Items {
-		if e.Result == "won" && e.Term > before.Term &&
+		if e.Won() && e.Term > before.Term &&
 			slices.ContainsFunc(d.lost, func(n *Node) bool { return n.ID == e.CandidateID }) {
 			d.t.Errorf("%s was elected in term %d", e.CandidateID, e.Term)
 		}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/api/apiv1"
 )
 
 // moment is about how long a transfer takes. A fault within it may come before the target receives TimeoutNow, during
@@ -17,9 +19,9 @@ import (
 const moment = 8 * time.Millisecond
 
 // recorded waits until a node has a record of who won the term or a later one, and returns the elections that it knows.
-func recorded(t *testing.T, n *Node, term uint64) []election {
+func recorded(t *testing.T, n *Node, term uint64) []apiv1.Election {
 	t.Helper()
-	var all []election
+	var all []apiv1.Election
 	eventually(t, soon, func() (err error) {
 		all, err = elections(t.Context(), n)
 		if err == nil && (len(all) == 0 || all[0].Term < term) {
@@ -41,7 +43,7 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 		}
 		// A leader that failed immediately may have left no record: then no other node has one either.
 		if all := recorded(t, witness, term); slices.ContainsFunc(all,
-			func(e election) bool { return e.Term == m.Term && e.CandidateID != target.ID }) {
+			func(e apiv1.Election) bool { return e.Term == m.Term && e.CandidateID != target.ID }) {
 			t.Errorf("another has won term %d: %+v", m.Term, all)
 		}
 	case m.Code != 4003:
@@ -56,7 +58,7 @@ func trueAnswer(t *testing.T, m moved, old, target, witness *Node, term uint64) 
 		}
 	default:
 		if all := recorded(t, witness, term); !slices.ContainsFunc(all,
-			func(e election) bool { return e.CandidateID == m.LeaderID && e.Term >= term }) {
+			func(e apiv1.Election) bool { return e.CandidateID == m.LeaderID && e.Term >= term }) {
 			t.Errorf("%s has led no term since %d: %+v, %+v", m.LeaderID, term, m, all)
 		}
 	}
