@@ -4,10 +4,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/sim"
 )
 
 // writeProgram writes a file that may be run immediately: no process that another test starts has it open for writing.
@@ -134,5 +137,19 @@ func TestLintNeedsItsTools(t *testing.T) {
 		if (err == nil) != want {
 			t.Errorf("%s: %v, want success: %v\n%s", stub, err, want, out)
 		}
+	}
+}
+
+// TestAllScenarios checks that the Makefile's ALL_SCENARIOS names every scenario of the simulation once.
+func TestAllScenarios(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "\nALL_SCENARIOS := ")
+	list, _, _ = strings.Cut(list, "\n")
+	if got, want := slices.Sorted(strings.SplitSeq(list, ",")), sim.Scenarios(); !slices.Equal(got, want) {
+		t.Errorf("the Makefile has %q, want %q", got, want)
 	}
 }
