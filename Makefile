@@ -38,7 +38,7 @@ module-path: ## gives the module the path PATH=host/owner/name, in one commit, f
 test: ## every test, without the vet of make lint; the summary has the skipped ones with their reasons, and what failed tests said
 	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -timeout $(TEST_TIMEOUT) $(PKGS)
 
-race: ## every test under the race detector, of PKGS=./state RUN=TestFeed only some
+race: ## every test under the race detector, of PKGS=./state RUN=TestFeedHistory only some
 	@$(SHARED) $(GO) tool gotestsum --format pkgname -- -vet=off -race -timeout $(TEST_TIMEOUT) $(if $(RUN),-run '$(RUN)') $(PKGS)
 
 lint: ## formatting, vet, staticcheck, tidy go.mod
@@ -114,15 +114,16 @@ chaos-replay: ## one simulation run again, exactly: SEED=17 NODES=3 SCENARIO=mix
 # COMPUTING='^$$' they run with it, too.
 COMPUTING := ^northstar$$|/docs$$|/chaos/(explore|sim)$$
 
-flaky: ## every test package N=20 times under the race detector, but for those that only compute, 8 at a time, with two busy loops; PKGS=./consensus and RUN=TestX for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
+flaky: ## every test package N=20 times under the race detector, but for those that only compute, 8 at a time, with two busy loops; PKGS=./consensus and RUN=TestStaleLeader for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
 	@$(SHARED) NORTHSTAR_TEST_FEWER=1 NORTHSTAR_TEST_SLOWDOWN=3 NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -plain '$(COMPUTING)' -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
 fuzz: ## every fuzz target for FUZZTIME=30s each, four at a time
 	@GO='$(GO)' .ci/fuzz $(or $(FUZZTIME),30s)
 
 long: ## the long forms of tests: each bit of a log file, 200 transfers, 20 that fail in each way, 100 plans, contests for 10 minutes, a fleet of 10,000 sessions
-	NORTHSTAR_EXHAUSTIVE=1 $(GO) test ./consensus/storage -run EveryBit -count=1 -timeout 0
-	NORTHSTAR_TRANSFERS=200 NORTHSTAR_TRANSFER_FAULTS=20 NORTHSTAR_PLANS=100 NORTHSTAR_CONTEST=10m NORTHSTAR_FLEET=10000 $(GO) test ./chaos/proc -run '^Test(TransfersUnderLoad|TransferTarget.*|PlansComeTrue|Candidates|Fleet)$$' -count=1 -v -timeout 0
+	@failed=; NORTHSTAR_EXHAUSTIVE=1 $(GO) test ./consensus/storage -run EveryBit -count=1 -timeout 0 || failed=1; \
+	NORTHSTAR_TRANSFERS=200 NORTHSTAR_TRANSFER_FAULTS=20 NORTHSTAR_PLANS=100 NORTHSTAR_CONTEST=10m NORTHSTAR_FLEET=10000 $(GO) test ./chaos/proc -run '^(TestTransfersUnderLoad|TestTransferTargetFails|TestTransferTargetLags|TestPlanMatchesExecution|TestCandidates|TestFleet)$$' -count=1 -v -timeout 0 || failed=1; \
+	[ -z "$$failed" ]
 
 nightly: ## what CI leaves out, for some hours: all planted bugs, many states of small clusters, many runs of every scenario, all tests with all repetitions, their long forms, real processes, hostile clients, the etcd API under faults and beside etcd, modules of their own, long fuzzing, flaky tests
 	@failed=; for step in mutants 'portable FULL=1' 'explore NIGHTLY=1' 'sim SEEDS=1000 SCENARIOS=$(ALL_SCENARIOS)' test race long 'chaos-long SECONDS=3600' big-snapshot hostile etcd adapters etcd-compat etcd-crashes etcd-diff 'fuzz FUZZTIME=5m' flaky release-test; do \

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -136,6 +137,44 @@ func TestLintNeedsItsTools(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if (err == nil) != want {
 			t.Errorf("%s: %v, want success: %v\n%s", stub, err, want, out)
+		}
+	}
+}
+
+// TestNamedTestsExist checks that each test which the Makefile or .ci/run names exists, and that each pattern of
+// .ci/run matches one.
+func TestNamedTestsExist(t *testing.T) {
+	t.Parallel()
+	var declared []string
+	err := filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(text, -1) {
+			declared = append(declared, string(m[1]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"Makefile", ".ci/run"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w*`).FindAllString(string(text), -1) {
+			if !slices.Contains(declared, name) {
+				t.Errorf("%s names %s, which does not exist", path, name)
+			}
+		}
+		for _, m := range regexp.MustCompile(`RUN='([\w|]+)'`).FindAllSubmatch(text, -1) {
+			for part := range strings.SplitSeq(string(m[1]), "|") {
+				if !slices.ContainsFunc(declared, func(name string) bool { return strings.Contains(name, part) }) {
+					t.Errorf("%s: no test matches %s", path, part)
+				}
+			}
 		}
 	}
 }

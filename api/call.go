@@ -267,7 +267,7 @@ func (h *Share) Give(places, bytes int) {
 }
 
 // RenewLeases renews leases of the caller and returns how long each has left, counted from the call: its TTL, less if a
-// role was taken from it, 0 if it has ended. With one of another caller, it returns those before, and the error.
+// role was revoked from it, 0 if it has ended. With one of another caller, it returns those before, and the error.
 func (k *Call) RenewLeases(ctx context.Context, leases []*state.Session) (left []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

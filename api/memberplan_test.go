@@ -135,7 +135,7 @@ func TestMemberPlanOfTheLeader(t *testing.T) {
 		if !strings.Contains(r.body, `"affected":{"roles":1,"sessions":1}`) {
 			t.Errorf("of a transfer: %s", r.body)
 		}
-		// The leader hands leadership over, and another term begins: the plan ends there.
+		// The leader transfers leadership, and another term begins: the plan ends there.
 		f.set(func() { f.fail = problem.NoLeader("node n1 had to transfer leadership first") })
 		n.do("DELETE", "/admin/members/n1", fmt.Sprintf(`{"plan_id":%q}`, plan.PlanID), "Content-Type", jsonBody).is(t, 409, cluster.CodeTermStale)
 	})

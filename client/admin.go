@@ -182,38 +182,38 @@ func (c *Client) PlanTransfer(ctx context.Context, t Transfer) (Plan, error) {
 // election does.
 func (c *Client) Failover(ctx context.Context, f Failover) (TransferResult, error) {
 	f.DryRun = false
-	return sendOrder[TransferResult](ctx, c, "failover", apiv1.PathFailover, f)
+	return sendToResponding[TransferResult](ctx, c, "failover", apiv1.PathFailover, f)
 }
 
 // PlanFailover returns what Failover would do, and changes nothing.
 func (c *Client) PlanFailover(ctx context.Context, f Failover) (Plan, error) {
 	f.DryRun = true
-	return sendOrder[Plan](ctx, c, "plan a failover", apiv1.PathFailover, f)
+	return sendToResponding[Plan](ctx, c, "plan a failover", apiv1.PathFailover, f)
 }
 
 // EmergencyFailover makes a node start an election immediately, through any node that responds. If the voters
 // refuse, the *Problem in the error has their votes.
 func (c *Client) EmergencyFailover(ctx context.Context, e Emergency) (TransferResult, error) {
 	e.DryRun = false
-	return sendOrder[TransferResult](ctx, c, "emergency failover", apiv1.PathEmergency, e)
+	return sendToResponding[TransferResult](ctx, c, "emergency failover", apiv1.PathEmergency, e)
 }
 
 // PlanEmergency returns what EmergencyFailover would do, and changes nothing.
 func (c *Client) PlanEmergency(ctx context.Context, e Emergency) (Plan, error) {
 	e.DryRun = true
-	return sendOrder[Plan](ctx, c, "plan an emergency failover", apiv1.PathEmergency, e)
+	return sendToResponding[Plan](ctx, c, "plan an emergency failover", apiv1.PathEmergency, e)
 }
 
 // Recover recovers from a permanent loss of quorum, through any survivor. The context should last for a minute.
 func (c *Client) Recover(ctx context.Context, r Recover) (RecoverResult, error) {
 	r.DryRun = false
-	return sendOrder[RecoverResult](ctx, c, "recover", apiv1.PathRecover, r)
+	return sendToResponding[RecoverResult](ctx, c, "recover", apiv1.PathRecover, r)
 }
 
 // PlanRecover returns what Recover would do, and changes nothing.
 func (c *Client) PlanRecover(ctx context.Context, r Recover) (Plan, error) {
 	r.DryRun = true
-	return sendOrder[Plan](ctx, c, "plan a recovery", apiv1.PathRecover, r)
+	return sendToResponding[Plan](ctx, c, "plan a recovery", apiv1.PathRecover, r)
 }
 
 // TransferRole hands a role over to one of its candidates. The node waits some seconds for the previous holder. If
@@ -244,13 +244,13 @@ func (c *Client) PlanEvictRole(ctx context.Context, role string, e RoleEvict) (P
 
 func adminRolePath(role string) string { return "/admin/roles/" + url.PathEscape(role) }
 
-// orderRounds is how often all nodes are asked for one that responds. On a busy machine one may take longer than
+// respondingRounds is how often all nodes are asked for one that responds. On a busy machine one may take longer than
 // probeTimeout.
-const orderRounds = 5
+const respondingRounds = 5
 
-// sendOrder sends an admin call that any node accepts to a node that has just responded, because the leader may be
-// hung. It tries another node only if the request was not sent.
-func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any) (T, error) {
+// sendToResponding sends an admin call that any node accepts to a node that has just responded, because the leader may
+// be hung. It tries another node only if the request was not sent.
+func sendToResponding[T any](ctx context.Context, c *Client, op, path string, body any) (T, error) {
 	var none T
 	ctx, cancel := c.callContext(ctx)
 	defer cancel()
@@ -259,7 +259,7 @@ func sendOrder[T any](ctx context.Context, c *Client, op, path string, body any)
 		return none, err
 	}
 	var last error
-	for slow, round := true, 0; slow && round < orderRounds && ctx.Err() == nil; round++ {
+	for slow, round := true, 0; slow && round < respondingRounds && ctx.Err() == nil; round++ {
 		slow = false
 		for node, err := range c.finder.askAll(ctx, c.nodes.urls()) {
 			if err != nil {

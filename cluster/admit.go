@@ -25,7 +25,7 @@ const (
 // Admission is the verdict on a peer. Both sides decide it at each hello, and again before each vote.
 type Admission struct {
 	Refusal Refusal // "": they may exchange Raft messages
-	Reason  string  // for people, when refused, or when RecordStale or Outside
+	Reason  string  // human-readable, when refused, or when RecordStale or Outside
 	Votes   bool    // may exchange votes and pre-votes
 	// RecordStale: the peer's record of itself is newer than the one that this node has, and another member confirms
 	// it. This node accepts what the peer sends as leader until it has caught up.

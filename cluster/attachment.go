@@ -30,7 +30,7 @@ type AttachedSession struct {
 // AttachResult is the result of renewing an attached session.
 type AttachResult struct {
 	TTL time.Duration // the session lives for this time, counted from when the renewal was sent
-	Err *Error        // not renewed: the session has ended, or a role was taken from it
+	Err *Error        // not renewed: the session has ended, or a role was revoked from it
 }
 
 // KeepAlive is a message for the client of a Connection. One with Err or Draining is the last.

@@ -134,5 +134,5 @@ type VoteResponse struct {
 	Voter   NodeID
 	Pre     bool // a pre-vote
 	Granted bool
-	Reason  string // for people, if not granted
+	Reason  string // human-readable, if not granted
 }

@@ -160,7 +160,7 @@ func (p RecoveryPlan) Plan(term uint64, membership string, refusal *Error) Plan 
 	return out
 }
 
-// Summary returns the effect of the recovery, for people.
+// Summary returns a sentence on the effect of the recovery.
 func (p RecoveryPlan) Summary() string {
 	text := fmt.Sprintf("node %s becomes the only voter of generation %d of cluster %s", p.Chosen, p.Generation,
 		p.ClusterID)
@@ -177,7 +177,7 @@ func (p RecoveryPlan) Summary() string {
 	return text
 }
 
-// Losses returns what the recovery can lose, for people.
+// Losses returns sentences on what the recovery can lose.
 func (p RecoveryPlan) Losses() string {
 	best := p.Survivors[0]
 	return fmt.Sprintf(
@@ -185,7 +185,7 @@ func (p RecoveryPlan) Losses() string {
 		best.ID, JoinIDs(p.Lost), best.LastIndex, best.LastTerm)
 }
 
-// Warning returns what no recovery can prevent, for people.
+// Warning returns a sentence on what no recovery can prevent.
 func (p RecoveryPlan) Warning() string {
 	return fmt.Sprintf(
 		"nodes of the old generation that reach no node of generation %d can still form a quorum of their own (%d of %d voters): make sure that %s are gone, or stay off until they are wiped",

@@ -18,8 +18,8 @@ type NodeStatus struct {
 	LastLogIndex      uint64
 	StartLogIndex     uint64 // LastLogIndex when Raft started, 0 before
 	Lifecycle         Lifecycle
-	DeadReason        string   // for people, if Lifecycle is Dead
-	NotFollowed       string   // for people, without a leader: the peers that this node would not follow, and why
+	DeadReason        string   // human-readable, if Lifecycle is Dead
+	NotFollowed       string   // human-readable, without a leader: the peers that this node would not follow, and why
 	CaughtUp          bool     // has applied what was committed when it started
 	Servers           []Server // Raft's latest configuration
 	Disk              DiskState
@@ -48,7 +48,7 @@ func (s NodeStatus) CheckCaughtUp() error {
 type PeerStatus struct {
 	ID              NodeID
 	Healthy         bool
-	Reasons         []string      // for people, why it is not healthy
+	Reasons         []string      // human-readable: why it is not healthy
 	Silent          bool          // one of Reasons is that it was not heard from in time
 	Contacted       bool          // LastContact and MatchIndex are known
 	LastContact     time.Duration // since its last answer

@@ -10,7 +10,7 @@ import (
 
 // lease is the clock-bounded right to serve reads without a round. It starts at the send time that a majority of voters
 // has acknowledged: each of them votes for no other node for timeout-min after it received that append. The transport
-// sees to that (transport/leadercontact.go), unless an order or a transfer asks for the vote. Acknowledgements of
+// sees to that (transport/leadercontact.go), unless an operator or a transfer asks for the vote. Acknowledgements of
 // voters that promise less than this node's timeout-min do not count (leasepromise.go).
 //
 // Send times are on Go's monotonic clock, which stops while the machine is suspended. The lease clock does not stop.

@@ -107,8 +107,8 @@ func TestRebuiltVoterKeepsTheLease(t *testing.T) {
 }
 
 // TestRefusedElection_KeepsLease: an operator requests an election of a node whose log is behind, when the leader is
-// cut off. The voters refuse, and forget their leader: the request has the LeadershipTransfer flag. A third node, which
-// was not requested, waits for no lease when it is elected.
+// cut off. The voters refuse, and forget their leader: the request has the LeadershipTransfer flag. A third node,
+// whose election no operator requested, waits for no lease when it is elected.
 func TestRefusedElection_KeepsLease(t *testing.T) {
 	t.Parallel()
 	c, _ := leaseCluster(t, 5)

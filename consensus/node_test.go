@@ -186,11 +186,15 @@ func TestStaleLeader(t *testing.T) {
 	c, old := startCluster(t, 3)
 	c.write("a", "1")
 	old.cut.Store(true)
+	cutAt := time.Now()
 	// The others go on; while the old one still believes, its reads must fail.
 	results := make(chan error, 2)
 	go func() { results <- old.put("a", "stale") }()
 	go func() { results <- old.ReadBarrier(context.Background()) }()
 	eventually(t, "the old leader steps down", func() bool { return old.Status().Role != cluster.Leader })
+	if took := time.Since(cutAt); took > 2*timeoutMax {
+		t.Errorf("it took %v to stop leading", took)
+	}
 	unknown := 0
 	for range 2 {
 		err := <-results

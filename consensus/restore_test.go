@@ -351,9 +351,9 @@ func TestRestoreByACandidate(t *testing.T) {
 	}
 }
 
-// electOver has a node elected over the leader, once the node has every entry: no other node would start one after a
-// lost election. A candidacy of it is left alone: on a busy machine it takes longer than the time between two looks at
-// it.
+// electOver has a node elected over the leader, once the node has every entry: no other node would start an election
+// after a lost one. A candidacy of it is left alone: on a busy machine it takes longer than the time between two looks
+// at it.
 func (c *testCluster) electOver(n *testNode) {
 	c.t.Helper()
 	eventually(c.t, string(n.id)+" leads", func() bool {

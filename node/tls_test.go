@@ -59,6 +59,7 @@ func TestClusterWithCertificatesAndTokens(t *testing.T) {
 	both := ca.httpsClient(&app) // as curl and browsers, which offer HTTP/2 first
 	both.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 	want(t, both, "PUT", url+"/v1/kv/a", "1", 200, `"revision"`)
+	want(t, ca.httpsClient(nil), "PUT", url+"/v1/kv/a", "1", 401, "ERR_UNAUTHENTICATED")
 	other := newAuthority(t, "other")
 	stranger := other.issue("app", "northstar://northstar/operator/app", nil)
 	c := ca.httpsClient(&stranger)

@@ -197,7 +197,7 @@ func TestNonVoter_StartsNoElection(t *testing.T) {
 		t.Errorf("vote: %v", err)
 	}
 	if _, err := n1.raft.StartElection(t.Context(), 5, cluster.CauseOperator); !errors.Is(err, errElectionNotAllowed) {
-		t.Errorf("an election that an operator orders: %v", err)
+		t.Errorf("an election that an operator requests: %v", err)
 	}
 	if err := n2.timeoutNow(n1); err == nil || !strings.Contains(err.Error(), "not a voter") {
 		t.Errorf("TimeoutNow: %v", err)
@@ -205,7 +205,7 @@ func TestNonVoter_StartsNoElection(t *testing.T) {
 	if reached(got) != 0 || reached(own) != 0 {
 		t.Error("something was sent, or reached its raft")
 	}
-	for _, candidate := range []bool{false, true} { // it is demoted while the order is considered
+	for _, candidate := range []bool{false, true} { // it is demoted while the request is considered
 		setServers(cluster.Voter)
 		n1.candidate.Store(candidate)
 		n1.approve = func(cluster.NodeID, uint64) string { setServers(cluster.NonVoter); return "" }

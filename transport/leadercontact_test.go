@@ -142,7 +142,7 @@ func TestReplacedRaftKnowsTheLeaderLives(t *testing.T) {
 	}{
 		"too early": {after: testMin - time.Millisecond, by: cluster.CauseLeaderFailed},
 		"later":     {after: testMin, by: cluster.CauseLeaderFailed, allowed: true},
-		"an order":  {by: cluster.CauseOperator, allowed: true},
+		"a request": {by: cluster.CauseOperator, allowed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

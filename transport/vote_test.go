@@ -156,7 +156,7 @@ func TestTransferFlag_OwnDecision(t *testing.T) {
 				own = string(rpc.Command.(*raft.TimeoutNowRequest).ID) == "n2"
 				e.leader.Store(cluster.NodeID("")) // as raft does
 				if allowed() == own {
-					t.Errorf("its own decision: %v, an order: %v", own, allowed())
+					t.Errorf("its own decision: %v, a request: %v", own, allowed())
 				}
 				rpc.Respond(&raft.TimeoutNowResponse{}, nil)
 			}
@@ -181,7 +181,7 @@ func TestTransferFlag_OwnDecision(t *testing.T) {
 			<-errs
 			e.term.Store(5)
 			e.leader.Store(cluster.NodeID("n1"))
-			e.raft.flag.Store(&flagPermission{at: time.Now()}) // an earlier order
+			e.raft.flag.Store(&flagPermission{at: time.Now()}) // an earlier request
 			go start()
 			take()
 			if err := <-errs; err != nil {
@@ -390,7 +390,7 @@ func TestStartElection(t *testing.T) {
 		e.idle.Store(true)
 		if got, err := start(func() {}, cluster.CauseLeaderFailed); !errors.Is(err, errElectionNotAllowed) ||
 			got != nil {
-			t.Errorf("a node that may not start one: raft got %v: %v", got, err)
+			t.Errorf("a node that may start no election: raft got %v: %v", got, err)
 		}
 		for _, by := range []cluster.ElectionCause{cluster.CauseOperator, cluster.CauseTransferFailed} {
 			if got, err := start(func() {}, by); err != nil || got == nil {

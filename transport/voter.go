@@ -71,7 +71,7 @@ func (m incoming) rejectVote(b VoteRequest, kind, why string) {
 	m.answerVote(b, false, term, why)
 }
 
-// count counts this node's response to a candidate. why is for people, "" if it is granted.
+// count counts this node's response to a candidate. why is human-readable, "" if it is granted.
 func (m incoming) count(b VoteRequest, granted bool, kind, why string) {
 	if b.Pre {
 		return

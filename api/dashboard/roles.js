@@ -141,7 +141,7 @@ function one({ name, role, history }) {
               method: "DELETE",
               path: `/admin/roles/${encodeURIComponent(name)}`,
               danger: true,
-              help: "The role is taken from its holder. The next in the queue gets it once the old holder has let go, or its session has ended.",
+              help: "The role is revoked from its holder. The next in the queue gets it once the old holder has let go, or its session has ended.",
               fields: [],
             }),
           "danger",

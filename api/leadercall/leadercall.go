@@ -191,9 +191,9 @@ func (c *Calls) TryReadIndex(ctx context.Context) error {
 const tryAgainAfter = time.Second
 
 // RenewSessions renews sessions and returns those that live, and perhaps others, with how long they have left, counted
-// from the call: Renewed, or less for one that is not renewed because a role was taken from it. All callers that wait
-// at the same time share one message and one proof of leadership, which began after the call: a deposed leader renews
-// nothing.
+// from the call: Renewed, or less for one that is not renewed because a role was revoked from it. All callers that
+// wait at the same time share one message and one proof of leadership, which began after the call: a deposed leader
+// renews nothing.
 func (c *Calls) RenewSessions(ctx context.Context, sessions []string) (left map[string]time.Duration, err error) {
 	renew := func(ctx context.Context) (err error) {
 		left, err = c.renews.join(ctx, sessions...)

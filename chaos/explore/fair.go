@@ -1,7 +1,7 @@
 package explore
 
-// fairRounds is more than any state needs: each round lets one node start an election, another
-// one first in each round.
+// fairRounds is more than any state needs. In each round at most one node starts an election, and another node has the
+// first turn.
 const fairRounds = 40
 
 // continues lets a cluster run on without further faults, and returns noLeader if no leader serves after fairRounds. A

@@ -122,7 +122,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// The page for people names every attack.
+// docs/testing.md names every attack.
 func TestAttacksAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/testing.md")

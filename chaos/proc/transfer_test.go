@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"northstar/chaos/testenv"
 )
 
 // moved is the response to a call that moves leadership, or to its dry run.
@@ -206,7 +208,9 @@ func TestManualFailover(t *testing.T) {
 	if m.Status != http.StatusOK || m.NewLeaderID != target.ID {
 		t.Fatalf("answer after %v: %+v", took, m)
 	}
-	t.Logf("the failover took %v", took)
+	if limit := testenv.Slowdown() * 5 * time.Second; took >= limit { // about 110 ms, and election timers add seconds
+		t.Errorf("the failover took %v, want less than %v", took, limit)
+	}
 	if e := electionAfter(t, target, m.Term-1); e.Trigger != "manual" || e.Reason != "it hangs" ||
 		e.CandidateID != target.ID {
 		t.Errorf("record: %+v", e)

@@ -24,7 +24,7 @@ func TestSimIneligibleNodeHasTheNewestLog(t *testing.T) {
 		behind     []int         // nodes that the leader does not reach before it dies
 		cut        time.Duration // for so long
 		resort     bool          // an ineligible node must lead until another one has its entries
-		order      time.Duration // that the first ineligible node shall lead, so long after the loss
+		request    time.Duration // after the loss, an operator requests an election of the first ineligible node
 	}{
 		{
 			name: "one of three", nodes: 3, ineligible: []cluster.NodeID{"n2"}, behind: []int{2}, cut: time.Second,
@@ -32,8 +32,8 @@ func TestSimIneligibleNodeHasTheNewestLog(t *testing.T) {
 		},
 		{
 			name: "one of three, at operator request", nodes: 3, ineligible: []cluster.NodeID{"n2"}, behind: []int{2},
-			cut:   time.Second,
-			order: 500 * time.Millisecond,
+			cut:     time.Second,
+			request: 500 * time.Millisecond,
 		},
 		{
 			name: "two of five", nodes: 5, ineligible: []cluster.NodeID{"n2", "n3"}, behind: []int{3, 4}, cut: time.Second,
@@ -47,7 +47,7 @@ func TestSimIneligibleNodeHasTheNewestLog(t *testing.T) {
 		newer := 0 // runs in which the ineligible node holds the newest entry
 		// Two runs, one for each way to make a node ineligible. Whether a write is on its way at the loss depends on
 		// the schedule: where one has to be, in about a third of all runs none is, so runs follow until one has it.
-		must := !tt.resort && tt.order == 0
+		must := !tt.resort && tt.request == 0
 		for seed := uint64(0); seed < 2 || must && newer == 0 && seed < 20; seed++ {
 			cfg := DefaultConfig(seed, tt.nodes)
 			cfg.Length, cfg.Clients, cfg.ThinkTime, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 15*time.Second, 3,
@@ -60,8 +60,8 @@ func TestSimIneligibleNodeHasTheNewestLog(t *testing.T) {
 				})
 			}
 			cfg.Plan = append(cfg.Plan, Fault{Kind: Kill, A: 0, At: lost, For: away})
-			if tt.order > 0 {
-				cfg.Plan = append(cfg.Plan, Fault{Kind: Emergency, A: 2, B: 1, At: lost + tt.order})
+			if tt.request > 0 {
+				cfg.Plan = append(cfg.Plan, Fault{Kind: Emergency, A: 2, B: 1, At: lost + tt.request})
 			}
 			cfg.MaxGap = away
 			v := placed(&cfg, func(c *node.Config) { // n1 leads by its priority
@@ -82,14 +82,14 @@ func TestSimIneligibleNodeHasTheNewestLog(t *testing.T) {
 			took := after.at.Sub(v.start.Add(lost))
 			t.Logf("%s, seed %d: a leader %v after the loss: %s, with %v", tt.name, seed, took, after.leader,
 				after.logs)
-			if slices.Contains(tt.ineligible, after.leader) != (tt.order > 0 || tt.resort) {
+			if slices.Contains(tt.ineligible, after.leader) != (tt.request > 0 || tt.resort) {
 				t.Errorf("%s, seed %d: %s leads", tt.name, seed, after.leader)
 			}
 			if _, next, ok := around(v.ordered(), after.at); tt.resort && (!ok || next.leader == "n1" ||
 				slices.Contains(tt.ineligible, next.leader) || next.at.Sub(after.at) > time.Second) {
 				t.Errorf("%s, seed %d: then %s leads, %v after it", tt.name, seed, next.leader, next.at.Sub(after.at))
 			}
-			from := tt.order
+			from := tt.request
 			if tt.resort {
 				from = 5 * timeoutMin // the others get six since they heard the leader
 			}

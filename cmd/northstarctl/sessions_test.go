@@ -68,7 +68,7 @@ func (s *server) serveSessions(w http.ResponseWriter, r *http.Request, body stri
 			})
 			return true
 		}
-		reply(w, apiv1.RoleChange{Role: "job", Message: `role job was taken from "worker-a"`})
+		reply(w, apiv1.RoleChange{Role: "job", Message: `role job was revoked from "worker-a"`})
 	case "GET /v1/nodes":
 		reply(w, apiv1.Nodes{Items: []apiv1.Node{node}})
 	case "GET /v1/nodes/counts":
