@@ -91,9 +91,15 @@ func planted(name string) ([]string, error) {
 }
 
 // calm holds the flags of clusters in which no election may happen. With the default timeouts an overloaded machine
-// causes elections, and rightly so.
+// causes elections, and rightly so. A test process there may also need seconds between two steps of a test.
 // A measured silence would be far below the timeout.
-var calm = []string{"--election-timeout-min", "3s", "--election-timeout-max", "6s", "--failover-silence", "3s"}
+var calm = func() []string {
+	limit := testenv.Slowdown() * 3 * time.Second
+	return []string{
+		"--election-timeout-min", limit.String(), "--election-timeout-max", (2 * limit).String(),
+		"--failover-silence", limit.String(),
+	}
+}()
 
 // newCluster prepares a cluster that ends with the test. A failed test prints the nodes' last log lines.
 func newCluster(t *testing.T, size int, extra ...string) *Cluster {
