@@ -197,7 +197,11 @@ func awaitLogFrom(t *testing.T, c *Cluster, n *Node, from int, text string) {
 // pause waits a little between two polls of another process.
 func pause(d time.Duration) { <-time.After(d) }
 
-var testClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+var testClient = &http.Client{
+	// A node closes a connection without a request after 10 s. The client must close it first: a busy test process would
+	// send a request on it before it reads of the end, and the request would have no answer.
+	Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second},
+}
 
 // answer is one HTTP response, reduced to what these tests use.
 type answer struct {
