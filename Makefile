@@ -4,7 +4,7 @@ PKGS    ?= ./chaos/proc ./... # the package that takes longest first
 
 comma   := ,
 
-ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-orders,lease-change,restore,votepower,etcd,etcd-recipes,silence
+ALL_SCENARIOS := mixed,disk-wipe,admin-ops,admin-audit,quorum-loss,snapshot-catchup,leader-lease,no-failover,unelectable-preferred,leader-disk-hang,unreliable-detector,high-fault-rate,short,single-fault-slo,rejoin-sole-voter,attached-sessions,lease-elections,lease-change,restore,votepower,etcd,etcd-recipes,silence
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 # How long the tests of one package may take.

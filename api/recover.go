@@ -186,15 +186,15 @@ func (c *request) notifySurvivor(ctx context.Context, id cluster.NodeID, in apiv
 ) string {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	failure := c.orderSetAside(ctx, id, in)
+	failure := c.requestSetAside(ctx, id, in)
 	if failure == "" || c.awaitReturn(ctx, id, g) {
 		return "set aside"
 	}
 	return "its data is not set aside yet: start it, or repeat the call: " + failure
 }
 
-// orderSetAside has another survivor archive its data. It returns why that failed, "" if it did not.
-func (c *request) orderSetAside(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
+// requestSetAside has another survivor archive its data. It returns why that failed, "" if it did not.
+func (c *request) requestSetAside(ctx context.Context, id cluster.NodeID, in apiv1.Recover) string {
 	addr := c.s.httpAddress(id)
 	if addr == "" {
 		return "its HTTP address is not known"

@@ -64,7 +64,7 @@ func Models() []Model {
 			TicksPerTimeout: 1, Lease: true, Priorities: equal,
 		},
 		{
-			Name: "lease-orders", Doc: "leases with a transfer and an operator's election", Depth: 11,
+			Name: "lease-elections", Doc: "leases with a transfer and an operator's election", Depth: 11,
 			NightlyDepth: 16, MaxTerm: 2, Requests: 1, Transfers: 1, TicksPerTimeout: 1, Lease: true, Priorities: equal,
 		},
 		{

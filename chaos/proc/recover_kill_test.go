@@ -29,13 +29,13 @@ func TestRecoveryIsCompletedAfterAKill(t *testing.T) {
 			var plan struct {
 				TargetID string `json:"target_id"`
 			}
-			order := map[string]any{
+			request := map[string]any{
 				"survivors": []string{d.left[0].ID, d.left[1].ID}, "confirm": d.clusterID, "force": true,
 				"reason": "drill", "dry_run": true,
 			}
-			d.admin(d.left[0], http.MethodPost, "/admin/recover", order, &plan)
-			order["dry_run"] = false
-			body, err := json.Marshal(order)
+			d.admin(d.left[0], http.MethodPost, "/admin/recover", request, &plan)
+			request["dry_run"] = false
+			body, err := json.Marshal(request)
 			if err != nil {
 				t.Fatal(err)
 			}

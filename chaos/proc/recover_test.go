@@ -136,20 +136,20 @@ func (d *drill) recoverOnline() *Node {
 	for _, n := range d.left {
 		names = append(names, n.ID)
 	}
-	order := map[string]any{
+	request := map[string]any{
 		"survivors": names, "confirm": d.clusterID, "force": true, "reason": "drill",
 		"dry_run": true,
 	}
 	var plan apiv1.Plan
 	asked := d.left[len(d.left)-1]
-	d.admin(asked, http.MethodPost, "/admin/recover", order, &plan)
+	d.admin(asked, http.MethodPost, "/admin/recover", request, &plan)
 	if !plan.Possible || len(plan.Survivors) != len(d.left) || plan.Survivors[0].LastIndex == 0 {
 		d.t.Fatalf("the plan: %+v", plan)
 	}
-	order["dry_run"] = false
+	request["dry_run"] = false
 	var out apiv1.RecoverResult
 	began := time.Now()
-	d.admin(asked, http.MethodPost, "/admin/recover", order, &out)
+	d.admin(asked, http.MethodPost, "/admin/recover", request, &out)
 	d.t.Logf("recovered in %v: %+v", time.Since(began).Round(time.Millisecond), out)
 	if out.RecoveredID != plan.TargetID || out.Generation != 2 || out.Revision <= d.acked {
 		d.t.Fatalf("planned %+v, done %+v", plan, out)

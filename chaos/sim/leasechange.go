@@ -10,11 +10,11 @@ import (
 	"northstar/node"
 )
 
-// leaseChange is leaseOrders while an operator changes election.lease and the timeouts, one restart after the other.
+// leaseChange is leaseElections while an operator changes election.lease and the timeouts, one restart after the other.
 // The first node has leases and long timeouts, and gets leadership before each burst. Each process of another node has
 // the same or not. They are killed often.
 func leaseChange(seed uint64, nodes int) Config {
-	cfg := leaseOrders(seed, nodes)
+	cfg := leaseElections(seed, nodes)
 	cfg.Build = func(env Env) (Node, error) {
 		now := uint64(time.Now().UnixNano()) / uint64(time.Second) // virtual: the same in each run of a seed
 		draw := hash(seed, string(env.ID), "lease", now)

@@ -101,17 +101,17 @@ func (o *operator) recover(f Fault) {
 	}
 	left := o.sim.loseMajority(f)
 	time.Sleep(f.For)
-	order := apiv1.Recover{Confirm: confirm, Force: true, Reason: "chaos"}
+	request := apiv1.Recover{Confirm: confirm, Force: true, Reason: "chaos"}
 	for _, m := range left {
-		order.Survivors = append(order.Survivors, string(m.id))
+		request.Survivors = append(request.Survivors, string(m.id))
 	}
 	for end, i := time.Now().Add(recoverLimit), 0; o.recoveredLeader() == nil; i++ {
 		if time.Now().After(end) {
-			o.sim.violatedf(check.Convergence, "of %v none was recovered within %v", order.Survivors, recoverLimit)
+			o.sim.violatedf(check.Convergence, "of %v none was recovered within %v", request.Survivors, recoverLimit)
 			return
 		}
 		// a lost answer does not matter: the leader's status shows the recovery
-		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, order, nil)
+		_ = o.ask(left[i%len(left)].index, http.MethodPost, apiv1.PathRecover, request, nil)
 		time.Sleep(repairPause)
 	}
 	o.sim.loss.recovered.Store(true)

@@ -45,7 +45,7 @@ var scenarios = map[string]func(seed uint64, nodes int) Config{
 	"single-fault-slo":      singleFaultSLO,
 	"rejoin-sole-voter":     rejoinSoleVoter,
 	"attached-sessions":     attachedSessions,
-	"lease-orders":          leaseOrders,
+	"lease-elections":       leaseElections,
 	"lease-change":          leaseChange,
 	"restore":               restoreFaults,
 	"votepower":             votePower,

@@ -33,8 +33,8 @@ func TestFaultWaitsForItsStep(t *testing.T) {
 func TestScenariosReachTheirSteps(t *testing.T) {
 	const most = 80 // runs; with a step in every fifth run, all of them miss it once in 50 million times
 	for scenario, want := range map[string][]string{
-		"lease-orders": {"lease read on a leader that is cut off", "rebuild within a lease"},
-		"lease-change": {"lease read on a leader that is cut off"},
+		"lease-elections": {"lease read on a leader that is cut off", "rebuild within a lease"},
+		"lease-change":    {"lease read on a leader that is cut off"},
 		"restore": {
 			stepRestoreBegun, stepSnapshotBegun, stepSnapshotStored, stepSnapshotSent, stepEntryStored, stepRestored,
 			stepAbandoned, "snapshot-stored: power-loss", "snapshot-stored: kill", "snapshot-stored: partition-node",

@@ -42,10 +42,10 @@ func (sim *Simulation) cutOff(m *member) bool {
 	})
 }
 
-// leaseOrders has nodes with leases. At the moment at which the leader is cut off, voters replace their Raft instances,
-// and an operator requests an election, perhaps of a node whose log is behind. There are few writes: otherwise no node
-// that has lost its leader before could be elected.
-func leaseOrders(seed uint64, nodes int) Config {
+// leaseElections has nodes with leases. At the moment at which the leader is cut off, voters replace their Raft
+// instances, and an operator requests an election, perhaps of a node whose log is behind. There are few writes:
+// otherwise no node that has lost its leader before could be elected.
+func leaseElections(seed uint64, nodes int) Config {
 	cfg := DefaultConfig(seed, nodes)
 	cfg.Length = 10 * time.Second
 	cfg.Clients, cfg.Readers, cfg.HTTPClients, cfg.Watchers, cfg.Campaigners = 1, 4, 0, 0, 0
