@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// TestWordsAcrossLines finds the phrases of privateWords that a line break divides, in the comments and texts of
-// programs and in documents. It also reads the dashboard and the Makefile.
+// TestWordsAcrossLines finds privateWords in comments, in the texts of programs, in documents, in test data, in the
+// dashboard and in the Makefile, also where a line break divides a phrase.
 func TestWordsAcrossLines(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("git", "ls-files", "*.go", "*.md", "api/dashboard/*.js", "api/dashboard/*.css",
-		"api/dashboard/*.html", "Makefile").Output()
+		"api/dashboard/*.html", "Makefile", "*testdata*.txt", "*testdata*.golden").Output()
 	if err != nil {
 		t.Skipf("not a git checkout: %v", err)
 	}

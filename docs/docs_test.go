@@ -28,7 +28,7 @@ func documents(t *testing.T) []document {
 	var paths []string
 	for _, pattern := range []string{
 		"*.md", "docs/*.md", "docs/*/*.md", "benchmarks/*.md", "*/DESIGN.md",
-		"*/*/DESIGN.md",
+		"*/*/DESIGN.md", "*/*/README.md",
 	} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
