@@ -42,7 +42,9 @@ func newWalk(t *testing.T, page, from, to string, replacements ...string) *walk 
 	w := &walk{dir: t.TempDir()}
 	w.blocks, _ = document{page, strings.NewReplacer(replacements...).Replace(text)}.code()
 	path := filepath.Dir(programPath(t, "northstarctl")) + ":" + filepath.Dir(programPath(t, "northstar-node"))
-	w.env = append(os.Environ(), "PATH="+w.dir+"/bin:"+path+":"+os.Getenv("PATH"), "WALK="+w.dir)
+	// A busy machine must not move leadership while the commands of a page run, once each.
+	w.env = append(os.Environ(), "PATH="+w.dir+"/bin:"+path+":"+os.Getenv("PATH"), "WALK="+w.dir,
+		"NORTHSTAR_ELECTION_TIMEOUT_MIN=2s", "NORTHSTAR_ELECTION_TIMEOUT_MAX=4s")
 	return w
 }
 
