@@ -198,8 +198,8 @@ func awaitLogFrom(t *testing.T, c *Cluster, n *Node, from int, text string) {
 func pause(d time.Duration) { <-time.After(d) }
 
 var testClient = &http.Client{
-	// A node closes a connection without a request after 10 s. The client must close it first: a busy test process would
-	// send a request on it before it reads of the end, and the request would have no answer.
+	// A node closes a connection without a request after 10 s. The client must close it first: a busy test process
+	// would send a request on it before it reads of the end, and the request would have no answer.
 	Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 5 * time.Second},
 }
 
