@@ -34,7 +34,8 @@ func TestDisk(t *testing.T) {
 	}
 	start := func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestDisk$")
-		cmd.Env = append(os.Environ(), onDisk+"="+n.Wrapper[0], onDisk+"_FILE="+file)
+		// It removes none of its temporary files.
+		cmd.Env = append(os.Environ(), onDisk+"="+n.Wrapper[0], onDisk+"_FILE="+file, "TMPDIR="+c.Dir)
 		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
