@@ -117,7 +117,7 @@ COMPUTING := ^northstar$$|/docs$$|/chaos/(explore|sim)$$
 flaky: ## every test package N=20 times under the race detector, but for those that only compute, 8 at a time, with two busy loops; PKGS=./consensus and RUN=TestStaleLeader for some of them; FOR=20m for a piece, which the next call continues; fails when any test failed
 	@$(SHARED) NORTHSTAR_TEST_FEWER=1 NORTHSTAR_TEST_SLOWDOWN=3 NORTHSTAR_CHAOS_ITERATIONS=$(or $(ITERATIONS),10) $(GO) run ./chaos/run flaky -n $(or $(N),20) -plain '$(COMPUTING)' -run '$(RUN)' -pkgs '$(PKGS)' -for $(or $(FOR),0)
 
-fuzz: ## every fuzz target for FUZZTIME=30s each, four at a time
+fuzz: ## every fuzz target for FUZZTIME=30s each, six at a time
 	@GO='$(GO)' .ci/fuzz $(or $(FUZZTIME),30s)
 
 long: ## the long forms of tests: each bit of a log file, 200 transfers, 20 that fail in each way, 100 plans, contests for 10 minutes, a fleet of 10,000 sessions

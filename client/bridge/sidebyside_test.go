@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -31,7 +29,10 @@ const (
 // asHolder makes this program a process of a fleet. Its value is a candidacy in JSON.
 const asHolder = "NORTHSTAR_BRIDGE_HOLDER"
 
-var nodeBinary string
+var programDir string
+
+// nodeProgram returns the path of the program of a node.
+var nodeProgram = sync.OnceValues(func() (string, error) { return proc.Program(programDir, "northstar-node") })
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(asHolder); text != "" {
@@ -40,25 +41,15 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	dir, err := os.MkdirTemp("", "northstar-bridge-")
-	if err != nil {
+	var err error
+	if programDir, err = os.MkdirTemp("", "northstar-bridge-"); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	nodeBinary = filepath.Join(dir, "northstar-node")
 	code := m.Run()
-	os.RemoveAll(dir)
+	os.RemoveAll(programDir)
 	os.Exit(code)
 }
-
-// buildNode builds the program of a node.
-var buildNode = sync.OnceValue(func() error {
-	out, err := exec.Command("go", "build", "-C", "../..", "-o", nodeBinary, "./cmd/northstar-node").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return nil
-})
 
 // systems are a cluster and a database server, and the role and the lock for which a fleet competes there.
 type systems struct {
@@ -82,10 +73,11 @@ func start(t *testing.T) systems {
 			t.Error(err)
 		}
 	})
-	if err := buildNode(); err != nil {
+	node, err := nodeProgram()
+	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := proc.NorthStar(nodeBinary, 3, "--disk-reserve", "1MiB")
+	c, err := proc.NorthStar(node, 3, "--disk-reserve", "1MiB")
 	if err != nil {
 		t.Fatal(err)
 	}
