@@ -104,7 +104,7 @@ func form(t *testing.T) Form {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shortest := testenv.Slowdown() * 2 * time.Second
+	shortest := testenv.Slowdown() * 10 * time.Second
 	f := Form{
 		Node: node, Program: program, Files: int(min(files.Cur, 1<<20)),
 		// With the default timeouts, or a measured silence, an overloaded machine causes elections, and rightly so.
