@@ -30,15 +30,16 @@ func (n noPreVote) Close() error { return n.Transport.(raft.WithClose).Close() }
 // A crash can tear a vote that is written as two values. The voter then grants the
 // candidate of its earlier vote without a check of the candidate's log. More than
 // 250 runs with random faults did not produce that. So the test writes the result of
-// such a crash to the disk of n3, which has entries that n1 never received.
+// such a crash to the disk of n3, which has entries that n1 never received. In about
+// half of the runs, n3 is a candidate first, and wins.
 func TestTornVoteIsCaught(t *testing.T) {
-	for _, torn := range []bool{true, false} {
+	for torn, seeds := range map[bool]int{true: 50, false: testenv.Repeats(20)} {
 		caught := false
-		for seed := range uint64(testenv.Repeats(20)) {
-			bubble(t, func(t *testing.T) { caught = caught || tornVote(t, seed, torn) })
+		for seed := uint64(0); seed < uint64(seeds) && !caught; seed++ {
+			bubble(t, func(t *testing.T) { caught = tornVote(t, seed, torn) })
 		}
 		if caught != torn {
-			t.Errorf("torn vote %v: a leader without committed entries: %v", torn, caught)
+			t.Errorf("torn vote %v: a leader without committed entries: %v after at most %d seeds", torn, caught, seeds)
 		}
 	}
 }
