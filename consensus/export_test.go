@@ -16,13 +16,26 @@ import (
 // Instance returns a value that differs between two runs of the Raft node.
 func (n *Node) Instance() any { return n.inst.Load() }
 
+// errNoRaft is the answer of a node that ends, or is between two runs of the Raft node.
+var errNoRaft = errors.New("no Raft node runs")
+
 // ProposeRaw puts bytes through the log as they are.
 func (n *Node) ProposeRaw(data []byte) error {
-	return n.inst.Load().Raft.ApplyLog(raft.Log{Data: data}, time.Second).Error()
+	inst := n.inst.Load()
+	if inst == nil {
+		return errNoRaft
+	}
+	return inst.Raft.ApplyLog(raft.Log{Data: data}, time.Second).Error()
 }
 
 // TakeSnapshot makes Raft take a snapshot.
-func (n *Node) TakeSnapshot() error { return n.inst.Load().Raft.Snapshot().Error() }
+func (n *Node) TakeSnapshot() error {
+	inst := n.inst.Load()
+	if inst == nil {
+		return errNoRaft
+	}
+	return inst.Raft.Snapshot().Error()
+}
 
 // LogBytes returns the bytes of all entries in the log.
 func (n *Node) LogBytes() (size int) {
