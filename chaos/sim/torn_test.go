@@ -30,8 +30,8 @@ func (n noPreVote) Close() error { return n.Transport.(raft.WithClose).Close() }
 // A crash can tear a vote that is written as two values. The voter then grants the
 // candidate of its earlier vote without a check of the candidate's log. More than
 // 250 runs with random faults did not produce that. So the test writes the result of
-// such a crash to the disk of n3, which has entries that n1 never received. In about
-// half of the runs, n3 is a candidate first, and wins.
+// such a crash to the disk of n3, which has entries that n1 never received. About half
+// of the seeds show what follows.
 func TestTornVoteIsCaught(t *testing.T) {
 	for torn, seeds := range map[bool]int{true: 50, false: testenv.Repeats(20)} {
 		caught := false
